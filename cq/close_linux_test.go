@@ -352,11 +352,11 @@ func TestCheckHeldYoung(t *testing.T) {
 	check("an old file", now, -time.Hour, "object.seals")
 	check("a file of tomorrow", now, 24*time.Hour, "object.seals")
 
-	binary.LittleEndian.PutUint64(page[0xa00:], uint64(shm.ObjectNew))
+	binary.LittleEndian.PutUint64(page[0xa00:], 0)
 	check("being made", now, now, "")
 	check("being made for an hour", now, -time.Hour, "header.state")
 	check("being made tomorrow", now, 24*time.Hour, "header.state")
-	binary.LittleEndian.PutUint64(page[0xa00:], uint64(shm.ObjectReady))
+	binary.LittleEndian.PutUint64(page[0xa00:], 1)
 }
 
 // TestResetsAreCounted: what TryWait costs shows in the statistics, and only there.

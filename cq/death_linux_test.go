@@ -285,8 +285,8 @@ func TestDeadBellManyNames(t *testing.T) {
 		names, err := d.List()
 		must(t, err)
 		for _, n := range names {
-			if strings.Contains(n.Name, spec.UUID.String()) {
-				t.Errorf("directory %d still has %s", i, n.Name)
+			if strings.Contains(n.Name(), spec.UUID.String()) {
+				t.Errorf("directory %d still has %s", i, n.Name())
 			}
 		}
 	}
@@ -299,7 +299,7 @@ func TestBellGoesWithoutDescriptors(t *testing.T) {
 		names, err := d.List()
 		must(t, err)
 		for _, name := range names {
-			if strings.HasPrefix(name.Name, "bell-") {
+			if strings.HasPrefix(name.Name(), "bell-") {
 				n++
 			}
 		}

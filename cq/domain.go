@@ -210,10 +210,10 @@ func removeDeadBells(d *shm.Dir) {
 		return
 	}
 	for _, n := range names {
-		if n.IsDir || !strings.HasPrefix(n.Name, shm.BellPrefix) {
+		if n.IsDir() || !strings.HasPrefix(n.Name(), shm.BellPrefix) {
 			continue
 		}
-		_ = collect.Remove(d, n.Name, collect.Options{Kinds: []shm.Kind{shm.KindBell}})
+		_ = collect.Remove(d, n.Name(), collect.Options{Kinds: []shm.Kind{shm.KindBell}})
 	}
 }
 

@@ -430,7 +430,7 @@ func haveAgain(d *shm.Dir) (all error) {
 	left, err := d.List()
 	fail(err)
 	for _, n := range left {
-		fail(errors.New("left: " + n.Name))
+		fail(errors.New("left: " + n.Name()))
 	}
 	return all
 }

@@ -324,13 +324,13 @@ func (p *edgePeer) collects(t *testing.T) {
 	names, err := p.d.List()
 	must(t, err)
 	for _, n := range names {
-		if !n.IsDir {
+		if !n.IsDir() {
 			continue
 		}
-		err := collect.Remove(p.d, n.Name, collect.Options{Waiting: true})
-		if n.Name == "log" || n.Name == "kept" { // one has a reader, one entries
-			wantErr(t, "collect "+n.Name, err, cq.ErrBusy)
-		} else if strings.HasPrefix(n.Name, "edge") || shm.IsAside(n.Name) {
+		err := collect.Remove(p.d, n.Name(), collect.Options{Waiting: true})
+		if n.Name() == "log" || n.Name() == "kept" { // one has a reader, one entries
+			wantErr(t, "collect "+n.Name(), err, cq.ErrBusy)
+		} else if strings.HasPrefix(n.Name(), "edge") || shm.IsAside(n.Name()) {
 			must(t, err)
 		}
 	}

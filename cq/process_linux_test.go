@@ -273,10 +273,10 @@ func tailsOf(t *testing.T, d *shm.Dir, name string) map[uint64]uint64 {
 	tails := map[uint64]uint64{}
 	for _, n := range names {
 		var lane uint64
-		if k, _ := fmt.Sscanf(n.Name, "lane-%d", &lane); k != 1 {
+		if k, _ := fmt.Sscanf(n.Name(), "lane-%d", &lane); k != 1 {
 			continue
 		}
-		obj, err := sub.Open(n.Name, shm.ReadOnly)
+		obj, err := sub.Open(n.Name(), shm.ReadOnly)
 		must(t, err)
 		mem, _, err := obj.Section(cq.SectLane, uint32(lane))
 		must(t, err)

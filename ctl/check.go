@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -103,13 +104,8 @@ func (r *CheckReport) entry(o CheckOptions, path string, e os.DirEntry) error {
 	case !e.Type().IsRegular():
 		return nil
 	}
-	page, size, err := shm.ReadPage(path)
-	if err != nil {
+	if is, err := inspect.IsObject(path); err != nil || !is {
 		return err
-	}
-	if v := shm.CheckHeader(page, size); len(v) == 1 && (v[0].Invariant == "header.magic" ||
-		size < uint64(os.Getpagesize())) {
-		return nil
 	}
 	return r.object(o, path)
 }
@@ -240,7 +236,7 @@ func gone(err error) error {
 }
 
 // errNoProcess is fs.ErrNotExist.
-var errNoProcess = shm.Sentinel("no such process", syscall.ENOENT)
+var errNoProcess = oserror.New("no such process", syscall.ENOENT)
 
 // CheckProcess checks the objects of this library that a process has open or mapped, with a name
 // or without: memfds that it made or was given, and what lost its name since. They are found by

@@ -65,8 +65,8 @@ func Collect(d *shm.Dir, o CollectOptions) ([]Remains, error) {
 	}
 	out := make([]Remains, 0, len(names))
 	for _, n := range names {
-		waiting := collect.Options{Waiting: slices.Contains(o.Waiting, n.Name)}
-		if r, there := collectOne(d, n.Name, waiting, o.Remove); there {
+		waiting := collect.Options{Waiting: slices.Contains(o.Waiting, n.Name())}
+		if r, there := collectOne(d, n.Name(), waiting, o.Remove); there {
 			out = append(out, r)
 		}
 	}

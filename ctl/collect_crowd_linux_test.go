@@ -232,7 +232,7 @@ func TestCollectAtOnce(t *testing.T) {
 	must(t, err)
 	names, err := d.List()
 	must(t, err)
-	left := func(i int, name string) bool { return names[i].Name == name }
+	left := func(i int, name string) bool { return names[i].Name() == name }
 	if len(names) != 3 || !left(0, "news") || !left(1, "will0") || !left(2, "will1") {
 		t.Errorf("%v is left of %+v", names, all)
 	}

@@ -278,9 +278,10 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 	if err != nil {
 		return failed(err)
 	}
-	if !ours && !shm.IsObject(fd) {
+	page, size, err := shm.ReadPage(fd, "")
+	if err != nil || !ours && !bytes.HasPrefix(page, []byte("shmring\x00")) {
 		_ = unix.Close(fd)
-		return -1, nil
+		return failed(err)
 	}
 	// The lowest free number is given out: all below it are open.
 	if fd >= h.most || len(h.all) == heldMost {
@@ -292,18 +293,14 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 	h.all = append(h.all, inspect.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
 		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number, Born: born(path)})
 	at = len(h.all) - 1
-	if h.text > 0 && isReader(fd) {
+	if h.text > 0 && isReader(page, size) {
 		h.ask[at] = true
 	}
 	return at, nil
 }
 
 // isReader reports whether it matters who owns an object.
-func isReader(fd int) bool {
-	page, size, err := shm.ReadPageFD(fd, "")
-	if err != nil {
-		return false
-	}
+func isReader(page []byte, size uint64) bool {
 	header, err := shm.DecodeHeader(page, size)
 	return err == nil && (header.Kind == shm.KindQueue || header.Kind == shm.KindEvents)
 }

@@ -119,11 +119,11 @@ func Names(d *shm.Dir) (queues, objects []string, err error) {
 	entries, err := d.List()
 	for _, e := range entries {
 		switch {
-		case strings.HasPrefix(e.Name, "."):
-		case e.IsDir:
-			queues = append(queues, e.Name)
+		case strings.HasPrefix(e.Name(), "."):
+		case e.IsDir():
+			queues = append(queues, e.Name())
 		default:
-			objects = append(objects, e.Name)
+			objects = append(objects, e.Name())
 		}
 	}
 	return queues, objects, err
@@ -194,7 +194,7 @@ func (m *Monitor) leftover(name string) bool {
 		return false
 	}
 	for _, n := range names {
-		if kind.IsLane(n.Name) {
+		if kind.IsLane(n.Name()) {
 			return true
 		}
 	}

@@ -33,8 +33,8 @@ func loneObjects(t *testing.T, d *shm.Dir) []string {
 	list, err := d.List()
 	must(t, err)
 	for _, n := range list {
-		if strings.HasPrefix(n.Name, "bell-") {
-			return []string{"c", "a", n.Name}
+		if strings.HasPrefix(n.Name(), "bell-") {
+			return []string{"c", "a", n.Name()}
 		}
 	}
 	t.Fatal("no bell")

@@ -3,7 +3,6 @@ package shm
 import (
 	"fmt"
 	"hash/crc32"
-	"path/filepath"
 )
 
 // Violation is an invariant of an object that does not hold.
@@ -144,8 +143,8 @@ func (c *headerCheck) scalars(fileBytes uint64) {
 	if pid := le.Uint64(p[offPID:]); pid == 0 || pid > maxPID {
 		c.bad("header.creator", offPID, pid, "1 to 4194304")
 	}
-	if state := le.Uint64(p[offState:]); ObjectState(state) != ObjectReady {
-		c.bad("header.state", offState, state, uint64(ObjectReady))
+	if state := le.Uint64(p[offState:]); state != stateReady {
+		c.bad("header.state", offState, state, stateReady)
 	}
 	if n := le.Uint32(p[offNameLen:]); n > maxNameBytes {
 		c.bad("header.name", offNameLen, n, "at most 64 bytes")
@@ -255,33 +254,17 @@ func notZero(b []byte, from, to int) int {
 	return -1
 }
 
-// ReadPage copies page 0 of a file, which may be no object, and tells how large the file is. It
-// opens regular files only, for reading, and follows no link at the end of the path.
-func ReadPage(path string) (page []byte, fileBytes uint64, err error) {
-	fd, info, err := openAny(path)
-	if err != nil {
-		return nil, 0, named("read", path, err)
+// ReadPage copies page 0 of the file behind a descriptor, which may be no object, and tells how
+// large the file is. What is no regular file is [ErrKind].
+func ReadPage(fd int, name string) (page []byte, fileBytes uint64, err error) {
+	info, err := sysStat(fd)
+	if err == nil && !info.regular() {
+		err = notAnObject(ErrKind)
 	}
-	defer sysClose(fd)
-	page, err = readPage(fd)
-	return page, uint64(max(info.size, 0)), named("read", path, err)
-}
-
-// ReadPageFD is ReadPage for the file behind a descriptor, which stays the caller's.
-func ReadPageFD(fd int, name string) (page []byte, fileBytes uint64, err error) {
-	info, err := statRegular(fd)
-	if err != nil {
-		return nil, 0, named("read", name, err)
+	if err == nil {
+		page, err = readPage(fd)
 	}
-	page, err = readPage(fd)
 	return page, uint64(max(info.size, 0)), named("read", name, err)
-}
-
-// IsObject reports whether the file behind a descriptor begins as objects do. That says no more.
-func IsObject(fd int) bool {
-	b := make([]byte, len(magic))
-	n, err := sysReadAt(fd, b)
-	return err == nil && string(b[:n]) == magic
 }
 
 func readPage(fd int) ([]byte, error) {
@@ -291,59 +274,6 @@ func readPage(fd int) ([]byte, error) {
 		return nil, err
 	}
 	return page[:n], nil
-}
-
-// OpenPath maps an object to look at it, wherever it is and whoever owns it: nothing else may be
-// done with it. Errors are those of [Dir.Open].
-func OpenPath(path string) (*Object, error) {
-	fd, info, err := openAny(path)
-	if err != nil {
-		return nil, named("open", path, err)
-	}
-	return look(fd, info, filepath.Base(path), path)
-}
-
-// OpenPathFD is OpenPath for the object behind a descriptor, which stays the caller's. That must be
-// of an open of its own: a lock is not seen through the descriptor that holds it.
-func OpenPathFD(fd int, name string) (*Object, error) {
-	info, err := statRegular(fd)
-	if err != nil {
-		return nil, named("open", name, err)
-	}
-	own, err := sysDup(fd)
-	if err != nil {
-		return nil, named("open", name, err)
-	}
-	return look(own, info, name, name)
-}
-
-// look takes over fd.
-func look(fd int, info fileInfo, name, what string) (*Object, error) {
-	o := &Object{name: name, acc: Inspect, fd: fd, lockFD: -1}
-	if err := o.mapChecked(info); err != nil {
-		o.discard()
-		return nil, named("open", what, err)
-	}
-	return o, nil
-}
-
-func openAny(path string) (fd int, info fileInfo, err error) {
-	if fd, err = openFile(noDir, path, false); err != nil {
-		return -1, info, err
-	}
-	if info, err = statRegular(fd); err != nil {
-		sysClose(fd)
-		return -1, info, err
-	}
-	return fd, info, nil
-}
-
-func statRegular(fd int) (fileInfo, error) {
-	info, err := sysStat(fd)
-	if err == nil && !info.regular() {
-		err = notAnObject(ErrKind)
-	}
-	return info, err
 }
 
 // CheckOwner returns what is wrong between the owner's record and the lock.

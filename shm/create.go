@@ -136,7 +136,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 		return nil, err
 	}
 	crash.At(crash.CreateLocked)
-	word(o.mem, offState).Store(uint64(ObjectReady))
+	word(o.mem, offState).Store(stateReady)
 	switch {
 	case b.link != nil:
 		err = b.link(o)
@@ -178,7 +178,7 @@ func (b *builder) plan(o *Object) error {
 		FeatIncompat: spec.FeatIncompat, Attrs: spec.Attrs,
 		CreatorPID: owner.PID, CreatorPIDNS: owner.PIDNS, CreatorStart: owner.StartTicks,
 		CreatedMonoNs: owner.ClaimedNs, CreatedRealNs: realNs(),
-		TotalBytes: total, Sections: sections, State: ObjectReady, Owner: owner}
+		TotalBytes: total, Sections: sections, Owner: owner}
 	return nil
 }
 

@@ -145,7 +145,7 @@ func TestLinkAsideBesideRemovers(t *testing.T) {
 				return
 			}
 			for _, e := range entries {
-				if IsAside(e.Name) && d.RemoveSub(e.Name) == nil {
+				if IsAside(e.Name()) && d.RemoveSub(e.Name()) == nil {
 					removed.Add(1)
 				}
 			}

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,12 +40,6 @@ func (r *dirRef) drop() {
 	if r != nil && r.n.Add(-1) == 0 {
 		sysClose(r.fd)
 	}
-}
-
-// DirEntry is one name in a directory.
-type DirEntry struct {
-	Name  string
-	IsDir bool
 }
 
 // EnvDir is the environment variable that says where objects live.
@@ -266,7 +260,7 @@ func (d *Dir) RemoveSub(name string) error {
 }
 
 // List returns all names in the directory, sorted, also those of things that are no objects.
-func (d *Dir) List() ([]DirEntry, error) {
+func (d *Dir) List() ([]os.DirEntry, error) {
 	ref, err := d.use()
 	if err != nil {
 		return nil, named("list", d.path, err)
@@ -276,12 +270,8 @@ func (d *Dir) List() ([]DirEntry, error) {
 	if err != nil {
 		return nil, named("list", d.path, err)
 	}
-	out := make([]DirEntry, len(entries))
-	for i, e := range entries {
-		out[i] = DirEntry{Name: e.Name(), IsDir: e.IsDir()}
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
-	return out, nil
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
 }
 
 // Owned reports whether a living process holds the lock of the object of that name, for the price

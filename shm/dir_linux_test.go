@@ -195,10 +195,12 @@ func TestSubListStamp(t *testing.T) {
 	if again, err := sub.Stamp(); err != nil || again != after {
 		t.Errorf("stamp moved from %d to %d without a change of names, %v", after, again, err)
 	}
-	if got, err := d.List(); err != nil || len(got) != 1 || got[0] != (DirEntry{"orders", true}) {
+	if got, err := d.List(); err != nil || len(got) != 1 || got[0].Name() != "orders" ||
+		!got[0].IsDir() {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := sub.List(); err != nil || len(got) != 1 || got[0] != (DirEntry{"reader", false}) {
+	if got, err := sub.List(); err != nil || len(got) != 1 || got[0].Name() != "reader" ||
+		got[0].IsDir() {
 		t.Errorf("%v, %v", got, err)
 	}
 	if err := d.RemoveSub("orders"); !errors.Is(err, syscall.ENOTEMPTY) {

@@ -6,24 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/oserror"
 )
-
-// condition is a sentinel that is also the OS error number of the same meaning.
-type condition struct {
-	text  string
-	errno syscall.Errno
-}
-
-func (c *condition) Error() string { return c.text }
-
-// Is lets errors.Is find the error number and what the number itself stands for (fs.ErrPermission).
-func (c *condition) Is(target error) bool {
-	return target == error(c.errno) || c.errno.Is(target)
-}
-
-// Sentinel returns an error to be compared with errors.Is that is also the OS error number of the
-// same meaning, for packages above this one.
-func Sentinel(text string, errno syscall.Errno) error { return &condition{text, errno} }
 
 // What can be wrong with an object or a name. Every error of this package that has one of these
 // meanings wraps it, so errors.Is(err, shm.ErrCorrupt) is the way to ask; the error number in
@@ -31,24 +16,24 @@ func Sentinel(text string, errno syscall.Errno) error { return &condition{text, 
 var (
 	// ErrName: a name that cannot be used, for example because it has a slash or is reserved
 	// (EINVAL).
-	ErrName error = &condition{"name not allowed", syscall.EINVAL}
+	ErrName = oserror.New("name not allowed", syscall.EINVAL)
 	// ErrCorrupt: not an object of this library, half written or scribbled over (EBADMSG).
-	ErrCorrupt error = &condition{"damaged object", syscall.EBADMSG}
+	ErrCorrupt = oserror.New("damaged object", syscall.EBADMSG)
 	// ErrVersion: another version, byte order, or a feature unknown here (EPROTONOSUPPORT).
-	ErrVersion error = &condition{"object of another version", syscall.EPROTONOSUPPORT}
+	ErrVersion = oserror.New("object of another version", syscall.EPROTONOSUPPORT)
 	// ErrKind: an object or a section of another kind than the caller wants, or a file, directory
 	// or link in its place (EINVAL).
-	ErrKind error = &condition{"object of another kind", syscall.EINVAL}
+	ErrKind = oserror.New("object of another kind", syscall.EINVAL)
 	// ErrTruncated: the file is shorter than its header says, or became so (ENODATA).
-	ErrTruncated error = &condition{"truncated object", errNoData}
+	ErrTruncated = oserror.New("truncated object", errNoData)
 	// ErrStale: what is referred to has been replaced or removed (ESTALE).
-	ErrStale error = &condition{"stale reference", syscall.ESTALE}
+	ErrStale = oserror.New("stale reference", syscall.ESTALE)
 	// ErrLockLost: the owner lives but its lock is gone, so nobody may take over (ENOLCK).
-	ErrLockLost error = &condition{"lock lost by a living owner", syscall.ENOLCK}
+	ErrLockLost = oserror.New("lock lost by a living owner", syscall.ENOLCK)
 	// ErrOwner: owned by another user, or open to others (EPERM, fs.ErrPermission).
-	ErrOwner error = &condition{"not private to this user", syscall.EPERM}
+	ErrOwner = oserror.New("not private to this user", syscall.EPERM)
 	// ErrNoSpace: the memory does not fit (ENOSPC); the error is a *NoSpaceError inside.
-	ErrNoSpace error = &condition{"not enough shared memory", syscall.ENOSPC}
+	ErrNoSpace = oserror.New("not enough shared memory", syscall.ENOSPC)
 )
 
 // Error says which operation failed on what, and which field held what instead of what.

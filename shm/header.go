@@ -10,14 +10,8 @@ var le = binary.LittleEndian
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ObjectState says whether an object is complete.
-type ObjectState uint64
-
-// States of an object.
-const (
-	ObjectNew   ObjectState = 0 // being written
-	ObjectReady ObjectState = 1 // complete
-)
+// stateReady is the state of an object that is complete; before that it is 0.
+const stateReady = 1
 
 // Known feature bits among those that belong to this package.
 const (
@@ -45,7 +39,6 @@ type Header struct {
 	CreatedRealNs int64  // CLOCK_REALTIME
 	TotalBytes    uint64
 	Sections      []Section
-	State         ObjectState
 	Owner         Owner
 }
 
@@ -290,7 +283,6 @@ func DecodeHeader(page []byte, fileBytes uint64) (Header, error) {
 		CreatedMonoNs: int64(le.Uint64(page[offMonoNs:])),
 		CreatedRealNs: int64(le.Uint64(page[offRealNs:])),
 		TotalBytes:    le.Uint64(page[offTotal:]),
-		State:         ObjectState(le.Uint64(page[offState:])),
 	}
 	for i := range h.Attrs {
 		h.Attrs[i] = le.Uint64(page[offAttrs+8*i:])
@@ -336,7 +328,7 @@ func checkFrame(page []byte, fileBytes uint64) error {
 			Want: [2]uint16{ABIMajor, ABIMinor}, Err: ErrVersion,
 			Hint: "let all processes use one version of the library"}
 	}
-	if state := le.Uint64(page[offState:]); ObjectState(state) != ObjectReady {
+	if state := le.Uint64(page[offState:]); state != stateReady {
 		return damaged("state", state, "1: it was never finished")
 	}
 	if n := le.Uint32(page[offHeaderLen:]); n != headerBytes {

@@ -33,7 +33,7 @@ func goldenHeader(t testing.TB) Header {
 		BootID: boot, FeatCompat: 1, Attrs: spec.Attrs, CreatorPID: 4242,
 		CreatorPIDNS: 4026531836, CreatorStart: 98765, CreatedMonoNs: 1_000_000_007,
 		CreatedRealNs: 1_700_000_000_000_000_009, TotalBytes: total, Sections: sections,
-		State: ObjectReady, Owner: Owner{PID: 4243, PIDNS: 4026531836, StartTicks: 98766,
+		Owner: Owner{PID: 4243, PIDNS: 4026531836, StartTicks: 98766,
 			BootID: boot, State: StateReleased, ClaimedNs: 1_000_000_008, Generation: 42}}
 }
 
@@ -42,7 +42,7 @@ func imageOf(h Header) []byte {
 	image := make([]byte, h.TotalBytes)
 	encodeHeader(image, &h)
 	storeOwner(image, h.Owner)
-	le.PutUint64(image[offState:], uint64(h.State))
+	le.PutUint64(image[offState:], stateReady)
 	return image
 }
 
@@ -215,7 +215,7 @@ func FuzzHeader(f *testing.F) {
 		page := make([]byte, headerBytes)
 		copy(page[:offReserved], fields)
 		copy(page[offSections:offChecksum], table)
-		page[offState] = byte(ObjectReady)
+		page[offState] = stateReady
 		seal(page)
 		h, err := DecodeHeader(page, fileBytes)
 		if err != nil {

@@ -182,7 +182,7 @@ const (
 
 func specFor(name string) Spec {
 	return Spec{Kind: KindLane, Name: name, Attrs: [16]uint64{7, 15: 9}, Sections: []Section{
-		{Kind: secData, Length: 64 * 128, ElemSize: 64, Capacity: 128, LayoutHash: LayoutHash("x")},
+		{Kind: secData, Length: 64 * 128, ElemSize: 64, Capacity: 128, LayoutHash: 12638214688346347271},
 		{Kind: secHint, ID: 3, Length: 100},
 	}}
 }

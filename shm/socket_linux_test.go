@@ -211,8 +211,8 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 	names, err := d.List()
 	noErr(t, err)
 	for _, n := range names {
-		if strings.HasPrefix(n.Name, "s") {
-			t.Errorf("%s is left", n.Name)
+		if strings.HasPrefix(n.Name(), "s") {
+			t.Errorf("%s is left", n.Name())
 		}
 	}
 	t.Logf("%d removed while 300 came", removed.Load())

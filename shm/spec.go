@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"hash/fnv"
 	"math/bits"
 	"os"
 	"syscall"
@@ -66,7 +65,7 @@ type Section struct {
 	Length     uint64 // bytes
 	ElemSize   uint64 // bytes; zero together with Capacity when there are no elements
 	Capacity   uint64 // number of elements; ElemSize times Capacity fits Length
-	LayoutHash uint64 // of the element's layout, see [LayoutHash]
+	LayoutHash uint64 // of the element's layout: peers that say otherwise share no memory
 	Align      uint64 // bytes, a power of two from 64 on; 0 in a Spec means a page
 	Offset     uint64 // bytes from the start of the object; computed, ignored in a Spec
 }
@@ -103,14 +102,6 @@ func Plan(spec Spec) (bytes uint64, err error) {
 		return 0, named("plan", spec.Name, err)
 	}
 	return total, nil
-}
-
-// LayoutHash condenses a description of an element's layout ("ctx u64, flags u64, …") into the
-// number that is stored and compared: peers that compute different numbers must not share memory.
-func LayoutHash(layout string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(layout)) // a hash never fails
-	return h.Sum64()
 }
 
 // pageBytes is the unit in which memory can be mapped here, and at least a header.

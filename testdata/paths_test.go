@@ -35,6 +35,7 @@ var mayByPath = map[string]string{
 	"ctl/check.go path":                                   "it is the user's, and only read",
 	"ctl/check.go entry":                                  "as above",
 	"internal/inspect/queue.go CheckQueue":                "the user's, and only read",
+	"internal/inspect/check.go withPage":                  "as above",
 	"cmd/shmctl/internal/command/allusers.go dirsOfUsers": "a list of what all share",
 }
 

@@ -5,52 +5,52 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/internal/oserror"
 )
 
 // What can go wrong with a device. Errors of this package that have one of these meanings wrap it;
 // errors.Is finds the OS error number in brackets too.
 var (
 	// ErrNoDevice: no interface of this name in the network namespace of the caller (ENODEV).
-	ErrNoDevice = shm.Sentinel("no such interface", syscall.ENODEV)
+	ErrNoDevice = oserror.New("no such interface", syscall.ENODEV)
 	// ErrNoQueue: the interface has no receive or send queue of this number (EINVAL).
-	ErrNoQueue = shm.Sentinel("no such queue", syscall.EINVAL)
+	ErrNoQueue = oserror.New("no such queue", syscall.EINVAL)
 	// ErrQueueBusy: another AF_XDP socket is bound to the queue (EBUSY). The error is a
 	// *[QueueBusyError] if the process is known that has it.
-	ErrQueueBusy = shm.Sentinel("queue already bound", syscall.EBUSY)
+	ErrQueueBusy = oserror.New("queue already bound", syscall.EBUSY)
 	// ErrDeviceGone: the interface was removed, or moved to another namespace (ENXIO). The socket
 	// is of no more use than to be closed.
-	ErrDeviceGone = shm.Sentinel("interface is gone", syscall.ENXIO)
+	ErrDeviceGone = oserror.New("interface is gone", syscall.ENXIO)
 	// ErrLinkDown: the interface is down (ENETDOWN). The socket works again once it is up.
-	ErrLinkDown = shm.Sentinel("interface is down", syscall.ENETDOWN)
+	ErrLinkDown = oserror.New("interface is down", syscall.ENETDOWN)
 	// ErrMemlock: the UMEM does not fit what this user may lock in memory (ENOBUFS).
-	ErrMemlock = shm.Sentinel("over the locked memory limit", syscall.ENOBUFS)
+	ErrMemlock = oserror.New("over the locked memory limit", syscall.ENOBUFS)
 	// ErrNoCapability: the process lacks a privilege (EPERM).
-	ErrNoCapability = shm.Sentinel("missing privilege", syscall.EPERM)
+	ErrNoCapability = oserror.New("missing privilege", syscall.EPERM)
 	// ErrNoZeroCopy: the driver cannot do without copying, and that was demanded (EOPNOTSUPP).
-	ErrNoZeroCopy = shm.Sentinel("no zero-copy here", syscall.EOPNOTSUPP)
+	ErrNoZeroCopy = oserror.New("no zero-copy here", syscall.EOPNOTSUPP)
 	// ErrFrame: the frame is not in the state that the call needs, or does not exist (EINVAL).
-	ErrFrame = shm.Sentinel("frame in the wrong state", syscall.EINVAL)
+	ErrFrame = oserror.New("frame in the wrong state", syscall.EINVAL)
 	// ErrTooBig: the packet does not fit the MTU or the chunk (EMSGSIZE).
-	ErrTooBig = shm.Sentinel("packet too big", syscall.EMSGSIZE)
+	ErrTooBig = oserror.New("packet too big", syscall.EMSGSIZE)
 	// ErrOptions: options that contradict each other or the UMEM (EINVAL).
-	ErrOptions = shm.Sentinel("bad options", syscall.EINVAL)
+	ErrOptions = oserror.New("bad options", syscall.EINVAL)
 	// ErrUMEMUsed: sockets have had the frames of the UMEM. The kernel may write to them for a while
 	// after a socket is closed, so a frame serves one socket only (EBUSY).
-	ErrUMEMUsed = shm.Sentinel("UMEM already used by a socket", syscall.EBUSY)
+	ErrUMEMUsed = oserror.New("UMEM already used by a socket", syscall.EBUSY)
 	// ErrRingFull: the transmit ring has no room beside the frames that are acquired (EAGAIN).
-	ErrRingFull = shm.Sentinel("transmit ring is full", syscall.EAGAIN)
+	ErrRingFull = oserror.New("transmit ring is full", syscall.EAGAIN)
 	// ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a
 	// *[ProgramAttachedError].
-	ErrProgramAttached = shm.Sentinel("interface has an XDP program", syscall.EBUSY)
+	ErrProgramAttached = oserror.New("interface has an XDP program", syscall.EBUSY)
 	// ErrRule: no frame can match the rule, or it matches what must not be taken (EINVAL).
-	ErrRule = shm.Sentinel("bad rule", syscall.EINVAL)
+	ErrRule = oserror.New("bad rule", syscall.EINVAL)
 	// ErrRuleExists: another rule matches exactly the same frames (EEXIST).
-	ErrRuleExists = shm.Sentinel("rule exists", syscall.EEXIST)
+	ErrRuleExists = oserror.New("rule exists", syscall.EEXIST)
 	// ErrNoRule: no rule has this number (ENOENT).
-	ErrNoRule = shm.Sentinel("no such rule", syscall.ENOENT)
+	ErrNoRule = oserror.New("no such rule", syscall.ENOENT)
 	// ErrRulesFull: the program has no room for the rule (E2BIG).
-	ErrRulesFull = shm.Sentinel("too many rules", syscall.E2BIG)
+	ErrRulesFull = oserror.New("too many rules", syscall.E2BIG)
 )
 
 const pkg = "xdp" // of errors

@@ -296,8 +296,8 @@ func captures(t testing.TB, d *shm.Dir) (names []string) {
 	entries, err := d.List()
 	must(t, err)
 	for _, e := range entries {
-		if len(e.Name) > len(capture.Prefix) && e.Name[:len(capture.Prefix)] == capture.Prefix {
-			names = append(names, e.Name)
+		if len(e.Name()) > len(capture.Prefix) && e.Name()[:len(capture.Prefix)] == capture.Prefix {
+			names = append(names, e.Name())
 		}
 	}
 	return names

@@ -3,7 +3,6 @@ package capture
 import (
 	"encoding/binary"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	"github.com/shmring/shmring/ring"
@@ -37,7 +36,7 @@ func TestCheck(t *testing.T) {
 	}
 	look := func(want string, offset uint64) {
 		t.Helper()
-		o, err := shm.OpenPath(filepath.Join(d.Path(), obj.Name()))
+		o, err := d.Open(obj.Name(), shm.Inspect)
 		if err != nil {
 			t.Fatal(err)
 		}

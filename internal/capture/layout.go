@@ -72,7 +72,7 @@ func spec(id shm.UUID, slots, snap uint64) shm.Spec {
 		{Kind: sectReader, Length: readerBytes},
 		{Kind: sectWriter, Length: writerBytes},
 		{Kind: sectRecord, Length: slots * recordBytes, ElemSize: recordBytes, Capacity: slots,
-			LayoutHash: shm.LayoutHash(recordLayout)},
+			LayoutHash: kind.LayoutHash(recordLayout)},
 		{Kind: sectBytes, Length: slots * stride(snap), ElemSize: stride(snap), Capacity: slots},
 	}}
 	kind.Capture{Slots: slots, SnapBytes: snap}.Put(&s)

@@ -168,14 +168,14 @@ func (t *target) openLanes(acc shm.Access) (lanes []*shm.Object, err error) {
 		return nil, err
 	}
 	for _, n := range names {
-		if !kind.IsLane(n.Name) {
+		if !kind.IsLane(n.Name()) {
 			continue
 		}
-		l, err := t.dir.Open(n.Name, acc)
+		l, err := t.dir.Open(n.Name(), acc)
 		if errors.Is(err, fs.ErrNotExist) { // its writer removed it meanwhile
 			continue
 		}
-		if _, cut := t.truncated(n.Name, err); cut {
+		if _, cut := t.truncated(n.Name(), err); cut {
 			continue // nobody has it any more, nor what was in it
 		}
 		if err != nil {
@@ -286,8 +286,8 @@ func (t *target) orphans(cut bool) (r Remains, err error) {
 	}
 	r.Fate = Garbage
 	for _, n := range names {
-		ours := cut && (n.Name == kind.ReaderFile || n.Name == kind.FifoFile)
-		if !ours && !kind.IsLane(n.Name) {
+		ours := cut && (n.Name() == kind.ReaderFile || n.Name() == kind.FifoFile)
+		if !ours && !kind.IsLane(n.Name()) {
 			r.Fate = Foreign
 		}
 	}

@@ -147,18 +147,18 @@ func (t *target) removeTruncated() error {
 		return err
 	}
 	for _, n := range names {
-		if !kind.IsQueueObject(n.Name) {
+		if !kind.IsQueueObject(n.Name()) {
 			continue
 		}
-		if _, err := t.dir.Abandoned(n.Name); err != nil {
+		if _, err := t.dir.Abandoned(n.Name()); err != nil {
 			continue
 		}
-		if n.Name == kind.ReaderFile {
+		if n.Name() == kind.ReaderFile {
 			if err := removeFIFO(t.dir); err != nil {
 				return err
 			}
 		}
-		err := t.dir.RemoveAbandoned(n.Name)
+		err := t.dir.RemoveAbandoned(n.Name())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -275,7 +275,7 @@ func (k *lastLook) nobodyCame() error {
 		ours[l.Name()] = true
 	}
 	for _, n := range names {
-		if kind.IsLane(n.Name) && !ours[n.Name] {
+		if kind.IsLane(n.Name()) && !ours[n.Name()] {
 			return errKept
 		}
 	}

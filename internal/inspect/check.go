@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -175,24 +176,49 @@ func (c *checker) named(want string) {
 	}
 }
 
+// IsObject reports whether a file claims to be an object, by its first bytes or by its size.
+func IsObject(path string) (is bool, err error) {
+	err = withPage(path, func(_ int, page []byte, size uint64) error {
+		v := shm.CheckHeader(page, size)
+		is = len(v) != 1 || v[0].Invariant != "header.magic" && size >= uint64(os.Getpagesize())
+		return nil
+	})
+	return is, err
+}
+
+// withPage opens a file, no link, and hands on what its page 0 holds, and how large the file is.
+func withPage(path string, f func(fd int, page []byte, size uint64) error) error {
+	// O_NONBLOCK keeps a FIFO that came to stand there from blocking us.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	page, size, err := shm.ReadPage(fd, path)
+	if err != nil {
+		return err
+	}
+	return f(fd, page, size)
+}
+
 // checkPath checks page 0 of a file, and hands it on if nothing is wrong there. A file that is gone
 // is fs.ErrNotExist.
 func checkPath(path string, f func(*checker)) (out Checked, err error) {
-	page, size, err := shm.ReadPage(path)
-	if err != nil {
-		return Checked{Path: path}, err
-	}
-	return checkFile(Checked{Path: path}, page, size,
-		func() (*shm.Object, error) { return shm.OpenPath(path) }, f)
+	out.Path = path
+	err = withPage(path, func(fd int, page []byte, size uint64) (err error) {
+		out, err = checkFile(out, fd, page, size, f)
+		return err
+	})
+	return out, err
 }
 
-// checkFile checks a copy of page 0, and what open maps.
-func checkFile(out Checked, page []byte, size uint64, open func() (*shm.Object, error),
-	f func(*checker)) (Checked, error) {
+// checkFile checks a copy of page 0, and the object behind the descriptor.
+func checkFile(out Checked, fd int, page []byte, size uint64, f func(*checker)) (Checked, error) {
 	if out.Violations = shm.CheckHeader(page, size); len(out.Violations) > 0 {
 		return out, nil
 	}
-	obj, err := open()
+	obj, err := shm.OpenFD(fd, out.Path, shm.Inspect)
 	var e *shm.Error
 	if errors.As(err, &e) && e.Field == "allocated bytes" {
 		out.Violations = []shm.Violation{{Invariant: "file.memory", Section: "header",

@@ -18,8 +18,7 @@ import (
 type Held struct {
 	Name string // for reports, which add the name in the header to it
 	Path string // the same
-	// FD is of an open of its own, for reading: a lock is not seen through what holds it. It stays the
-	// caller's.
+	// FD is for reading. It stays the caller's.
 	FD    int
 	Inode uint64
 	Memfd bool
@@ -87,7 +86,7 @@ type heldPage struct {
 func (k *heldCheck) first(h *Held, out *Checked) {
 	p := heldPage{held: h, out: out}
 	var err error
-	if p.page, p.size, err = shm.ReadPageFD(h.FD, h.Name); err != nil {
+	if p.page, p.size, err = shm.ReadPage(h.FD, h.Name); err != nil {
 		k.err = errors.Join(k.err, err)
 		return
 	}
@@ -113,7 +112,7 @@ func unborn(page []byte) bool {
 	if len(page) < state+8 {
 		return len(bytes.Trim(page, "\x00")) == 0
 	}
-	return shm.ObjectState(binary.LittleEndian.Uint64(page[state:])) == shm.ObjectNew
+	return binary.LittleEndian.Uint64(page[state:]) == 0
 }
 
 // check maps an object and checks it.
@@ -121,9 +120,7 @@ func (k *heldCheck) check(p *heldPage, f func(*checker)) {
 	p.done = true
 	h := p.held
 	p.out.Name += " " + p.queue + p.header.Name
-	out, err := checkFile(*p.out, p.page, p.size,
-		func() (*shm.Object, error) { return shm.OpenPathFD(h.FD, h.Name) },
-		func(c *checker) { c.held = h; f(c) })
+	out, err := checkFile(*p.out, h.FD, p.page, p.size, func(c *checker) { c.held = h; f(c) })
 	if err != nil {
 		k.err, out.Path = errors.Join(k.err, fmt.Errorf("%s: %w", out.Name, err)), ""
 	}

@@ -161,11 +161,11 @@ func (v *View) findLanes() (map[int]Lane, error) {
 	}
 	found := map[int]Lane{0: {obj: v.reader}}
 	for _, n := range names {
-		row, ok := kind.LaneRow(n.Name)
+		row, ok := kind.LaneRow(n.Name())
 		if !ok || row >= v.opt.Rows {
 			continue
 		}
-		obj, err := v.findLane(row, n.Name)
+		obj, err := v.findLane(row, n.Name())
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
 			continue
 		}

@@ -3,6 +3,7 @@ package kind
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/shmring/shmring/shm"
@@ -238,3 +239,11 @@ func LaneRow(file string) (row int, ok bool) {
 
 // BellName is the name of a bell beside the queues.
 func BellName(u shm.UUID) string { return shm.BellPrefix + u.String() }
+
+// LayoutHash condenses a description of an element's layout ("ctx u64, flags u64, …") into the
+// number that is stored and compared: peers that compute different numbers must not share memory.
+func LayoutHash(layout string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(layout)) // a hash never fails
+	return h.Sum64()
+}

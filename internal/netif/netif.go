@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -51,9 +52,9 @@ var (
 
 var (
 	// ErrAddress: nothing can be sent to such an address (EINVAL).
-	ErrAddress = shm.Sentinel("not an address to send to", syscall.EINVAL)
+	ErrAddress = oserror.New("not an address to send to", syscall.EINVAL)
 	// ErrFull: as many destinations are in use as the table may hold (ENOBUFS).
-	ErrFull = shm.Sentinel("too many destinations", syscall.ENOBUFS)
+	ErrFull = oserror.New("too many destinations", syscall.ENOBUFS)
 )
 
 // TableOptions of a table. Zero values stand for the defaults.

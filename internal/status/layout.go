@@ -3,6 +3,7 @@ package status
 import (
 	"strings"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -61,13 +62,13 @@ const (
 func spec(id shm.UUID) shm.Spec {
 	return shm.Spec{Kind: shm.KindEndpoint, UUID: id, Sections: []shm.Section{
 		{Kind: sectInfo, Length: infoBytes, ElemSize: infoBytes, Capacity: 1,
-			LayoutHash: shm.LayoutHash(infoLayout)},
+			LayoutHash: kind.LayoutHash(infoLayout)},
 		{Kind: sectCounters, Length: uint64(8 * len(counterNames)), ElemSize: 8,
 			Capacity:   uint64(len(counterNames)),
-			LayoutHash: shm.LayoutHash("u64 " + strings.Join(counterNames, " "))},
+			LayoutHash: kind.LayoutHash("u64 " + strings.Join(counterNames, " "))},
 		{Kind: sectUpdate, Length: 8 * updateWords, ElemSize: 8, Capacity: updateWords,
-			LayoutHash: shm.LayoutHash("begun ended u64")},
-		{Kind: sectWish, Length: wishBytes, LayoutHash: shm.LayoutHash("generation u64, id 16")},
+			LayoutHash: kind.LayoutHash("begun ended u64")},
+		{Kind: sectWish, Length: wishBytes, LayoutHash: kind.LayoutHash("generation u64, id 16")},
 	}}
 }
 

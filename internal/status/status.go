@@ -121,7 +121,7 @@ func infoOf(obj *shm.Object) (*infoWords, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Length != infoBytes || s.LayoutHash != shm.LayoutHash(infoLayout) {
+	if s.Length != infoBytes || s.LayoutHash != kind.LayoutHash(infoLayout) {
 		return nil, corrupt(obj, "layout of what it is", s.LayoutHash)
 	}
 	slots, err := ring.Slots[infoWords](mem)
@@ -216,8 +216,8 @@ func names(d *shm.Dir) ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if !e.IsDir && strings.HasPrefix(e.Name, Prefix) {
-			out = append(out, e.Name)
+		if !e.IsDir() && strings.HasPrefix(e.Name(), Prefix) {
+			out = append(out, e.Name())
 		}
 	}
 	return out, nil

@@ -22,7 +22,7 @@ func TestCheck(t *testing.T) {
 	path := filepath.Join(d.Path(), o.Name())
 	look := func(want string) {
 		t.Helper()
-		obj, err := shm.OpenPath(path)
+		obj, err := d.Open(o.Name(), shm.Inspect)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	look("")
-	obj, err := shm.OpenPath(path)
+	obj, err := d.Open(o.Name(), shm.Inspect)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestCheckFrames(t *testing.T) {
 	c.Frames.Frames = 8
 	c.Frames.States[xdp.FrameFree], c.Frames.States[xdp.FrameLoaned] = 5, 3
 	o.Update(&c)
-	obj, err := shm.OpenPath(path)
+	obj, err := d.Open(o.Name(), shm.Inspect)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestCheckEarlier(t *testing.T) {
 	var c status.Counters
 	c.Frames.Frames = 8 // in no state
 	o.Update(&c)
-	now, err := shm.OpenPath(filepath.Join(d.Path(), o.Name()))
+	now, err := d.Open(o.Name(), shm.Inspect)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func FuzzPages(f *testing.F) {
 		} else if !errors.Is(err, shm.ErrCorrupt) {
 			t.Fatalf("no error of this package: %v", err)
 		}
-		obj, openErr := shm.OpenPath(path)
+		obj, openErr := d.Open(o.Name(), shm.Inspect)
 		if openErr != nil {
 			t.Fatal(openErr)
 		}

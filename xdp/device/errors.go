@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -17,33 +18,33 @@ import (
 var (
 	// ErrServerGone: the device process is gone, or does not answer yet (ENOTCONN). The endpoint
 	// looks for the next one by itself; what is called meanwhile fails with this.
-	ErrServerGone = shm.Sentinel("device process is gone", syscall.ENOTCONN)
+	ErrServerGone = oserror.New("device process is gone", syscall.ENOTCONN)
 	// ErrRefused: the allow-list of the device process has no place for this application (EACCES).
-	ErrRefused = shm.Sentinel("refused by the device process", syscall.EACCES)
+	ErrRefused = oserror.New("refused by the device process", syscall.EACCES)
 	// ErrBudget: more frames, sends, ports or applications than the allow-list grants (EDQUOT).
-	ErrBudget = shm.Sentinel("over the budget of this user", syscall.EDQUOT)
+	ErrBudget = oserror.New("over the budget of this user", syscall.EDQUOT)
 	// ErrBusy: this user begins more connections at once than the device process talks to (EAGAIN).
 	// Dial tries again as long as its context lasts.
-	ErrBusy = shm.Sentinel("too many connections begun", syscall.EAGAIN)
+	ErrBusy = oserror.New("too many connections begun", syscall.EAGAIN)
 	// ErrPortTaken: another application, or this one, has the port already (EADDRINUSE).
-	ErrPortTaken = shm.Sentinel("port is taken", syscall.EADDRINUSE)
+	ErrPortTaken = oserror.New("port is taken", syscall.EADDRINUSE)
 	// ErrProtocol: the other side said what it must not (EPROTO).
-	ErrProtocol = shm.Sentinel("impossible message", syscall.EPROTO)
+	ErrProtocol = oserror.New("impossible message", syscall.EPROTO)
 	// ErrNoSlot: as many sends are under way as were granted (EAGAIN). Try again after a
 	// completion.
-	ErrNoSlot = shm.Sentinel("no send slot free", syscall.EAGAIN)
+	ErrNoSlot = oserror.New("no send slot free", syscall.EAGAIN)
 	// ErrServing: another device process serves this socket path (EADDRINUSE).
-	ErrServing = shm.Sentinel("another device process serves this path", syscall.EADDRINUSE)
+	ErrServing = oserror.New("another device process serves this path", syscall.EADDRINUSE)
 	// ErrSlow: it took longer than five seconds from connecting to start (ETIMEDOUT); one of the two
 	// may have been stopped. Dial tries again as long as its context lasts.
-	ErrSlow = shm.Sentinel("took too long to start", syscall.ETIMEDOUT)
+	ErrSlow = oserror.New("took too long to start", syscall.ETIMEDOUT)
 	// ErrClosing: the device process, or its device, is being closed (ESHUTDOWN). An endpoint looks
 	// for the next one; Dial does not, since there may be none.
-	ErrClosing = shm.Sentinel("device process closes", syscall.ESHUTDOWN)
+	ErrClosing = oserror.New("device process closes", syscall.ESHUTDOWN)
 	// ErrNoFiles: the device process has as many descriptors open as it may (EMFILE).
-	ErrNoFiles = shm.Sentinel("device process is out of file descriptors", syscall.EMFILE)
+	ErrNoFiles = oserror.New("device process is out of file descriptors", syscall.EMFILE)
 	// ErrNoMemory: what the application needs does not fit the shared memory that is left (ENOSPC).
-	ErrNoMemory = shm.Sentinel("device process is out of shared memory", syscall.ENOSPC)
+	ErrNoMemory = oserror.New("device process is out of shared memory", syscall.ENOSPC)
 	// ErrOptions: a configuration or request that makes no sense (EINVAL).
 	ErrOptions = xdp.ErrOptions
 )

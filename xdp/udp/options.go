@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -80,14 +80,14 @@ func only(ctx context.Context, ifname string, o Options,
 var (
 	// ErrResolving: the hardware address of the next hop is being asked for (EAGAIN). A Backend
 	// returns it; a program never sees it.
-	ErrResolving = shm.Sentinel("next hop not known yet", syscall.EAGAIN)
+	ErrResolving = oserror.New("next hop not known yet", syscall.EAGAIN)
 	// ErrNoAnswer: nobody answers for the hardware address of the next hop (EHOSTUNREACH). As with
 	// the kernel only a connected socket returns it; others have sent the datagram in vain.
-	ErrNoAnswer = shm.Sentinel("next hop does not answer", syscall.EHOSTUNREACH)
+	ErrNoAnswer = oserror.New("next hop does not answer", syscall.EHOSTUNREACH)
 	// ErrNoControl: control data goes with a socket of the kernel only (EOPNOTSUPP).
-	ErrNoControl = shm.Sentinel("no control data without a kernel socket", syscall.EOPNOTSUPP)
+	ErrNoControl = oserror.New("no control data without a kernel socket", syscall.EOPNOTSUPP)
 	// ErrOptions: options that contradict each other (EINVAL).
-	ErrOptions = shm.Sentinel("bad options", syscall.EINVAL)
+	ErrOptions = oserror.New("bad options", syscall.EINVAL)
 )
 
 const pkg = "udp" // of errors

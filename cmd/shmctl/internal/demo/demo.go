@@ -254,8 +254,8 @@ const queuePrefix = "demo-"
 func removeFormer(d *shm.Dir) {
 	entries, _ := d.List()
 	for _, e := range entries {
-		if e.IsDir && strings.HasPrefix(e.Name, queuePrefix) {
-			_ = cq.Remove(cq.Named(d, e.Name)) // which leaves alone what may be alive
+		if e.IsDir() && strings.HasPrefix(e.Name(), queuePrefix) {
+			_ = cq.Remove(cq.Named(d, e.Name())) // which leaves alone what may be alive
 		}
 	}
 }
