@@ -83,6 +83,8 @@ const (
 	unseenByPeek       // a peek misses a message that was sent before
 	lateData           // data is placed after the receive ended
 	takenByOther       // a message that was peeked to be taken is matched by another
+	readByOther        // what somebody may still read is free, or written
+	ringFull           // a return finds no room
 )
 
 const (
