@@ -40,7 +40,7 @@ const (
 )
 
 func vectorOwnerRole() *role {
-	return holder(role{name: "vector-owner", places: 2, words: vectorWords + addressIDs,
+	return holder("adoptions", role{name: "vector-owner", places: 2, words: vectorWords + addressIDs,
 		run: (*child).ownVector, counts: map[string]int{"changes": vectorChanges},
 		steps: []crash.Label{crash.AddressFilling, crash.AddressFilled, crash.AddressPlaced,
 			crash.AddressMoved, crash.AddressDisplaced, crash.AddressCleared,

@@ -68,15 +68,12 @@ var (
 			"event": {othersAlone, othersShared, othersFD, othersSet}}}
 )
 
-// Words of the readers. Generations stand for readers: that of each one's queue.
+// Words of the readers, behind those of what one has at a time: the place. Generations stand for
+// readers: that of each one's queue.
 const (
-	othersHolder      = iota // reader: generation of the queue at the place, 0 if there may be none
-	othersPid                // reader: its process
-	othersTurns              // reader: how often there was one
-	othersEnded              // reader: everything is read
-	othersRedelivered        // reader: entries that came again, marked
-	othersBy                 // reader: how it waits
-	othersLeft               // reader: who left, or is about to, by generation
+	othersHolder = heldWords + iota // reader: generation of the last queue at the place, or 0
+	othersBy                        // reader: how it waits
+	othersLeft                      // reader: who left, or is about to, by generation
 
 	othersPlayed = othersLeft + othersLefts // reader: turns that read something, by way of waiting
 	// reader: generation of the queue that it surely has, a word for each place
@@ -114,23 +111,21 @@ func leftWord(readers tally, generation uint64) *atomic.Uint64 {
 
 // readerRole is the role of those who come and go. open makes a queue.
 func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
-	counts := countWays(othersPlayed, b.ways[:]...)
-	counts["turns"] = othersTurns
-	return &role{name: b.reader, counts: counts, places: othersReaders, words: othersReaderWords,
-		uid: othersReaderUID, between: b, asked: true, stops: true, drains: true,
-		with: []string{b.writer},
-		run:  func(c *child) error { return c.othersRead(open) },
+	r := holder("turns", role{name: b.reader, counts: countWays(othersPlayed, b.ways[:]...),
+		places: othersReaders, words: othersReaderWords, uid: othersReaderUID, between: b, asked: true,
+		with: []string{b.writer}, run: func(c *child) error { return c.othersRead(open) },
 		steps: append(steps, crash.ParkStored, crash.ArmStored, crash.SleepNext, crash.SleepEnded,
 			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.AcceptTold,
 			crash.DetachSilenced, crash.DeathProven, crash.DeathTelling, crash.DeathWritten,
 			crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard, crash.RelayMarked,
 			crash.RelaySleep, crash.DomainMarked, crash.DomainRung, crash.DomainTaken,
 			crash.DomainArmed, crash.DomainSleep, crash.DomainWoken),
-		prepare: b.prepare, possession: b.readerHas, sum: sumOthers, lacks: lacksOthers,
-		died: b.readerDied, check: b.checkReaders,
+		prepare: b.prepare, lacks: lacksOthers, died: b.readerDied,
 		starting: func(s *supervisor, p *proc) { // its predecessor's
 			s.ledger.region(b.reader)[othersHas+p.index].Store(0)
-		}}
+		}})
+	r.possession, r.check = b.readerHas, b.checkReaders
+	return r
 }
 
 // writerRole is the role of those who follow. follow attaches to the first reader.
@@ -200,13 +195,13 @@ func (b *between) prepare(s *supervisor) (undo func(), err error) {
 
 // readerHas: the place, and the writers that were with it.
 func (b *between) readerHas(s *supervisor, p *proc) func() string {
-	words, writers := s.ledger.region(b.reader), b.shared(s.ledger)
-	had, turns := words[othersHolder].Load(), words[othersTurns].Load()
-	if had == 0 || words[othersPid].Load() != uint64(p.PID()) {
+	place, words, writers := heldPossession(s, p), s.ledger.region(b.reader), b.shared(s.ledger)
+	had := words[othersHolder].Load()
+	if place == nil || words[othersHas+p.index].Load() != had {
 		return nil
 	}
 	return func() string {
-		if words[othersHolder].Load() != had || words[othersTurns].Load() != turns {
+		if lost := place(); lost != "" || words[othersHolder].Load() != had {
 			return "another reader got its place"
 		}
 		for i := range othersWriters { // of a former reader one may not have noticed the end yet
@@ -255,19 +250,13 @@ func (b *between) readerDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-func sumOthers(s *supervisor, r *role, to *RoleReport) {
-	to.Redelivered = s.ledger.region(r.name)[othersRedelivered].Load()
-}
-
-func (b *between) checkReaders(s *supervisor, _ *role) {
+func (b *between) checkReaders(s *supervisor, r *role) {
+	checkHeld(s, r)
 	words := s.ledger.region(b.reader)
-	if words[othersEnded].Load() == 0 {
-		s.broken(b.reader, kindHung, 1, "no reader came to the end")
-	}
 	for i, way := range b.ways {
-		if words[othersTurns].Load() >= othersMany && words[othersPlayed+i].Load() == 0 {
+		if words[heldTimes].Load() >= othersMany && words[othersPlayed+i].Load() == 0 {
 			s.broken(b.reader, kindFailed, 1, "in %d turns nobody read anything who waits so: %s",
-				words[othersTurns].Load(), way.name)
+				words[heldTimes].Load(), way.name)
 		}
 	}
 }
@@ -337,7 +326,7 @@ func (b *between) there(s *supervisor) map[*proc]process {
 // unseen says what of writers that live is published and not seen, and notes how it stands.
 func (b *between) unseen(s *supervisor, now *standing) (missing string) {
 	readers, ss := s.ledger.region(b.reader), s.ledger.sessions(b.writer)
-	*now = standing{holder: readers[othersHolder].Load(), pid: readers[othersPid].Load()}
+	*now = standing{holder: readers[othersHolder].Load(), pid: readers[heldBy].Load()}
 	for i := range ss.writers {
 		n := ss.last(i)
 		if n == 0 || b.shared(s.ledger)[othersWith+i].Load() == 0 {

@@ -93,7 +93,7 @@ func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
 		report: newReport(Options{}, roles), found: map[string]Found{}}
 	readers, ss := l.region(b.reader), l.sessions(b.writer)
 	readers[othersHolder].Store(9)
-	readers[othersPid].Store(70)
+	readers[heldBy].Store(70)
 	ss.count(1).Store(4)
 	b.shared(l)[othersWith+1].Store(9)
 	e := ss.at(1, 4)
@@ -128,7 +128,7 @@ func TestVigil(t *testing.T) {
 		{func() {}, 25 * second, 16 * second, second},
 		{func() { readers[othersHolder].Store(10); e.reader.Store(10) }, 26 * second, 17 * second, 0},
 		{func() {}, 27 * second, 18 * second, second},
-		{func() { readers[othersPid].Store(0) }, 28 * second, 19 * second, 0}, // it leaves
+		{func() { readers[heldBy].Store(0) }, 28 * second, 19 * second, 0}, // it leaves
 		{func() {}, 29 * second, 20 * second, 0},
 	} {
 		c.do()

@@ -45,23 +45,19 @@ func (c *child) othersRead(open othersOpen) error {
 	if err := os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil {
 		return err
 	}
-	for c.words[othersEnded].Load() == 0 {
+	var at *atPlace
+	return c.hold(func(bool) (held, error) {
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			nap(500 * time.Microsecond)
-			continue
+			return nil, syscall.EBUSY
 		}
-		if c.words[othersEnded].Load() == 0 {
-			err = c.othersHave(open)
+		if c.words[heldEnded].Load() != 0 {
+			return nil, errors.Join(cq.ErrClosed, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 		}
-		c.words[othersPid].Store(0)
-		if err != nil {
-			return err
+		if at, err = c.takePlace(lock, open); err != nil { // it is not that somebody has it
+			return nil, fmt.Errorf("at the place: %v", err)
 		}
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
-			return err
-		}
-	}
-	return nil
+		return at, nil
+	}, func(running context.Context) (done bool, err error) { return at.use(running) })
 }
 
 // othersListen listens for those who follow to a generation.
@@ -84,64 +80,71 @@ func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// othersHave is a reader's time with the place.
-func (c *child) othersHave(open othersOpen) error {
-	b := c.role.between
-	at := c.rnd.IntN(othersWays)
-	step, _, _ := strings.Cut(c.Step, "-")
-	if toward := b.toward[step]; toward != nil {
-		at = toward[c.rnd.IntN(len(toward))]
-	}
-	r, q, err := open(c, at)
-	if err != nil {
-		return err
-	}
-	generation := q.FID().Generation
-	r.way, r.mine, r.plays = b.ways[at], generation, &c.words[othersPlayed+at]
-	l, err := c.othersListen(generation)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	deaths, end, err := c.followDeaths(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
-	if err != nil {
-		return err
-	}
-	if err := q.BindEvents(deaths); err != nil {
-		return errors.Join(err, end())
-	}
-	c.words[othersBy].Store(uint64(at))
-	c.words[othersPid].Store(uint64(os.Getpid()))
-	if former := c.words[othersHolder].Swap(generation); generation <= former {
-		c.tell(kindBroken, "generation %d comes after %d", generation, former)
-	}
-	c.words[othersHas+c.Index].Store(generation)
-	c.words[othersTurns].Add(1)
-	served := make(chan error, 1)
-	go func() { served <- q.Serve(l, nil) }() // peers that are killed half way are no news
-	running, stop := c.running(phaseDrain)
-	done, err := r.drain(running)
-	stop()
-	c.unbound()
-	err = errors.Join(err, c.othersLeave(q, done))
-	_ = l.Close()
-	if e := <-served; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
-		err = errors.Join(err, e)
-	}
-	return errors.Join(err, end())
+// atPlace is a reader's time with the place.
+type atPlace struct {
+	*reading
+	q      othersHeld
+	lock   *os.File
+	l      *net.UnixListener
+	deaths func() error // ends what tells of them
+	served chan error
 }
 
-// othersLeave destroys the queue if everything is read, or leaves it to a successor.
-func (c *child) othersLeave(q othersHeld, done bool) error {
-	c.words[othersHas+c.Index].Store(0)
-	if done {
-		c.words[othersEnded].Store(1)
-		return q.Close()
+// takePlace makes a queue at the place, which this process has.
+func (c *child) takePlace(lock *os.File, open othersOpen) (*atPlace, error) {
+	b := c.role.between
+	way := c.rnd.IntN(othersWays)
+	step, _, _ := strings.Cut(c.Step, "-")
+	if toward := b.toward[step]; toward != nil {
+		way = toward[c.rnd.IntN(len(toward))]
+	}
+	r, q, err := open(c, way)
+	if err != nil {
+		return nil, err
 	}
 	generation := q.FID().Generation
-	leftWord(c.words, generation).Store(generation)
-	c.words[othersPid].Store(0)
-	return q.Detach()
+	r.way, r.mine, r.plays = b.ways[way], generation, &c.words[othersPlayed+way]
+	a := &atPlace{reading: r, q: q, lock: lock, served: make(chan error, 1)}
+	if a.l, err = c.othersListen(generation); err != nil {
+		return nil, err
+	}
+	deaths, end, err := c.followDeaths(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
+	if err == nil {
+		a.deaths, err = end, q.BindEvents(deaths)
+	}
+	c.words[othersBy].Store(uint64(way))
+	return a, err
+}
+
+// use lets writers follow, and reads.
+func (a *atPlace) use(running context.Context) (done bool, err error) {
+	if former := a.words[othersHolder].Swap(a.mine); a.mine <= former {
+		a.tell(kindBroken, "generation %d comes after %d", a.mine, former)
+	}
+	has := &a.words[othersHas+a.Index]
+	has.Store(a.mine)
+	go func() { a.served <- a.q.Serve(a.l, nil) }() // peers that are killed half way are no news
+	done, err = a.drain(running)
+	a.unbound()
+	has.Store(0)
+	return done, err
+}
+
+// Detach leaves the queue to a successor.
+func (a *atPlace) Detach() error {
+	leftWord(a.words, a.mine).Store(a.mine)
+	return a.leave(a.q.Detach())
+}
+
+func (a *atPlace) Close() error { return a.leave(a.q.Close()) }
+
+// leave gives the place up; err is of the end of the queue.
+func (a *atPlace) leave(err error) error {
+	_ = a.l.Close()
+	if e := <-a.served; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, a.deaths(), unix.Flock(int(a.lock.Fd()), unix.LOCK_UN))
 }
 
 // othersQueue makes a queue.
@@ -152,13 +155,13 @@ func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
 		o.Wait = cq.WaitFD
 	}
 	q, err := cq.Create(cq.Unnamed("others"), o)
-	j := c.checks(c.role.between.writer, othersRedelivered)
+	j := c.checks(c.role.between.writer, heldAgain)
 	return &reading{checker: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
 }
 
 // othersEvents makes an event queue.
 func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
-	j := c.checks(c.role.between.writer, othersRedelivered)
+	j := c.checks(c.role.between.writer, heldAgain)
 	events := newEventTaker(j)
 	o := cq.EventOptions{Size: eventSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
 		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,

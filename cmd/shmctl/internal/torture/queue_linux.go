@@ -114,9 +114,7 @@ func heldPossession(s *supervisor, p *proc) func() string {
 }
 
 func sumHeld(s *supervisor, r *role, to *RoleReport) {
-	words := s.ledger.region(r.name)
-	to.Redelivered = words[heldAgain].Load()
-	to.Counts["adoptions"] = words[heldTimes].Load()
+	to.Redelivered = s.ledger.region(r.name)[heldAgain].Load()
 }
 
 func checkHeld(s *supervisor, r *role) {
@@ -125,8 +123,13 @@ func checkHeld(s *supervisor, r *role) {
 	}
 }
 
-// holder completes a role of which one process has a thing at a time.
-func holder(r role) *role {
+// holder completes a role of which one process has a thing at a time; times is what the report calls
+// how often that was.
+func holder(times string, r role) *role {
+	if r.counts == nil {
+		r.counts = map[string]int{}
+	}
+	r.counts[times] = heldTimes
 	r.stops, r.drains, r.words = true, true, max(r.words, heldWords)
 	r.possession, r.sum, r.check = heldPossession, sumHeld, checkHeld
 	return &r
@@ -157,7 +160,7 @@ var (
 )
 
 func readerRole() *role {
-	return holder(role{name: "reader", places: readers, run: (*child).read,
+	return holder("adoptions", role{name: "reader", places: readers, run: (*child).read,
 		with: []string{"writer"}, died: readerDied,
 		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AdoptClaimed, crash.AdoptStarted, crash.ParkStored, crash.ParkPaid,
@@ -392,7 +395,7 @@ const (
 func setQueue(i int) string { return fmt.Sprintf("set-%d", i) }
 
 func setReaderRole() *role {
-	return holder(role{name: "set-reader", places: 1, words: heldWords + len(setWays),
+	return holder("adoptions", role{name: "set-reader", places: 1, words: heldWords + len(setWays),
 		run: (*child).readSets, with: []string{"set-writer"},
 		steps: []crash.Label{crash.DomainTaken, crash.DomainArmed, crash.DomainSleep,
 			crash.DomainWoken, crash.NotifyArmed, crash.NotifyFired, crash.ParkStored,
