@@ -8,9 +8,6 @@ const On = false
 // At is where a process may be killed, in a program that was built with the tag.
 func At(Label) {}
 
-// Passed returns how often a step was passed in this process.
-func Passed(Label) uint64 { return 0 }
-
 // Dying sets what is called before the process dies at a step.
 func Dying(func()) {}
 

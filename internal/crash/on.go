@@ -63,9 +63,6 @@ func At(l Label) {
 	}
 }
 
-// Passed returns how often a step was passed in this process.
-func Passed(l Label) uint64 { return passed[l].Load() }
-
 // Dying sets what is called before the process dies at a step, in the goroutine that dies: it must
 // not wait for anything, and sees all that the process has as it is.
 func Dying(f func()) { dying.Store(&f) }

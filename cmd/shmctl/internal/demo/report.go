@@ -11,9 +11,6 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// Schema names the JSON that Report is printed as.
-const Schema = "shmctl/1"
-
 // Report is the outcome of a run. Unknown values are null.
 type Report struct {
 	Path         string         `json:"path"` // af_xdp or shm

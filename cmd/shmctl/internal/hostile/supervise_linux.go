@@ -32,7 +32,6 @@ type surface struct {
 	kind, writes *kind
 	prepare      func(*scene) (done func(), skip error)
 	users        map[string]int // of roles that are not as usual
-	attackFirst  bool
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
 	provokes []int
@@ -242,7 +241,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 	if sc.victim, err = sc.start(roleVictim, 0); err != nil {
 		return err
 	}
-	if !sc.s.attackFirst && !sc.await(sc.victim) {
+	if !sc.await(sc.victim) {
 		return nil
 	}
 	if begun, err := sc.startHonest(); err != nil || !begun {

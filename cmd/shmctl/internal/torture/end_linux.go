@@ -214,9 +214,6 @@ func (s *supervisor) sum() {
 		}
 	}
 	s.report.total()
-	for l := range s.o.passed {
-		s.o.passed[l] = s.ledger.word(wordPassed + int(l)).Load()
-	}
 }
 
 // examineShare is the share of its time, as one of so many, for which the supervisor examines.

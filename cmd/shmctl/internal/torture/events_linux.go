@@ -23,8 +23,8 @@ const (
 )
 
 func eventReaderRole() *role {
-	return holder("adoptions", role{name: "event-reader", places: eventReaders, run: (*child).readEvents,
-		with: []string{"event-writer"},
+	return holder("adoptions", role{name: "event-reader", places: eventReaders,
+		run: (*child).readEvents, with: []string{"event-writer"},
 		steps: []crash.Label{crash.EventCopied, crash.EventPinned, crash.EventReleased,
 			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted}})
 }

@@ -14,10 +14,9 @@ import (
 // Words at the beginning of the ledger. All are atomic; beside each is who stores it. The words of
 // the roles follow, see ledger.region.
 const (
-	wordPhase  = iota     // the supervisor: what everybody is to do
-	wordHush              // the supervisor: nobody is to post or attach to the queue with a name
-	wordPassed = 64       // everybody: how often each step was passed, with steps
-	wordDeath  = 64 + 256 // everybody: when the process of a place died; the first to know stores it
+	wordPhase = iota // the supervisor: what everybody is to do
+	wordHush         // the supervisor: nobody is to post or attach to the queue with a name
+	wordDeath        // everybody: when the process of a place died; the first to know stores it
 	// The process of a place: for how many nanoseconds it could run; 0 if it has not begun.
 	wordLived = wordDeath + maxPlaces
 	// The process of a place: since when it is surely told of the deaths that its role has to

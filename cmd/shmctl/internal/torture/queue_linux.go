@@ -123,8 +123,8 @@ func checkHeld(s *supervisor, r *role) {
 	}
 }
 
-// holder completes a role of which one process has a thing at a time; times is what the report calls
-// how often that was.
+// holder completes a role of which one process has a thing at a time; the report has under times
+// how often one got it.
 func holder(times string, r role) *role {
 	if r.counts == nil {
 		r.counts = map[string]int{}

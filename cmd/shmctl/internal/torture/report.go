@@ -43,8 +43,6 @@ type Options struct {
 
 	// spoil makes a process do what must be found: for tests of the torture itself.
 	spoil string
-	// passed is told how often steps were passed, as far as is known.
-	passed map[crash.Label]uint64
 }
 
 // Kinds of Options.Trust.

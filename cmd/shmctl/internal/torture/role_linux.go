@@ -64,8 +64,6 @@ type role struct {
 	// calm is called now and then between two kills, when nobody is stopped: nobody is killed from
 	// outside before it returns.
 	calm func(s *supervisor) error
-	// dying is called before a process is killed from outside.
-	dying func(s *supervisor, p *proc)
 	// died is called after one has died, by a kill or at its step.
 	died func(s *supervisor, p *proc) error
 	// settled tells whether the place of a dead process may be taken by the next.
@@ -362,9 +360,6 @@ func (c *child) run() (err error) {
 		c.ledger.word(wordDeath + c.Place).Store(uint64(spin.Now()))
 	})
 	go c.beat()
-	if crash.On {
-		go c.tellSteps()
-	}
 	if c.role.uid == 0 {
 		if err = os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil { // for bells
 			return err
@@ -376,19 +371,6 @@ func (c *child) run() (err error) {
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
 	return c.role.run(c)
-}
-
-// tellSteps adds to the ledger how often each step was passed, as far as this process comes.
-func (c *child) tellSteps() {
-	told := map[crash.Label]uint64{}
-	for ; ; nap(5 * time.Millisecond) {
-		for _, l := range crash.Labels() {
-			if n := crash.Passed(l); n != told[l] {
-				c.ledger.word(wordPassed + int(l)).Add(n - told[l])
-				told[l] = n
-			}
-		}
-	}
 }
 
 // running returns a context that ends when the run comes to a phase, or stop is called.

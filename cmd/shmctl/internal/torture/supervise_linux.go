@@ -443,9 +443,6 @@ func (s *supervisor) dumpHung() {
 
 // kill kills a process and starts the next one in its place.
 func (s *supervisor) kill(p *proc) error {
-	if p.role.dying != nil {
-		p.role.dying(s, p)
-	}
 	p.shot = true
 	s.noteDeath(p)
 	p.Kill()
