@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -390,20 +389,6 @@ func TestEventAllocations(t *testing.T) {
 		if n != 0 || len(got.ErrData) != 60 || len(out.Payload) != 100 {
 			t.Errorf("%v allocations, %d and %d bytes", n, len(got.ErrData), len(out.Payload))
 		}
-	}
-}
-
-// TestCreditsAllocate: nor does room that is kept, on either side of a queue for others.
-func TestCreditsAllocate(t *testing.T) {
-	q, w := pair(t, cq.Options{Size: 8})
-	e, dst := cq.Entry{Flags: cq.FlagSend}, make([]cq.Msg, 1)
-	if n := testing.AllocsPerRun(100, func() {
-		err := errors.Join(w.Credits().Add(1), w.Credits().Post(&e))
-		if n, e := cq.Read(q, dst); n != 1 || e != nil || err != nil {
-			t.Fatal(n, e, err)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -211,26 +211,6 @@ func (f *feeder) Progress() time.Duration {
 
 func (f *feeder) Overrun(q *cq.Queue) { f.overun.Store(q) }
 
-// TestBindKeepsOpen: what is bound to a queue keeps it from being closed.
-func TestBindKeepsOpen(t *testing.T) {
-	d := openDir(t)
-	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
-	must(t, err)
-	f := &feeder{}
-	unbind, err := q.Bind(f, false)
-	must(t, err)
-	wantErr(t, "bound", q.Close(), cq.ErrBusy)
-	wantErr(t, "bound", q.Detach(), cq.ErrBusy)
-	if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrWouldBlock || f.calls.Load() != 0 {
-		t.Errorf("%v; a feeder that drives itself was driven %d times", err, f.calls.Load())
-	}
-	unbind()
-	unbind()
-	must(t, q.Close())
-	_, err = q.Bind(f, false)
-	wantErr(t, "closed", err, cq.ErrClosed)
-}
-
 // TestOverrunNotice: an overrun is told to the bound event queue and to feeders, once, and the
 // queue's valid entries are still read.
 func TestOverrunNotice(t *testing.T) {
@@ -333,48 +313,6 @@ func readOut(q *cq.Queue) {
 	}
 }
 
-// TestEventsInSets waits for completions and events with one set, and with an event queue that was
-// opened for it.
-func TestEventsInSets(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	s := waitSet(t, d, cq.WaitSetOptions{})
-	q, w := member(t, d, "q", cq.Options{}, s)
-	events, err := cq.CreateEvents(cq.Named(d, "events"),
-		cq.EventOptions{Write: true, Wait: cq.WaitInSet, WaitSet: s})
-	must(t, err)
-	t.Cleanup(func() { must(t, events.Close()) })
-	_, err = eqSread(events, &cq.Event{}, 0)
-	wantErr(t, "sread", err, cq.ErrNoWait)
-	dst := make([]cq.Waitable, 2)
-	for range 10 {
-		wait := later(func() {
-			_, err := events.Write(&cq.Event{Event: cq.EventUser})
-			must(t, err)
-		})
-		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
-			dst[0] != cq.Waitable(events) {
-			t.Fatal(n, err)
-		}
-		wait()
-		if _, err := events.Read(&cq.Event{}, 0); err != nil {
-			t.Fatal(err)
-		}
-		wait = later(func() { post(t, w, 0, 1) })
-		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
-			dst[0] != cq.Waitable(q) {
-			t.Fatal(n, err)
-		}
-		wait()
-		drain(t, q)
-	}
-	handled, err := cq.CreateEvents(cq.Named(d, "handled"),
-		cq.EventOptions{Handler: func(*cq.Event, error) {}})
-	must(t, err)
-	wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)
-	must(t, handled.Close())
-}
-
 // TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
 // waits, and not otherwise.
 func TestManualProgress(t *testing.T) {
@@ -440,54 +378,5 @@ func TestManualProgress(t *testing.T) {
 		if f.calls.Load() != before {
 			t.Error("driven after it was unbound")
 		}
-	}
-}
-
-// TestCountZero: a read of nothing says whether there is anything, an error included, and leaves
-// it.
-func TestCountZero(t *testing.T) {
-	q, w := pair(t, cq.Options{})
-	look := func() error {
-		n, err := cq.Read(q, []cq.Msg(nil))
-		if n != 0 {
-			t.Error(n)
-		}
-		return err
-	}
-	wantErr(t, "empty", look(), cq.ErrWouldBlock)
-	post(t, w, 0, 1)
-	must(t, look())
-	drain(t, q)
-	wantErr(t, "drained", look(), cq.ErrWouldBlock)
-	postError(t, w, 1)
-	must(t, look())
-	_, err := cq.Read(q, make([]cq.Msg, 1))
-	wantErr(t, "an error", err, cq.ErrAvail)
-	must(t, look())
-	must(t, q.ReadErr(&cq.ErrorEntry{}))
-	wantErr(t, "taken", look(), cq.ErrWouldBlock)
-}
-
-// TestNotifyFlagsOnly: only the flags that are guaranteed, in completions.
-func TestNotifyFlagsOnly(t *testing.T) {
-	q, w := pair(t, cq.Options{NotifyFlagsOnly: true})
-	all := cq.FlagRecv | cq.FlagMsg | cq.FlagRMA | cq.FlagMore
-	kept := cq.FlagRemoteRead | cq.FlagRemoteWrite | cq.FlagRemoteCQData | cq.FlagMultiRecv
-	for range 3 {
-		must(t, w.Post(&cq.Entry{Context: 1, Flags: all | kept, Data: 9, Len: 8}))
-		must(t, w.Post(&cq.Entry{Flags: all, Meta: cq.MetaNoContext}))
-		dst := make([]cq.Data, 4)
-		n, err := cq.Read(q, dst)
-		if n != 2 || err != nil || dst[0].Flags != kept || dst[1].Flags != cq.FlagNoContext {
-			t.Errorf("%d, %v, %v", n, err, dst[:n])
-		}
-		if dst[0].Context != 1 || dst[0].Data != 9 || dst[0].Len != 8 {
-			t.Errorf("%+v", dst[0])
-		}
-	}
-	must(t, w.PostError(&cq.ErrorEntry{Flags: all, Err: cq.ETrunc}))
-	var e cq.ErrorEntry
-	if err := q.ReadErr(&e); err != nil || e.Flags != all {
-		t.Errorf("%v, %v", err, e.Flags)
 	}
 }

@@ -2,7 +2,6 @@ package cq_test
 
 import (
 	"context"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,110 +11,6 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 )
-
-// TestAfterClose calls everything after Close, and after Detach.
-func TestAfterClose(t *testing.T) {
-	ends := map[string]func(*cq.Queue) error{"close": (*cq.Queue).Close, "detach": (*cq.Queue).Detach}
-	for name, end := range ends {
-		t.Run(name, func(t *testing.T) {
-			d, q := create(t, cq.Options{Size: 4, Wait: cq.WaitFD})
-			w := attach(t, d, q.Name())
-			post(t, w, 0, 2)
-			must(t, end(q))
-			dst, src := make([]cq.Msg, 1), make([]cq.Addr, 1)
-			calls := map[string]func() error{
-				"Read":     func() error { _, err := cq.Read(q, dst); return err },
-				"ReadFrom": func() error { _, err := cq.ReadFrom(q, dst, src); return err },
-				"ReadTimeout": func() error {
-					_, err := sread(q, dst, -1)
-					return err
-				},
-				"threshold": func() error {
-					_, err := sread(q, dst, -1, 2)
-					return err
-				},
-				"ReadContext": func() error {
-					_, err := cq.ReadContext(t.Context(), q, dst,
-						cq.ReadOptions{})
-					return err
-				},
-				"Peek":        func() error { _, err := q.Peek(1); return err },
-				"PeekContext": func() error { _, err := q.PeekContext(t.Context(), 1); return err },
-				"Release":     func() error { return q.Release(1) },
-				"ReadErr":     func() error { return q.ReadErr(&cq.ErrorEntry{}) },
-				"TryWait":     q.TryWait,
-				"Signal":      q.Signal,
-				"SignalAll":   q.SignalAll,
-				"Writer":      func() error { _, err := q.Writer(); return err },
-			}
-			for name, call := range calls {
-				wantErr(t, name, call(), cq.ErrClosed, os.ErrClosed, syscall.ESHUTDOWN)
-			}
-			must(t, q.Close())
-			must(t, q.Detach())
-			if s := q.Stats(); s != (cq.Stats{}) {
-				t.Errorf("%+v", s)
-			}
-			if waitFD(q) != -1 || q.Name() == "" || q.Options().Size != 4 || q.Redelivered() {
-				t.Errorf("descriptor %d", waitFD(q))
-			}
-			if name == "detach" {
-				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-				must(t, err)
-				must(t, q.Close())
-			}
-		})
-	}
-}
-
-func TestWriterAfterClose(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4})
-	w := attach(t, d, q.Name())
-	must(t, w.Credits().Add(1))
-	a, _, err := w.Reserve(1)
-	must(t, err)
-	a[0] = cq.Entry{}
-	must(t, w.Close())
-	must(t, w.Close())
-	calls := map[string]func() error{
-		"Post":              func() error { return w.Post(&cq.Entry{}) },
-		"PostBatch":         func() error { _, err := w.PostBatch(make([]cq.Entry, 1)); return err },
-		"Reserve":           func() error { _, _, err := w.Reserve(1); return err },
-		"Commit":            func() error { return w.Commit(1) },
-		"PostError":         func() error { return w.PostError(&cq.ErrorEntry{}) },
-		"Credit":            func() error { return w.Credits().Add(1) },
-		"PostCredited":      func() error { return w.Credits().Post(&cq.Entry{}) },
-		"PostErrorCredited": func() error { return w.Credits().PostError(&cq.ErrorEntry{}) },
-	}
-	for name, call := range calls {
-		wantErr(t, name, call(), cq.ErrClosed, os.ErrClosed)
-	}
-	if w.Stats() != (cq.WriterStats{}) || w.Free() != 0 || w.Next() != 0 {
-		t.Errorf("%+v, %d free", w.Stats(), w.Free())
-	}
-	w.Credits().Return(1)
-}
-
-// TestQueueCloses: a writer learns that its queue is gone.
-func TestQueueCloses(t *testing.T) {
-	for _, policy := range []cq.Overrun{cq.BackPressure, cq.OverrunQueue} {
-		d, q := create(t, cq.Options{Size: 4, Overrun: policy})
-		w := attach(t, d, q.Name())
-		must(t, w.Credits().Add(1))
-		post(t, w, 0, 3)
-		must(t, q.Close())
-		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed, os.ErrClosed)
-		wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrClosed)
-		wantErr(t, "credit", w.Credits().Add(1), cq.ErrClosed)
-		wantErr(t, "credited", w.Credits().Post(&cq.Entry{}), cq.ErrClosed)
-		_, err := w.PostBatch(make([]cq.Entry, 2))
-		wantErr(t, "batch", err, cq.ErrClosed)
-		must(t, w.Close())
-		if left, err := d.List(); len(left) != 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
-	}
-}
 
 // TestCloseEndsWaits closes a queue under goroutines that block in it, in every way to block.
 func TestCloseEndsWaits(t *testing.T) {

@@ -74,7 +74,11 @@ func TestConformanceCQBound(t *testing.T) {
 		wantContexts(t, "the operation that was begun", read(t, r.q, 2), 1)
 		must(t, r.w.Unbind())
 		busy("with a feeder")
+		if !r.memfd {
+			wantErr(t, "detach with a feeder", r.q.Detach(), cq.ErrBusy, syscall.EBUSY)
+		}
 		must(t, r.w.Bind(cq.FlagTransmit))
+		unbind()
 		unbind()
 		if !r.far { // an endpoint of another process does not keep it
 			busy("with an endpoint")

@@ -422,6 +422,11 @@ func TestConformanceEQInSet(t *testing.T) {
 		if _, err := eqSread(e, &cq.Event{}, tooLong); err != nil {
 			t.Error(err)
 		}
+		handled, err := cq.CreateEvents(cq.Unnamed("handled"),
+			cq.EventOptions{Handler: func(*cq.Event, error) {}})
+		must(t, err)
+		wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)
+		must(t, handled.Close())
 	})
 }
 

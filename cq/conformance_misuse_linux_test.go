@@ -59,35 +59,97 @@ func TestConformanceMisuse(t *testing.T) {
 	})
 	conform(t, "closed", o, func(t *testing.T, r *rig) {
 		s, c := waitSet(t, r.d, cq.WaitSetOptions{}), channel(t, r.d)
+		must(t, r.w.Credit(1))
+		r.post(t, 0, 2)
+		other := r.another(t, 1, o)
+		other.post(t, 0, 2)
+		if !r.far {
+			closedWriter(t, r.attach(t).(*nearWriter).Writer)
+		}
 		must(t, r.q.Close())
 		for name, err := range map[string]error{
-			"read":     errOf(cq.Read(r.q, make([]cq.Msg, 1))),
-			"readfrom": errOf(cq.ReadFrom(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1))),
-			"sread":    errOf(sread(r.q, make([]cq.Msg, 1), -1)),
-			"peek":     errOf(r.q.Peek(1)),
-			"readerr":  r.q.ReadErr(&cq.ErrorEntry{}),
-			"release":  r.q.Release(1),
-			"signal":   r.q.Signal(),
-			"trywait":  cq.TryWait(r.q),
-			"control":  errOf(r.q.GetWait()),
-			"bind":     errOf(r.q.Bind(&fed{}, true)),
-			"set":      s.Add(r.q),
-			"channel":  c.Attach(r.q),
-			"post":     r.w.Post(&cq.Entry{}),
-			"error":    r.w.PostError(&cq.ErrorEntry{}),
-			"batch":    errOf(r.w.PostBatch(make([]cq.Entry, 2))),
-			"credit":   r.w.Credit(1),
+			"post":           r.w.Post(&cq.Entry{}),
+			"error":          r.w.PostError(&cq.ErrorEntry{}),
+			"batch":          errOf(r.w.PostBatch(make([]cq.Entry, 2))),
+			"credit":         r.w.Credit(1),
+			"credited":       r.w.PostCredited(&cq.Entry{}),
+			"error credited": r.w.PostErrorCredited(&cq.ErrorEntry{}),
 		} {
-			wantErr(t, name, err, cq.ErrClosed)
+			wantErr(t, name, err, cq.ErrClosed, os.ErrClosed)
 		}
-		for _, err := range r.q.Entries(0) {
-			wantErr(t, "iterator", err, cq.ErrClosed)
+		closedQueue(t, r.q, s, c)
+		must(t, errors.Join(r.w.Close(), r.w.Close()))
+		if r.memfd {
+			return // nobody could take it over
 		}
-		if fd := waitFD(r.q); fd != -1 {
-			t.Errorf("descriptor %d", fd)
-		}
-		must(t, errors.Join(r.q.Close(), r.w.Close(), r.w.Close()))
+		must(t, errors.Join(other.q.Detach(), other.q.Detach()))
+		closedQueue(t, other.q, s, c)
+		q, err := cq.Open(cq.Named(r.d, other.q.Name()), cq.Options{Existing: true})
+		must(t, err)
+		must(t, q.Close())
 	})
+}
+
+// closedWriter calls everything of a writer that was closed.
+func closedWriter(t *testing.T, w *cq.Writer) {
+	t.Helper()
+	must(t, w.Credits().Add(1))
+	slot, _, err := w.Reserve(1)
+	must(t, err)
+	slot[0] = cq.Entry{}
+	must(t, errors.Join(w.Close(), w.Close()))
+	for name, err := range map[string]error{
+		"post":           w.Post(&cq.Entry{}),
+		"batch":          errOf(w.PostBatch(make([]cq.Entry, 1))),
+		"commit":         w.Commit(1),
+		"error":          w.PostError(&cq.ErrorEntry{}),
+		"credit":         w.Credits().Add(1),
+		"credited":       w.Credits().Post(&cq.Entry{}),
+		"error credited": w.Credits().PostError(&cq.ErrorEntry{}),
+	} {
+		wantErr(t, name, err, cq.ErrClosed, os.ErrClosed)
+	}
+	_, _, err = w.Reserve(1)
+	wantErr(t, "reserve", err, cq.ErrClosed)
+	if w.Stats() != (cq.WriterStats{}) || w.Free() != 0 || w.Next() != 0 {
+		t.Errorf("%+v, %d free", w.Stats(), w.Free())
+	}
+	w.Credits().Return(1)
+}
+
+// closedQueue calls everything of a queue that was closed or detached.
+func closedQueue(t *testing.T, q *cq.Queue, s *cq.WaitSet, c *cq.Channel) {
+	t.Helper()
+	dst := make([]cq.Msg, 1)
+	for name, err := range map[string]error{
+		"read":        errOf(cq.Read(q, dst)),
+		"readfrom":    errOf(cq.ReadFrom(q, dst, make([]cq.Addr, 1))),
+		"sread":       errOf(sread(q, dst, -1)),
+		"threshold":   errOf(sread(q, dst, -1, 2)),
+		"context":     errOf(cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{})),
+		"peek":        errOf(q.Peek(1)),
+		"peekcontext": errOf(q.PeekContext(t.Context(), 1)),
+		"readerr":     q.ReadErr(&cq.ErrorEntry{}),
+		"release":     q.Release(1),
+		"signal":      q.Signal(),
+		"signal all":  q.SignalAll(),
+		"trywait":     cq.TryWait(q),
+		"control":     errOf(q.GetWait()),
+		"writer":      errOf(q.Writer()),
+		"bind":        errOf(q.Bind(&fed{}, true)),
+		"set":         s.Add(q),
+		"channel":     c.Attach(q),
+	} {
+		wantErr(t, name, err, cq.ErrClosed, os.ErrClosed, syscall.ESHUTDOWN)
+	}
+	for _, err := range q.Entries(0) {
+		wantErr(t, "iterator", err, cq.ErrClosed)
+	}
+	must(t, q.Close())
+	if q.Stats() != (cq.Stats{}) || waitFD(q) != -1 || q.Name() == "" || q.Options().Size != 8 ||
+		q.Redelivered() {
+		t.Errorf("descriptor %d, %+v", waitFD(q), q.Stats())
+	}
 }
 
 // TestConformanceMisuseClosed is the same for event queues and counters.
@@ -268,10 +330,20 @@ func TestConformanceCQFlagsOnly(t *testing.T) {
 		const kept = cq.FlagRemoteRead | cq.FlagRemoteWrite | cq.FlagRemoteCQData | cq.FlagMultiRecv
 		for _, f := range []cq.Flags{cq.FlagSend | cq.FlagMsg, cq.FlagRMA | cq.FlagRemoteRead,
 			cq.FlagRMA | cq.FlagRemoteWrite | cq.FlagRemoteCQData,
-			cq.FlagRecv | cq.FlagMsg | cq.FlagMultiRecv} {
-			must(t, r.w.Post(&cq.Entry{Flags: f}))
-			if got, err := readOne[cq.Msg](r.q); err != nil || got.Flags != f&kept {
-				t.Errorf("%v became %v, %v", f, got.Flags, err)
+			cq.FlagRecv | cq.FlagMsg | cq.FlagMultiRecv | cq.FlagMore} {
+			must(t, r.w.Post(&cq.Entry{Context: 1, Flags: f, Data: 9, Len: 8}))
+			want := cq.Data{Context: 1, Flags: f & kept, Data: 9, Len: 8}
+			if got, err := readOne[cq.Data](r.q); err != nil || got != want {
+				t.Errorf("%v became %+v, %v", f, got, err)
+			}
+			must(t, r.w.Post(&cq.Entry{Flags: f &^ kept, Meta: cq.MetaNoContext}))
+			if got, err := readOne[cq.Msg](r.q); err != nil || got.Flags != cq.FlagNoContext {
+				t.Errorf("%v without a context became %v, %v", f, got.Flags, err)
+			}
+			must(t, r.w.PostError(&cq.ErrorEntry{Flags: f, Err: cq.ETrunc}))
+			var e cq.ErrorEntry
+			if err := r.q.ReadErr(&e); err != nil || e.Flags != f {
+				t.Errorf("%v of a failure became %v, %v", f, e.Flags, err)
 			}
 		}
 	})

@@ -264,13 +264,25 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conform(t, "nobody-said", cq.Options{Size: 32}, nobodySaid)
 	conform(t, "lengths-differ", o, func(t *testing.T, r *rig) {
 		r.post(t, 0, 1)
-		for _, room := range []int{0, 1, 3} {
-			_, err := cq.ReadFrom(r.q, make([]cq.Context, 2), make([]cq.Addr, room))
+		for _, lens := range [][2]int{{2, 0}, {2, 1}, {2, 3}, {1, 0}, {0, 1}} {
+			dst, src := make([]cq.Context, lens[0]), make([]cq.Addr, lens[1])
+			err := errOf(cq.ReadFrom(r.q, dst, src))
 			wantErr(t, "readfrom", err, cq.ErrInvalid, syscall.EINVAL)
-			_, err = sreadFrom(r.q, make([]cq.Context, 2), make([]cq.Addr, room), 0)
+			wantField(t, err, "len(src)")
+			if lens[1] == 0 { // no source is asked for
+				continue
+			}
+			err = errOf(sreadFrom(r.q, dst, src, 0))
 			wantErr(t, "sreadfrom", err, cq.ErrInvalid)
+			wantField(t, err, "len(Source)")
 		}
+		err := errOf(cq.ReadContext(t.Context(), r.q, make([]cq.Context, 1),
+			cq.ReadOptions{Flags: cq.FlagPeek}))
+		wantErr(t, "flags", err, cq.ErrInvalid)
+		wantField(t, err, "Flags")
 		wantContexts(t, "nothing was taken", read(t, r.q, 2), 0)
+		wantErr(t, "empty", errOf(cq.ReadFrom(r.q, make([]cq.Context, 1), make([]cq.Addr, 1))),
+			cq.ErrWouldBlock)
 	})
 	conformSource(t, "source-in-address-vector", o, cqReadFromSourceInAddressVector)
 	conformSource(t, "user-id", o, func(t *testing.T, r *rig) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -212,17 +213,30 @@ func whySreadEnded(t *testing.T, r *rig) {
 	done()
 }
 
+// onEachWait runs a case with each wait object with which a queue can block.
+func onEachWait(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	for _, o.Wait = range blocking {
+		conform(t, name+"/"+o.Wait.String(), o, f)
+	}
+}
+
 // TestConformanceCQSignal is fi_cq_signal.
 func TestConformanceCQSignal(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 8, Spin: -1}
-	conform(t, "ends-a-wait", o, cqSignalEndsAWait)
-	conform(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
+	onEachWait(t, "ends-a-wait", o, cqSignalEndsAWait)
+	onEachWait(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
 		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
+		must(t, r.q.Signal())
+		_, err = r.q.PeekContext(t.Context(), 1)
+		wantErr(t, "peek", err, cq.ErrSignaled)
 	})
-	conform(t, "from-outside", o, func(t *testing.T, r *rig) {
+	lone := o
+	lone.MaxLanes = 1
+	conform(t, "from-outside", lone, func(t *testing.T, r *rig) {
 		if r.memfd {
 			wantErr(t, "without a name", cq.SignalQueue(cq.Named(r.d, r.q.Name())), fs.ErrNotExist)
 			return
@@ -234,8 +248,11 @@ func TestConformanceCQSignal(t *testing.T) {
 		must(t, r.signalOutside(t)) // before the wait
 		_, err = sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
+		if s := show(t, r.d, r.q.Name()); len(s.Lanes) != 2 || s.Bell.SignalPending {
+			t.Errorf("a lane or the signal stayed: %+v", s)
+		}
 	})
-	conform(t, "coalesce", o, func(t *testing.T, r *rig) {
+	onEachWait(t, "coalesce", o, func(t *testing.T, r *rig) {
 		for range 5 {
 			must(t, r.q.Signal())
 		}
@@ -244,7 +261,7 @@ func TestConformanceCQSignal(t *testing.T) {
 		_, err = sread(r.q, make([]cq.Msg, 1), time.Millisecond)
 		wantErr(t, "second", err, cq.ErrTimedOut)
 	})
-	conform(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
+	onEachWait(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
 		_, err := sread(r.q, make([]cq.Msg, 1), 0)
 		wantErr(t, "no time", err, cq.ErrTimedOut)
@@ -252,6 +269,10 @@ func TestConformanceCQSignal(t *testing.T) {
 		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("an entry beats a signal: %d, %v", n, err)
 		}
+		r.postError(t, 2)
+		_, err = sread(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "so does a failure", err, cq.ErrAvail)
+		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 		_, err = sread(r.q, make([]cq.Msg, 1), -1)
 		wantErr(t, "afterwards", err, cq.ErrSignaled)
 	})
@@ -261,18 +282,24 @@ func TestConformanceCQSignal(t *testing.T) {
 	})
 	shared := cq.Options{Size: 8, Spin: -1, Shared: true}
 	conform(t, "one-of-many-waiters", shared, func(t *testing.T, r *rig) {
-		signaled, all := sleepers(t, r.q, 6)
-		must(t, r.q.Signal())
-		eventually(t, "one is told", func() bool { return signaled.Load() == 1 })
-		time.Sleep(20 * time.Millisecond)
-		if n := signaled.Load(); n != 1 {
-			t.Errorf("one signal ended %d waits", n)
+		const n = 5
+		signaled, all := sleepers(t, r.q, n)
+		for i := int64(1); i <= n; i++ {
+			must(t, r.q.Signal())
+			eventually(t, "one is told", func() bool { return signaled.Load() >= i })
+			time.Sleep(2 * time.Millisecond) // room for a second one to be wrong
+			if got := signaled.Load(); got != i {
+				t.Fatalf("%d signals ended %d waits", i, got)
+			}
 		}
-		r.post(t, 0, 5) // one for each of the others
 		all.Wait()
 	})
 	conform(t, "all", shared, func(t *testing.T, r *rig) {
+		must(t, r.q.SignalAll()) // nobody waits
 		signaled, all := sleepers(t, r.q, 6)
+		if n := signaled.Load(); n != 0 {
+			t.Errorf("%d were told before", n)
+		}
 		must(t, r.q.SignalAll())
 		all.Wait()
 		if n := signaled.Load(); n != 6 {
@@ -285,40 +312,73 @@ func TestConformanceCQSignal(t *testing.T) {
 
 func cqSignalEndsAWait(t *testing.T, r *rig) {
 	for _, timeout := range []time.Duration{-1, tooLong} {
-		done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
-		n, err := sread(r.q, make([]cq.Msg, 4), timeout)
-		if n != 0 {
-			t.Errorf("%d entries", n)
+		for _, threshold := range []int{0, 3} {
+			done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
+			n, err := sread(r.q, make([]cq.Msg, 4), timeout, threshold)
+			if n != 0 {
+				t.Errorf("%d entries", n)
+			}
+			wantErr(t, "sread", err, cq.ErrSignaled, syscall.EAGAIN)
+			done()
 		}
-		wantErr(t, "sread", err, cq.ErrSignaled, syscall.EAGAIN)
-		done()
 	}
 	r.post(t, 1, 2)
 	wantContexts(t, "then", read(t, r.q, 4), 1)
+}
+
+// begun is a context that tells when a blocking read under it begins to sleep: a broadcast reaches
+// whoever has told.
+type begun struct {
+	context.Context
+	told func()
+}
+
+func (c begun) Done() <-chan struct{} {
+	c.told()
+	return c.Context.Done()
+}
+
+// sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends. The
+// queue's count of sleeps cannot say that all of them sleep: one sleeper may count twice.
+func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
+	signaled, all = new(atomic.Int64), new(sync.WaitGroup)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
+	var asleep sync.WaitGroup
+	asleep.Add(n)
+	before := q.Stats().Sleeps
+	for range n {
+		all.Go(func() {
+			told := sync.OnceFunc(asleep.Done)
+			defer told()
+			switch _, err := cq.ReadContext(begun{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{}); err {
+			case nil:
+			case cq.ErrSignaled:
+				signaled.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	asleep.Wait()
+	eventually(t, "one sleeps", func() bool { return q.Stats().Sleeps > before })
+	return signaled, all
 }
 
 // TestConformanceCQThreshold is wait_cond of fi_cq_attr and cond of fi_cq_sread.
 func TestConformanceCQThreshold(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 16, Spin: -1}
-	conform(t, "none", o, func(t *testing.T, r *rig) {
-		defer whenAsleep(t, r.q, func() { r.post(t, 0, 1) })()
-		n, err := sread(r.q, make([]cq.Msg, 8), tooLong, 0)
-		if n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
+	onEachWait(t, "none", o, func(t *testing.T, r *rig) {
+		for _, least := range []int{0, 1, -4} {
+			done := whenAsleep(t, r.q, func() { r.post(t, 0, 1) })
+			if n, err := sread(r.q, make([]cq.Msg, 8), tooLong, least); n != 1 || err != nil {
+				t.Errorf("%d: %d, %v", least, n, err)
+			}
+			done()
 		}
 	})
-	conform(t, "waits-for-the-number", o, func(t *testing.T, r *rig) {
-		r.post(t, 0, 2)
-		defer whenAsleep(t, r.q, func() {
-			r.post(t, 2, 3)
-			time.Sleep(5 * time.Millisecond)
-			r.post(t, 3, 5)
-		})()
-		if n, err := atLeast(r.q, 5, tooLong); n != 5 || err != nil {
-			t.Errorf("%d, %v; want 5", n, err)
-		}
-	})
+	onEachWait(t, "waits-for-the-number", o, thresholdWaits)
 	conform(t, "partial-at-the-deadline", cq.Options{Size: 64, Spin: -1}, func(t *testing.T, r *rig) {
 		const timeout = 40 * time.Millisecond
 		r.post(t, 0, 1)
@@ -343,38 +403,56 @@ func TestConformanceCQThreshold(t *testing.T) {
 		_, err = atLeast(r.q, 5, time.Millisecond)
 		wantErr(t, "nothing at the deadline", err, cq.ErrTimedOut)
 	})
-	conform(t, "error-ends-it", o, func(t *testing.T, r *rig) {
-		r.post(t, 0, 1)
-		defer whenAsleep(t, r.q, func() { r.postError(t, 1) })()
-		if n, err := atLeast(r.q, 5, tooLong); n != 1 || err != nil {
-			t.Errorf("%d, %v; want the one ahead of the error", n, err)
+	onEachWait(t, "error-ends-it", o, func(t *testing.T, r *rig) {
+		for _, asleep := range [][2]uint64{{1, 1}, {0, 1}, {0, 0}} { // what comes before the error
+			r.post(t, 0, asleep[0])
+			done := whenAsleep(t, r.q, func() { r.post(t, asleep[0], asleep[1]); r.postError(t, 1) })
+			n, err := atLeast(r.q, 5, tooLong)
+			if n != int(asleep[1]) || n > 0 && err != nil {
+				t.Errorf("%d, %v; want what is ahead of the error", n, err)
+			}
+			for range 2 {
+				_, err = atLeast(r.q, 5, tooLong)
+				wantErr(t, "then", err, cq.ErrAvail)
+			}
+			must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+			done()
 		}
-		_, err := atLeast(r.q, 5, tooLong)
-		wantErr(t, "then", err, cq.ErrAvail)
 	})
-	conform(t, "full-lane-ends-it", cq.Options{Size: 8, Spin: -1}, func(t *testing.T, r *rig) {
-		_ = r.attach(t) // with room enough, in which nothing ever is
+	onEachWait(t, "full-lane-ends-it", cq.Options{Size: 8, Spin: -1}, func(t *testing.T, r *rig) {
+		other := r.attach(t)
 		r.post(t, 0, 8)
 		if n, err := atLeast(r.q, 12, -1); n != 8 || err != nil {
 			t.Errorf("full before: %d, %v; want 8", n, err)
 		}
 		r.post(t, 0, 7)
-		defer whenAsleep(t, r.q, func() { r.post(t, 7, 8) })()
+		done := whenAsleep(t, r.q, func() { r.post(t, 7, 8) })
 		if n, err := atLeast(r.q, 12, -1); n != 8 || err != nil {
 			t.Errorf("full while it sleeps: %d, %v; want 8", n, err)
 		}
+		done()
+		r.post(t, 0, 7)
+		postTo(t, other, 0, 7)
+		if n, err := atLeast(r.q, 16, time.Millisecond); n != 14 || err != nil {
+			t.Errorf("there is room for more: %d, %v; want 14", n, err)
+		}
 	})
 	none := cq.Options{Wait: cq.WaitNone}
-	conform(t, "more-than-it-holds", cq.Options{Size: 4, Spin: -1}, func(t *testing.T, r *rig) {
-		r.post(t, 0, 3)
-		if n, err := atLeast(r.q, 1000, time.Millisecond); n != 3 || err != nil {
-			t.Errorf("%d, %v", n, err)
+	few := cq.Options{Size: 4, MaxLanes: 2, Spin: -1}
+	conform(t, "more-than-it-holds", few, func(t *testing.T, r *rig) {
+		for _, least := range []int{12, 13, math.MaxInt} { // two lanes and the reader's own
+			_, err := atLeast(r.q, least, 0)
+			wantErr(t, "nothing", err, cq.ErrTimedOut)
+			r.post(t, 0, 3)
+			if n, err := atLeast(r.q, least, time.Millisecond); n != 3 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+			done := whenAsleep(t, r.q, func() { r.post(t, 3, 7) })
+			if n, err := atLeast(r.q, least, -1); n != 4 || err != nil {
+				t.Errorf("a full lane: %d, %v", n, err)
+			}
+			done()
 		}
-		done := whenAsleep(t, r.q, func() { r.post(t, 3, 7) })
-		if n, err := atLeast(r.q, 1000, tooLong); n != 4 || err != nil {
-			t.Errorf("a full lane: %d, %v", n, err)
-		}
-		done()
 	})
 	conform(t, "ignored-without-wait-object", none, func(t *testing.T, r *rig) {
 		r.post(t, 0, 1)
@@ -384,25 +462,43 @@ func TestConformanceCQThreshold(t *testing.T) {
 	})
 }
 
+// thresholdWaits: entries that are there count, and those that come by one, of every lane.
+func thresholdWaits(t *testing.T, r *rig) {
+	for _, c := range []struct {
+		least   int
+		timeout time.Duration
+		posts   uint64
+	}{{3, -1, 3}, {3, -1, 5}, {3, 0, 2}, {3, time.Millisecond, 2}} {
+		r.post(t, 0, c.posts)
+		if n, err := atLeast(r.q, c.least, c.timeout); n != int(c.posts) || err != nil {
+			t.Errorf("%+v: %d, %v", c, n, err)
+		}
+	}
+	other := r.attach(t)
+	for _, there := range []uint64{2, 5} { // of six: it sleeps also when it misses but one
+		r.post(t, 0, there)
+		done := whenAsleep(t, r.q, func() {
+			ws := []sink{other, r.w}
+			if there == 2 {
+				ws = append(ws, r.attach(t)) // since the reader has armed
+			}
+			for i := range 6 - there {
+				time.Sleep(time.Millisecond)
+				postTo(t, ws[i%uint64(len(ws))], i, i+1)
+			}
+		})
+		if n, err := atLeast(r.q, 6, tooLong); n != 6 || err != nil {
+			t.Errorf("%d, %v; want 6", n, err)
+		}
+		done()
+	}
+}
+
 // TestConformanceCQOverrun is what becomes of entries for which there is no room.
 func TestConformanceCQOverrun(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 4, Overrun: cq.OverrunQueue}
-	conform(t, "state", o, func(t *testing.T, r *rig) {
-		other := r.attach(t)
-		r.post(t, 0, 4)
-		postTo(t, other, 100, 102)
-		wantErr(t, "one too many", r.w.Post(&cq.Entry{Context: 4}), cq.ErrOverrun, cq.EOverrun)
-		got := overrun(t, r.q)
-		slices.Sort(got)
-		wantContexts(t, "what is valid", got, 0, 1, 2, 3, 100, 101)
-		for range 3 {
-			_, err := cq.Read(r.q, make([]cq.Msg, 1))
-			wantErr(t, "read", err, cq.ErrOverrun, cq.EOverrun, syscall.EOVERFLOW)
-			_, err = sread(r.q, make([]cq.Msg, 1), -1)
-			wantErr(t, "sread", err, cq.ErrOverrun)
-		}
-	})
+	conform(t, "state", o, overrunState)
 	published := o
 	published.MaxLanes, published.Wait = 1, cq.WaitFD
 	conform(t, "published", published, overrunPublished)
@@ -422,6 +518,8 @@ func TestConformanceCQOverrun(t *testing.T) {
 		r.post(t, 0, 4)
 		for range 3 {
 			wantErr(t, "no room", r.w.Post(&cq.Entry{}), cq.ErrFull, syscall.EAGAIN)
+			wantErr(t, "batch", errOf(r.w.PostBatch(make([]cq.Entry, 2))), cq.ErrFull)
+			wantErr(t, "error", r.w.PostError(&cq.ErrorEntry{}), cq.ErrFull)
 		}
 		wantContexts(t, "two", read(t, r.q, 2), 0, 1)
 		r.post(t, 4, 6)
@@ -439,6 +537,38 @@ func TestConformanceCQOverrun(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	})
+}
+
+// overrunState: what every lane published is read, then nothing works any more for anybody.
+func overrunState(t *testing.T, r *rig) {
+	other := r.attach(t)
+	must(t, other.Credit(1))
+	r.post(t, 0, 4)
+	postTo(t, other, 100, 102)
+	wantErr(t, "one too many", r.w.Post(&cq.Entry{Context: 4}), cq.ErrOverrun, cq.EOverrun)
+	got := overrun(t, r.q)
+	slices.Sort(got)
+	wantContexts(t, "what is valid", got, 0, 1, 2, 3, 100, 101)
+	dst := make([]cq.Msg, 1)
+	for range 3 {
+		for name, err := range map[string]error{
+			"read":      errOf(cq.Read(r.q, dst)),
+			"sread":     errOf(sread(r.q, dst, -1)),
+			"threshold": errOf(sread(r.q, dst, -1, 3)),
+			"peek":      errOf(r.q.Peek(1)),
+			"wait":      errOf(r.q.PeekContext(t.Context(), 1)),
+			"credited":  other.PostCredited(&cq.Entry{}),
+		} {
+			wantErr(t, name, err, cq.ErrOverrun, cq.EOverrun, syscall.EOVERFLOW)
+		}
+		wantErr(t, "readerr", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrWouldBlock)
+		for _, w := range []sink{r.w, other} {
+			wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
+			wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrOverrun)
+			wantErr(t, "batch", errOf(w.PostBatch(make([]cq.Entry, 2))), cq.ErrOverrun)
+			wantErr(t, "credit", w.Credit(1), cq.ErrOverrun)
+		}
+	}
 }
 
 // overrunPublished: who comes after an overrun was read learns of it too: in the lane that was

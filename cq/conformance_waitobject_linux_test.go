@@ -103,7 +103,21 @@ func cqWaitObjectFD(t *testing.T, r *rig) {
 		if a, b, c := ready(20_000); !a || !b || !c {
 			t.Errorf("not readable with an entry: %v %v %v", a, b, c)
 		}
+		if a, b, c := ready(20_000); !a || !b || !c {
+			t.Errorf("not readable any more: %v %v %v", a, b, c)
+		}
 		wantContexts(t, "entry", read(t, r.q, 4), i)
+	}
+	quiet()
+	r.postError(t, 9)
+	if a, b, c := ready(20_000); !a || !b || !c {
+		t.Errorf("not readable with a failure: %v %v %v", a, b, c)
+	}
+	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+	quiet()
+	must(t, r.q.SignalAll())
+	if a, b, c := ready(20_000); !a || !b || !c {
+		t.Errorf("not readable with a broadcast: %v %v %v", a, b, c)
 	}
 }
 
@@ -148,6 +162,21 @@ func mutexCond(t *testing.T, r *rig) {
 		}
 	}
 	<-got
+	ended := make(chan error, 1) // Close takes the mutex, which is held here
+	n.Cond.Lock()
+	go func() {
+		defer n.Cond.Unlock()
+		for err = r.q.TryWait(); err == nil || errors.Is(err, cq.ErrWouldBlock); err = r.q.TryWait() {
+			if err == nil {
+				n.Cond.Wait()
+			} else {
+				_, _ = cq.Read(r.q, make([]cq.Msg, 4))
+			}
+		}
+		ended <- err
+	}()
+	must(t, r.q.Close())
+	wantErr(t, "closed", <-ended, cq.ErrClosed)
 }
 
 // conformInSet is a queue that was opened with a wait set.

@@ -54,52 +54,6 @@ func (e epoll) wait(ms int) []int {
 	}
 }
 
-// TestFDLevel: after TryWait nothing is readable; after a post it is, until it was read and TryWait
-// armed again.
-func TestFDLevel(t *testing.T) {
-	q, w := pair(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	ep := newEpoll(t, unix.EPOLLIN, q)
-	for err := q.TryWait(); err != nil; err = q.TryWait() { // the attached lane is looked at
-		_ = drain(t, q)
-	}
-	for i := range uint64(4) {
-		if got := ep.wait(0); got != nil {
-			t.Fatal("readable with nothing there")
-		}
-		post(t, w, i, i+1)
-		for range 3 { // level: it stays readable
-			if got := ep.wait(60_000); len(got) != 1 {
-				t.Fatal("not readable")
-			}
-		}
-		wantErr(t, "trywait with an entry", q.TryWait(), cq.ErrWouldBlock)
-		if got := drain(t, q); len(got) != 1 {
-			t.Fatal(got)
-		}
-		must(t, q.TryWait())
-	}
-	postError(t, w, 9)
-	if got := ep.wait(60_000); len(got) != 1 {
-		t.Fatal("an error does not make it readable")
-	}
-	_, err := cq.Read(q, make([]cq.Msg, 1))
-	wantErr(t, "read", err, cq.ErrAvail)
-	wantErr(t, "trywait with an error that nobody took", q.TryWait(), cq.ErrWouldBlock)
-	must(t, q.ReadErr(&cq.ErrorEntry{}))
-	must(t, q.TryWait())
-
-	must(t, q.Signal())
-	if got := ep.wait(60_000); len(got) != 1 {
-		t.Fatal("a signal does not make it readable")
-	}
-	wantErr(t, "trywait with a signal", q.TryWait(), cq.ErrSignaled)
-	must(t, q.TryWait())
-	must(t, q.SignalAll())
-	if got := ep.wait(60_000); len(got) != 1 {
-		t.Fatal("a broadcast does not make it readable")
-	}
-}
-
 // TestFDEpoll drains under load with the loop of fi_trywait's page: it never hangs, whatever the
 // triggering and wherever the entry falls in the loop. Two queues share an epoll descriptor.
 func TestFDEpoll(t *testing.T) {
@@ -220,69 +174,8 @@ func TestFDOfSuccessor(t *testing.T) {
 	must(t, q.Close())
 }
 
-// TestFDClose: Close makes the descriptor readable, or ends it.
-func TestFDClose(t *testing.T) {
-	_, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	must(t, q.TryWait())
-	fd, err := unix.Dup(waitFD(q))
-	must(t, err)
-	defer unix.Close(fd)
-	must(t, q.Close())
-	if waitFD(q) != -1 {
-		t.Errorf("descriptor %d", waitFD(q))
-	}
-	wantErr(t, "trywait", q.TryWait(), cq.ErrClosed)
-}
-
 func init() {
-	roles["signaler"], roles["signaled reader"] = childSignaler, childSignaledReader
-}
-
-// childSignaler signals the queue once and says so.
-func childSignaler() {
-	d, err := shm.OpenDir("")
-	need(err)
-	need(cq.SignalQueue(cq.Named(d, os.Getenv(envQueue))))
-	say("signaled")
-}
-
-// TestSignalQueueAcross: another process, without a lane, ends a blocked read, and leaves a signal
-// for one that comes later.
-func TestSignalQueueAcross(t *testing.T) {
-	_, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Spin: -1})
-	for i := range 2 {
-		got := make(chan error, 1)
-		if i == 0 {
-			go func() { got <- wait(q, time.Minute) }()
-			eventually(t, "the read sleeps", func() bool { return q.Stats().Sleeps > 0 })
-		}
-		c := startChild(t, "signaler", envQueue+"="+queueName(t))
-		if s := c.stop(t); s != "signaled" {
-			t.Fatal(s)
-		}
-		if i == 1 {
-			got <- wait(q, time.Minute)
-		}
-		wantErr(t, "read", <-got, cq.ErrSignaled)
-	}
-	if s := show(t, openDir(t), queueName(t)); len(s.Lanes) != 1 || s.Bell.SignalPending {
-		t.Errorf("a lane or the signal stayed: %+v", s)
-	}
-}
-
-// TestSignalQueueFD: a reader that sleeps in its own epoll_wait is woken through its descriptor.
-func TestSignalQueueFD(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	ep := newEpoll(t, unix.EPOLLIN, q)
-	must(t, q.TryWait())
-	if got := ep.wait(0); got != nil {
-		t.Fatal("readable before")
-	}
-	must(t, cq.SignalQueue(cq.Named(d, queueName(t))))
-	if got := ep.wait(60_000); len(got) != 1 {
-		t.Error("nothing to be seen of the signal")
-	}
-	wantErr(t, "trywait", q.TryWait(), cq.ErrSignaled)
+	roles["signaled reader"] = childSignaledReader
 }
 
 func TestSignalQueueRefuses(t *testing.T) {

@@ -314,8 +314,12 @@ func asleep(t testing.TB, q *cq.Queue, before uint64) {
 	eventually(t, "the reader sleeps", func() bool { return q.Stats().Sleeps > before })
 }
 
-// whenAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.
+// whenAsleep runs f as soon as the queue's reader sleeps, or just soon where none ever does; wait
+// returns when it has.
 func whenAsleep(t testing.TB, q *cq.Queue, f func()) (wait func()) {
+	if q.Options().Wait == cq.WaitYield {
+		return later(f)
+	}
 	before, done := q.Stats().Sleeps, make(chan struct{})
 	go func() {
 		defer close(done)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
@@ -43,52 +42,6 @@ func TestReadOrder(t *testing.T) {
 	}
 }
 
-// TestFairness reads with buffers smaller and larger than a lane's budget while one lane is always
-// full: the other lane's entries come all the same.
-func TestFairness(t *testing.T) {
-	for _, n := range []int{1, 7, 16, cq.LaneBudget, 3 * cq.LaneBudget} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			d, q := create(t, cq.Options{Size: 4 * cq.LaneBudget})
-			busy, quiet := attach(t, d, q.Name()), attach(t, d, q.Name())
-			fill := func() {
-				for busy.Post(&cq.Entry{Context: 1}) == nil {
-				}
-			}
-			fill()
-			_ = read(t, q, n) // the busy lane is known and current
-			must(t, quiet.Post(&cq.Entry{Context: 2}))
-			for seen := 0; ; {
-				fill()
-				got := read(t, q, n)
-				if slices.Contains(got, 2) {
-					break
-				}
-				if seen += len(got); seen > 4*cq.LaneBudget {
-					t.Fatalf("%d entries of the busy lane, none of the quiet one", seen)
-				}
-			}
-		})
-	}
-}
-
-func TestFairPeek(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8})
-	busy, quiet := attach(t, d, q.Name()), attach(t, d, q.Name())
-	must(t, quiet.Post(&cq.Entry{Context: 2}))
-	for range 5 {
-		for busy.Post(&cq.Entry{Context: 1}) == nil {
-		}
-		es, err := q.Peek(4)
-		must(t, err)
-		found := es[0].Context == 2
-		must(t, q.Release(len(es)))
-		if found {
-			return
-		}
-	}
-	t.Error("the quiet lane's turn never came")
-}
-
 // TestManyLanes keeps order per lane over more lanes than one word of hints has bits.
 func TestManyLanes(t *testing.T) {
 	const lanes, each = 70, 30
@@ -118,36 +71,6 @@ func TestManyLanes(t *testing.T) {
 	if s := q.Stats(); s.Read != lanes*each || s.Lanes != lanes {
 		t.Errorf("stats %+v", s)
 	}
-}
-
-func TestReadFrom(t *testing.T) {
-	q, w := pair(t, cq.Options{Size: 4, Format: cq.FormatContext})
-	for _, src := range []cq.Addr{3, cq.AddrNotAvail, 0} {
-		must(t, w.Post(&cq.Entry{Context: uint64(src) + 1, Src: cq.From(src)}))
-	}
-	for _, lens := range [][2]int{{2, 1}, {1, 2}, {1, 0}, {0, 1}} {
-		dst, src := make([]cq.Context, lens[0]), make([]cq.Addr, lens[1])
-		_, err := cq.ReadFrom(q, dst, src)
-		wantErr(t, fmt.Sprint(lens), err, cq.ErrInvalid, syscall.EINVAL)
-		wantField(t, err, "len(src)")
-		_, err = cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Source: src})
-		wantErr(t, fmt.Sprint(lens), err, cq.ErrInvalid)
-		wantField(t, err, "len(Source)")
-	}
-	dst, src := make([]cq.Context, 2), make([]cq.Addr, 2)
-	if n, err := cq.ReadFrom(q, dst, src); n != 2 || err != nil ||
-		!slices.Equal(src, []cq.Addr{3, cq.AddrNotAvail}) || dst[0].Context != 4 {
-		t.Errorf("%d, %v, %v, %v", n, err, dst, src)
-	}
-	if n, err := sreadFrom(q, dst, src, -1); n != 1 || err != nil || src[0] != 0 {
-		t.Errorf("%d, %v, %v", n, err, src)
-	}
-	if _, err := cq.ReadFrom(q, dst, src); err != cq.ErrWouldBlock {
-		t.Error(err)
-	}
-	_, err := cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Flags: cq.FlagPeek})
-	wantErr(t, "flags", err, cq.ErrInvalid)
-	wantField(t, err, "Flags")
 }
 
 // TestMarks: only the marks that a writer may set arrive; sequence and kind are stamped.
