@@ -57,12 +57,6 @@
 // not copy, and busy polling, are asked for by options that are passed through; veth, on which this
 // package is tested, has neither.
 //
-// # Without a device
-//
-// [Simulate] makes a socket over ordinary memory, and a kernel for it that does what a test says:
-// what arrives, what is completed and what goes wrong. It needs no privilege, and the race detector
-// sees all of the rings. That kernel is internal to this module.
-//
 // # What completed means
 //
 // A send completion says that the kernel is done with the packet, not that anybody got it. The

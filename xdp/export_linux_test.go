@@ -43,17 +43,17 @@ func SendOnce(s *Socket) error {
 }
 
 // SimulateShared is for simulated sockets what [OpenShared] is for real ones. Of the options those
-// count that count there, and StartIndex.
-func SimulateShared(first *Socket, so SimOptions) (*Socket, *xskernel.Kernel, error) {
+// count that count there.
+func SimulateShared(first *Socket, o Options) (*Socket, *xskernel.Kernel, error) {
 	if first.sim == nil || first.closed {
 		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
 	}
-	s, o, err := first.sibling(so.Options)
+	s, o, err := first.sibling(o)
 	if err != nil {
 		return nil, nil, first.error(simOp, err, "")
 	}
 	o.NoNeedWakeup, o.Mode = !first.granted.NeedWakeup, first.granted.Mode
-	if err := s.plug(first.sim.Queue, o, so.StartIndex); err != nil {
+	if err := s.plug(first.sim.Queue, o, 0); err != nil {
 		_ = s.release()
 		return nil, nil, err
 	}

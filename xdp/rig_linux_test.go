@@ -71,8 +71,10 @@ func simulatedXsk(t *testing.T, c xskConfig) *xsk {
 	t.Helper()
 	mtu := c.pair.MTU
 	x := &xsk{mode: "simulated"}
-	x.tx, x.wire[0] = newSim(t, c.txUMEM, xdp.SimOptions{Options: c.tx, MTU: mtu, StartIndex: c.start})
-	x.rx, x.wire[1] = newSim(t, c.rxUMEM, xdp.SimOptions{Options: c.rx, MTU: mtu, StartIndex: c.start})
+	o := xdptest.SimOptions{Options: c.tx, MTU: mtu, StartIndex: c.start}
+	x.tx, x.wire[0] = newSim(t, c.txUMEM, o)
+	o.Options = c.rx
+	x.rx, x.wire[1] = newSim(t, c.rxUMEM, o)
 	xskernel.Connect(x.wire[0], x.wire[1])
 	return x
 }

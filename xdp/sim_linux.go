@@ -7,40 +7,32 @@ import (
 	"github.com/shmring/shmring/internal/xskernel"
 )
 
-// Simulate makes a socket whose kernel is played by the program, over ordinary memory: no
-// interface, no privilege, no traffic but that of Kernel.Deliver. The packages of this module that
-// live on sockets are tested with it, under the race detector too. Its descriptor can be polled for
-// packets; it becomes quiet when Receive or Pending find nothing.
-//
-// Errors: [ErrOptions], [ErrUMEMUsed], and those of making an eventfd.
-func Simulate(umem *UMEM, o SimOptions) (*Socket, *xskernel.Kernel, error) {
-	if o.Name == "" {
-		o.Name = "sim0"
+// Sockets on simulated devices are for the tests of this module, which get them from package
+// xdptest.
+func init() {
+	xskernel.Simulate = func(umem, options any, d xskernel.Device) (any, *xskernel.Kernel, error) {
+		s := &Socket{fd: -1, ifname: d.Name, queue: d.Queue, umem: umem.(*UMEM)}
+		if err := s.simulate(options.(Options), d); err != nil {
+			_ = s.release()
+			return nil, nil, err
+		}
+		return s, s.sim, nil
 	}
-	if o.MTU == 0 {
-		o.MTU = 1500
-	}
-	s := &Socket{fd: -1, ifname: o.Name, queue: o.Queue, umem: umem}
-	if err := s.simulate(o); err != nil {
-		_ = s.release()
-		return nil, nil, err
-	}
-	return s, s.sim, nil
 }
 
-func (s *Socket) simulate(so SimOptions) error {
-	o, err := so.resolve(s.umem.geo)
+func (s *Socket) simulate(o Options, d xskernel.Device) error {
+	o, err := o.resolve(s.umem.geo)
 	if err != nil {
 		return s.error(simOp, err, "")
 	}
 	if err := s.newPool(o); err != nil {
 		return err
 	}
-	s.initCore(so.MTU, o)
-	q := xskernel.NewQueue(o.FillEntries, o.CompEntries, so.StartIndex)
+	s.initCore(d.MTU, o)
+	q := xskernel.NewQueue(o.FillEntries, o.CompEntries, d.StartIndex)
 	s.fill = newProducer(wordsOf(q.Fill), q.Fill.Slots)
 	s.comp = newConsumer(wordsOf(q.Comp), q.Comp.Slots)
-	if err := s.plug(q, o, so.StartIndex); err != nil {
+	if err := s.plug(q, o, d.StartIndex); err != nil {
 		return err
 	}
 	s.Fill(int(o.FillEntries))

@@ -18,10 +18,10 @@ import (
 )
 
 // newSim returns a simulated socket that is closed when the test ends.
-func newSim(t testing.TB, u xdp.UMEMOptions, o xdp.SimOptions) (*xdp.Socket, *xskernel.Kernel) {
+func newSim(t testing.TB, u xdp.UMEMOptions, o xdptest.SimOptions) (*xdp.Socket, *xskernel.Kernel) {
 	t.Helper()
 	umem := xdptest.NewUMEM(t, u)
-	s, k, err := xdp.Simulate(umem, o)
+	s, k, err := xdptest.Simulate(umem, o)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -59,7 +59,7 @@ func readable(t testing.TB, fd int) bool {
 
 func TestSimReceive(t *testing.T) {
 	t.Parallel()
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 32}, xdp.SimOptions{StartIndex: ^uint32(3)})
+	s, k := newSim(t, xdp.UMEMOptions{Frames: 32}, xdptest.SimOptions{StartIndex: ^uint32(3)})
 	if s.Info().Granted.Mode != xdp.BindCopy || k.Filled() != 24 {
 		t.Fatalf("%v, %d frames to receive into", s.Info().Granted.Mode, k.Filled())
 	}
@@ -96,7 +96,7 @@ func TestSimReceive(t *testing.T) {
 // TestSimKick: what system calls say is what the real kernel was seen to say.
 func TestSimKick(t *testing.T) {
 	t.Parallel()
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 256}, xdp.SimOptions{})
+	s, k := newSim(t, xdp.UMEMOptions{Frames: 256}, xdptest.SimOptions{})
 	for i := range 40 {
 		post(t, s, numbered(i, 60), uint64(i))
 	}
@@ -142,7 +142,7 @@ func TestSimKick(t *testing.T) {
 
 func TestSimCloseForfeits(t *testing.T) {
 	t.Parallel()
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
+	s, k := newSim(t, xdp.UMEMOptions{Frames: 64}, xdptest.SimOptions{})
 	k.HoldCompletions(true)
 	for i := range 3 {
 		post(t, s, numbered(i, 60), uint64(i))
@@ -171,8 +171,8 @@ func TestSimCloseForfeits(t *testing.T) {
 
 func TestSimConnect(t *testing.T) {
 	t.Parallel()
-	a, ka := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
-	b, kb := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
+	a, ka := newSim(t, xdp.UMEMOptions{Frames: 64}, xdptest.SimOptions{})
+	b, kb := newSim(t, xdp.UMEMOptions{Frames: 64}, xdptest.SimOptions{})
 	xskernel.Connect(ka, kb)
 	var got [8]xdp.Received
 	for i, pair := range [][2]*xdp.Socket{{a, b}, {b, a}} {
@@ -218,7 +218,7 @@ type poolLoan struct {
 const poolMembers = 4
 
 func newPoolModel(t *testing.T, seed uint64, start uint32, honest bool) *poolModel {
-	o := xdp.SimOptions{MTU: 9000, StartIndex: start, Options: xdp.Options{MultiBuffer: true,
+	o := xdptest.SimOptions{MTU: 9000, StartIndex: start, Options: xdp.Options{MultiBuffer: true,
 		RxEntries: 32, TxEntries: 32, CompEntries: 32, FillEntries: 64}}
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 128}, o)
 	m := &poolModel{r: rand.New(rand.NewPCG(seed, 7)), honest: honest, started: 1}

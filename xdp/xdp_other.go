@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -93,9 +92,4 @@ func (*Program) Close() error { return nil }
 // Probe needs Linux.
 func Probe(ifname string) (*ProbeReport, error) {
 	return nil, &shm.Error{Pkg: pkg, Op: "probe", Name: ifname, Err: errSystem}
-}
-
-// Simulate needs Linux.
-func Simulate(_ *UMEM, o SimOptions) (*Socket, *xskernel.Kernel, error) {
-	return nil, nil, &shm.Error{Pkg: pkg, Op: "simulate socket", Name: o.Name, Err: errSystem}
 }

@@ -48,7 +48,7 @@ func openShared(t testing.TB, e *veth.End, first *xdp.Socket, o xdp.Options) *xd
 
 func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xskernel.Kernel) {
 	t.Helper()
-	s, k, err := xdp.SimulateShared(first, xdp.SimOptions{Options: o})
+	s, k, err := xdp.SimulateShared(first, o)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -74,7 +74,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	must(t, err)
 	r.peer = peers[0]
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
-	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{})
+	socket, kernel, err := xdptest.Simulate(umem, xdptest.SimOptions{})
 	must(t, err)
 	r.kernel = kernel
 	hop := xdp.Hop{LocalMAC: [6]byte{2, 0, 0, 0, 0, 1}, NextMAC: [6]byte{2, 0, 0, 0, 0, 2},

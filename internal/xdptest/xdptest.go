@@ -3,7 +3,9 @@
 package xdptest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -85,6 +88,31 @@ func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *
 		}
 	})
 	return s
+}
+
+// SimOptions describe a simulated device and the socket on it. Zero values stand for the defaults.
+type SimOptions struct {
+	xdp.Options
+	Name       string // of the interface; "sim0" by default
+	Queue      uint32
+	MTU        int    // 1500 by default
+	StartIndex uint32 // of all rings, which wrap at 2^32
+}
+
+// Simulate makes a socket whose kernel is played by the program, over ordinary memory: no
+// interface, no privilege, no traffic but that of Kernel.Deliver, and the race detector sees all of
+// it. Its descriptor can be polled for packets; it becomes quiet when Receive or Pending find
+// nothing.
+func Simulate(umem *xdp.UMEM, o SimOptions) (*xdp.Socket, *xskernel.Kernel, error) {
+	if xskernel.Simulate == nil {
+		return nil, nil, errors.ErrUnsupported // not Linux
+	}
+	s, k, err := xskernel.Simulate(umem, o.Options, xskernel.Device{Name: cmp.Or(o.Name, "sim0"),
+		Queue: o.Queue, MTU: cmp.Or(o.MTU, 1500), StartIndex: o.StartIndex})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.(*xdp.Socket), k, nil
 }
 
 // Steer adds the rule that UDP datagrams to a port go to the sockets from slot base on.

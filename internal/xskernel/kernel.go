@@ -10,6 +10,19 @@ import (
 	"syscall"
 )
 
+// Device describes a simulated device.
+type Device struct {
+	Name  string // of the interface
+	Queue uint32
+	MTU   int
+	// StartIndex is where the indices of all rings begin, which wrap at 2^32.
+	StartIndex uint32
+}
+
+// Simulate makes a socket of package xdp, which sets it, on a simulated device; tests call it by
+// package xdptest. It takes an *xdp.UMEM and xdp.Options, and returns an *xdp.Socket.
+var Simulate func(umem, options any, d Device) (socket any, k *Kernel, err error)
+
 // Desc is one entry of a receive or transmit ring, as the kernel defines it (struct xdp_desc).
 type Desc struct {
 	Addr    uint64 // offset of the first byte within the UMEM

@@ -100,7 +100,8 @@ func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 		a.umem = xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
 	}
 	a.geo = a.umem.Geometry()
-	sock, kernel, err := xdp.Simulate(own, xdp.SimOptions{Options: xdp.Options{SendFrames: 16}})
+	sock, kernel, err := xdptest.Simulate(own,
+		xdptest.SimOptions{Options: xdp.Options{SendFrames: 16}})
 	must(f, err)
 	r.wire, r.in = kernel, fuzzPacket(f)
 	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })

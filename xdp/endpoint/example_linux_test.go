@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -92,7 +93,7 @@ func exampleEnd(dir *shm.Dir, name string, self, other netip.AddrPort,
 	change ...func(c *endpoint.Config)) *end {
 	umem, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
 	check(err)
-	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{})
+	socket, kernel, err := xdptest.Simulate(umem, xdptest.SimOptions{})
 	check(err)
 	q, err := cq.Create(cq.Named(dir, name), cq.Options{})
 	check(err)

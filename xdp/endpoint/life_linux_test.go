@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -325,7 +326,7 @@ func TestHostileWire(t *testing.T) {
 			s := alone(t, func(o *options) {
 				o.umem.Frames = 128
 				if chains {
-					o.sim = xdp.SimOptions{MTU: 9000, Options: xdp.Options{MultiBuffer: true}}
+					o.sim = xdptest.SimOptions{MTU: 9000, Options: xdp.Options{MultiBuffer: true}}
 				}
 				o.config = func(c *endpoint.Config) {
 					c.Posted, c.RemoteData, c.SourceErr = posted, data, i > 3

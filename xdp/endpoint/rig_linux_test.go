@@ -42,7 +42,7 @@ type side struct {
 // options change what a side is made with.
 type options struct {
 	umem   xdp.UMEMOptions
-	sim    xdp.SimOptions
+	sim    xdptest.SimOptions
 	queue  cq.Options
 	opened func(s *side) // when it has its queue
 	config func(c *endpoint.Config)
@@ -79,7 +79,7 @@ func newSide(t testing.TB, name string, o options) *side {
 	must(t, err)
 	s.peer = as[0]
 	umem := xdptest.NewUMEM(t, o.umem)
-	socket, kernel, err := xdp.Simulate(umem, o.sim)
+	socket, kernel, err := xdptest.Simulate(umem, o.sim)
 	must(t, err)
 	s.kernel = kernel
 	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,

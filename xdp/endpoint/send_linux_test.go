@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
@@ -281,7 +282,7 @@ func numbers(n int) []byte {
 func jumboPair(t testing.TB, change func(o *options)) (a, b *side) {
 	return newPair(t, func(o *options) {
 		o.umem.Frames = 256
-		o.sim = xdp.SimOptions{MTU: 9000, Options: xdp.Options{MultiBuffer: true}}
+		o.sim = xdptest.SimOptions{MTU: 9000, Options: xdp.Options{MultiBuffer: true}}
 		if change != nil {
 			change(o)
 		}

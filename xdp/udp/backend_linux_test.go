@@ -395,7 +395,7 @@ func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xskern
 	*endpoint.Endpoint) {
 	t.Helper()
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 1024})
-	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{Name: name})
+	socket, kernel, err := xdptest.Simulate(umem, xdptest.SimOptions{Name: name})
 	must(t, err)
 	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone})
 	must(t, err)
