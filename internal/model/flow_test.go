@@ -75,16 +75,21 @@ const (
 type fault uint8
 
 const (
-	fine         fault = iota
-	messageOrder       // a later message of the same sender is matched first
-	receiveOrder       // a receive that was posted later is matched first
-	endedTwice         // an operation ends twice
-	overBudget         // more is stored than was promised
-	unseenByPeek       // a peek misses a message that was sent before
-	lateData           // data is placed after the receive ended
-	takenByOther       // a message that was peeked to be taken is matched by another
-	readByOther        // what somebody may still read is free, or written
-	ringFull           // a return finds no room
+	fine           fault = iota
+	messageOrder         // a later message of the same sender is matched first
+	receiveOrder         // a receive that was posted later is matched first
+	endedTwice           // an operation ends twice
+	overBudget           // more is stored than was promised
+	unseenByPeek         // a peek misses a message that was sent before
+	lateData             // data is placed after the receive ended
+	takenByOther         // a message that was peeked to be taken is matched by another
+	readByOther          // what somebody may still read is free, or written
+	ringFull             // a return finds no room
+	notThere             // a send succeeds, and the receiver does not have it
+	thereAfterAll        // a send is cancelled, and delivered
+	otherOperation       // a record meant another operation
+	senderGone           // a header is matched when its sender is gone
+	wrongLength          // a receive fails with a wrong length
 )
 
 const (
