@@ -103,7 +103,7 @@ func (w *laneWriter) opened(err error) error {
 	w.peer.Close()
 	w.unmap()
 	if errors.Is(err, ErrClosed) {
-		w.side.vacate() // the reader may have left it because of our lane
+		w.side.removeDir() // the reader may have left it because of our lane
 	}
 	_ = w.side.close()
 	return failed("attach", w.name, err)
@@ -179,7 +179,7 @@ func (w *laneWriter) giveBack(row *kind.RowWords) {
 		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
 	})
 	if last {
-		w.side.vacate()
+		w.side.removeDir()
 	}
 }
 
@@ -336,7 +336,7 @@ func (w *laneWriter) end() error {
 	w.unmap()
 	if last {
 		// The reader left the directory to the last writer.
-		w.side.vacate()
+		w.side.removeDir()
 	}
 	_ = w.side.close()
 	if err != nil && !removed(err) {

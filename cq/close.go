@@ -98,7 +98,7 @@ func (q *core) end(op string) error {
 	}
 	if err = q.drop(last); op == opClose {
 		// Writers that are still attached keep the directory; the last of them removes it.
-		q.side.vacate()
+		q.side.removeDir()
 		crash.At(crash.CloseVacated)
 	}
 	if err = errors.Join(err, q.side.close()); err != nil {

@@ -197,7 +197,7 @@ func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bo
 	}
 	err := q.start()
 	if err == nil && o.Shared {
-		h.relay(q.bell)
+		h.forward(q.bell)
 	}
 	if err == nil && q.opt.Wait == WaitMutexCond {
 		q.keeper, err = newCondKeeper(q.face.FD())
@@ -210,7 +210,7 @@ func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bo
 	}
 	if made {
 		_ = q.drop(q.destroy)
-		h.vacate()
+		h.removeDir()
 	} else {
 		_ = q.drop(obj.Release)
 	}

@@ -265,8 +265,8 @@ func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
 // StoreTail writes what a writer says of its own lane.
 func (w *Writer) StoreTail(at uint64) { w.words.Tail.Store(at) }
 
-// Relays reports whether a keeper was to pass on the rings of a row's writer.
-func Relays(q *Queue, bit int) bool {
+// Forwards reports whether a keeper was to pass on the rings of a row's writer.
+func Forwards(q *Queue, bit int) bool {
 	h := q.side.(*unnamedReader)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -232,7 +232,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 			if !o.Shared {
 				addTo(t, waitSet(t, openDir(t), cq.WaitSetOptions{}), q)
 			}
-			if cq.Relays(q, bad.Lane) {
+			if cq.Forwards(q, bad.Lane) {
 				t.Error("its rings are passed on")
 			}
 			before := q.Stats().Sleeps

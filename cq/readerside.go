@@ -31,9 +31,9 @@ type readerSide interface {
 	// beside returns the directory where the bell of the reader's process is found, or nil. It
 	// stays the side's.
 	beside() *shm.Dir
-	// vacate removes what is left of a queue that was destroyed, unless others still use it. It
+	// removeDir removes what is left of a queue that was destroyed, unless others still use it. It
 	// comes before close.
-	vacate()
+	removeDir()
 	// attached returns what is held of a row's writer if it is of another user, else nil.
 	attached(bit int) *attachment
 	// retire forgets a row's lane, of another user, and closes it.
@@ -41,9 +41,9 @@ type readerSide interface {
 	// detachAll stops whatever of other users' lanes looks at the queue from other goroutines, before
 	// its memory goes.
 	detachAll()
-	// relay has rings of other users' lanes passed on to sets, channels, and goroutines that share
+	// forward has rings of other users' lanes passed on to sets, channels, and goroutines that share
 	// the queue, from now on.
-	relay(bell *doorbell.Bell)
+	forward(bell *doorbell.Bell)
 	close() error
 }
 
@@ -63,7 +63,7 @@ type writerSide interface {
 	// it, which stay the side's; nil and -1 if there is no such way to it.
 	beside() *shm.Dir
 	bell() int
-	vacate()
+	removeDir()
 	close() error
 }
 
@@ -107,14 +107,14 @@ func (h *namedSide) interrupt() {}
 func (h *namedSide) attached(int) *attachment { return nil }
 func (h *namedSide) retire(int)               {}
 func (h *namedSide) detachAll()               {}
-func (h *namedSide) relay(*doorbell.Bell)     {}
+func (h *namedSide) forward(*doorbell.Bell)   {}
 
 func (h *namedSide) destroy(reader *shm.Object, rows int) error {
 	return collect.Destroy(h.dir, reader, rows)
 }
 
-// vacate removes the queue's directory if it is empty. That takes no descriptor.
-func (h *namedSide) vacate() { _ = h.at.RemoveSub(h.name) }
+// removeDir removes the queue's directory if it is empty. That takes no descriptor.
+func (h *namedSide) removeDir() { _ = h.at.RemoveSub(h.name) }
 
 func (h *namedSide) close() error { return errors.Join(h.dir.Close(), h.at.Close()) }
 
@@ -229,7 +229,7 @@ func (h *unnamedReader) newFace() (face *doorbell.Face, err error) {
 
 // destroy: there are no names, and the memory goes with the last mapping.
 func (h *unnamedReader) destroy(*shm.Object, int) error { return nil }
-func (h *unnamedReader) vacate()                        {}
+func (h *unnamedReader) removeDir()                     {}
 func (h *unnamedReader) beside() *shm.Dir               { return nil }
 
 // enter notes a rendezvous, so that Close can end it.
@@ -410,7 +410,7 @@ func (h *unnamedReader) detachAll() {
 	}
 }
 
-func (h *unnamedReader) relay(bell *doorbell.Bell) {
+func (h *unnamedReader) forward(bell *doorbell.Bell) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bell = bell

@@ -151,7 +151,7 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 	q.bit = bit
 	q.bell.SetDomain(processDomain.bell, bit)
 	q.seated.Store(true)
-	q.side.relay(q.bell)
+	q.side.forward(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
 		processWatch.add(unwatchedLanes{q})
 	}

@@ -208,7 +208,7 @@ func (d *unnamedWriter) settle() {
 	d.fds[fdReader], d.fds[fdLane] = -1, -1
 }
 
-func (d *unnamedWriter) vacate()          {}
+func (d *unnamedWriter) removeDir()       {}
 func (d *unnamedWriter) bell() int        { return d.fds[fdBell] }
 func (d *unnamedWriter) beside() *shm.Dir { return nil }
 

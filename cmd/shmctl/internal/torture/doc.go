@@ -118,7 +118,7 @@
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
 // is "hung". A death of which a survivor does not know after five seconds is "unnoticed", whatever
 // others know; those count in which the survivor could run, for a machine that stands still lets
-// nobody know. Each one owes it that was bound before the death and stays so: the witness and
+// nobody know. Each one owes it that was bound before the death and stays so: the watcher and
 // writers of a reader, a reader of writers, applications of a device process, and all of those
 // between users. Who is about to close what it is bound to tells first what it owes, and is not
 // killed from outside while it is late, else a library that tells only some of them would not be

@@ -13,7 +13,7 @@ import (
 	"github.com/shmring/shmring/internal/spin"
 )
 
-// The witness is a process that nobody kills, so that what it is not told was not told. It reads a
+// The watcher is a process that nobody kills, so that what it is not told was not told. It reads a
 // queue whose writers, the mortals, are killed, and has a lane of the queue with a name, where it
 // posts nothing. Both are bound to its event queue: it must be told of the death of each mortal
 // that surely had a lane, and of each reader that surely had the queue.
@@ -37,15 +37,15 @@ const (
 	noticeOwner  = "owner-death"  // of an address vector, to who looks things up
 )
 
-func witnessRole() *role {
-	return &role{name: "witness", places: 1, safe: true,
-		run: (*child).witness, with: []string{"mortal", "reader"},
+func watcherRole() *role {
+	return &role{name: "watcher", places: 1, safe: true,
+		run: (*child).watcher, with: []string{"mortal", "reader"},
 		leftovers: func(s *supervisor) []string { return collect(s.dir, watchedQueue) }}
 }
 
 func mortalRole() *role {
 	return &role{name: "mortal", places: mortals, words: mortals * mortalWords, stops: true,
-		run: (*child).beMortal, with: []string{"witness"}, died: mortalDied,
+		run: (*child).beMortal, with: []string{"watcher"}, died: mortalDied,
 		steps: []crash.Label{crash.AttachClaimed, crash.AttachAnnounced, crash.WriterClosing,
 			crash.WriterReleased},
 		starting: func(s *supervisor, p *proc) { s.mortal(p)[mortalLane].Store(0) }}
@@ -55,10 +55,10 @@ func (s *supervisor) mortal(p *proc) tally {
 	return tally(s.ledger.region("mortal"))[p.index*mortalWords:][:mortalWords]
 }
 
-// mortalDied demands that the witness is told.
+// mortalDied demands that the watcher is told.
 func mortalDied(s *supervisor, p *proc) error {
 	if s.mortal(p)[mortalLane].Load() == uint64(p.PID()) {
-		s.expectAll(p, "witness", noticeWriter)
+		s.expectAll(p, "watcher", noticeWriter)
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func mortalDied(s *supervisor, p *proc) error {
 // says nothing: the next one may have got it.
 func readerDied(s *supervisor, p *proc) error {
 	if s.wasBound(p) {
-		s.expectAll(p, "witness", noticeReader)
+		s.expectAll(p, "watcher", noticeReader)
 		s.expectAll(p, "writer", noticeReader)
 	}
 	return nil
@@ -85,7 +85,7 @@ func (c *child) beMortal() error {
 		switch {
 		case running.Err() != nil && err != nil:
 			return nil
-		case errors.Is(err, cq.ErrClosed): // the witness ends, or is being started
+		case errors.Is(err, cq.ErrClosed): // the watcher ends, or is being started
 			nap(time.Millisecond)
 			continue
 		case err != nil:
@@ -109,8 +109,8 @@ func (c *child) beMortal() error {
 	return nil
 }
 
-// witness reads the watched queue, and tells what it is told.
-func (c *child) witness() (err error) {
+// watcher reads the watched queue, and tells what it is told.
+func (c *child) watcher() (err error) {
 	eq, end, err := c.followDeaths(c.pass)
 	if err != nil {
 		return err

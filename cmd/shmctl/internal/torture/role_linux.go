@@ -86,7 +86,7 @@ type role struct {
 func table() []*role {
 	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
-		vectorUserRole(), witnessRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
+		vectorUserRole(), watcherRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
 		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
 		app2Role()}
 	return all
