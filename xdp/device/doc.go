@@ -87,8 +87,8 @@
 //
 // # Meeting
 //
-// Messages have one size and form (hello.go). The application connects to a seqpacket socket, which
-// everybody may connect to, and is found on the allow-list or hung up on.
+// Messages have one size and form (protocol.go). The application connects to a seqpacket socket,
+// which everybody may connect to, and is found on the allow-list or hung up on.
 //
 //	application                          server
 //	hello: frames, sends, ports  ----->  allow-list, budget, ports
@@ -115,9 +115,8 @@
 //
 // # Files
 //
-//	config, allow, hello, wire, command       what both sides agree on
-//	listen, admit, serve, server              applications come to the server
-//	engine, deliver, sends, parked, inplace   its loop; app, ports, ways: what it knows of each
-//	dial, endpoint, frames, keep, settle      the application's side
-//	observe, reports, memory, errors          for tools; memory that is passed
+//	config, protocol, memory, errors     what both sides agree on
+//	server, serve, account               applications come to the server
+//	engine, app, frames                  its loop, and what it knows of each
+//	dial, endpoint, keep                 the application's side
 package device

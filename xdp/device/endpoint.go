@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
@@ -351,4 +352,124 @@ func (s *EndpointStats) addServer(o EndpointStats) {
 	s.Sent += o.Sent
 	s.SendFailed += o.SendFailed
 	s.BadChecksum += o.BadChecksum
+}
+
+// EventWriter is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
+// [*cq.EventQueue] of this process.
+type EventWriter interface {
+	Write(ev *cq.Event) (int, error)
+}
+
+// Send is SendTo to an address of the request's address vector (fi_send).
+func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
+	dest, err := e.address(to)
+	if err != nil {
+		return err
+	}
+	return e.send(payload, 0, dest, context, sendFlags)
+}
+
+// Inject is InjectTo to an address of the request's address vector (fi_inject).
+func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
+	dest, err := e.address(to)
+	if err != nil {
+		return err
+	}
+	return e.send(payload, 0, dest, 0, injectFlags)
+}
+
+// address looks an index up at every send: the vector's owner may be another process.
+func (e *Endpoint) address(to cq.Addr) (netip.AddrPort, error) {
+	if v := e.req.Addresses; v != nil {
+		var raw [28]byte // a sockaddr_in6
+		if n, err := v.Lookup(to, raw[:]); err == nil && n <= len(raw) {
+			if dest, ok := cq.ParseSockaddr(raw[:n]); ok {
+				return dest, nil
+			}
+		}
+	}
+	return netip.AddrPort{}, failed("send", e.path, fmt.Errorf("%w: no address %d in the vector",
+		ErrOptions, to), "insert it first, see cq.AddressVector")
+}
+
+// ReleaseBatch gives the frames of several received datagrams back, and tells the server once.
+func (e *Endpoint) ReleaseBatch(entries []cq.Entry) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sess
+	if s == nil {
+		e.stats.Former += uint64(len(entries))
+		return nil
+	}
+	for len(entries) > 0 {
+		a, b, err := s.sq.Reserve(len(entries))
+		if err != nil {
+			return e.posted(err)
+		}
+		now := entries[:len(a)+len(b)] // fewer than all if there is no room for more
+		entries = entries[len(now):]
+		k := s.returns(now, a, b)
+		e.stats.Former += uint64(len(now) - k)
+		crash.At(crash.AppGiving)
+		if err := s.sq.Commit(k); err != nil {
+			return e.posted(err)
+		}
+		crash.At(crash.AppReturned)
+		e.stats.Released += uint64(k)
+	}
+	return nil
+}
+
+// returns writes the commands that give frames back to two spans, and says how many they are:
+// frames of a former server need none.
+func (s *session) returns(entries, a, b []cq.Entry) (k int) {
+	for i := range entries {
+		if entries[i].Buf.Region() != s.umem.ID() {
+			continue
+		}
+		if k < len(a) {
+			a[k] = returnCommand(&entries[i])
+		} else {
+			b[k-len(a)] = returnCommand(&entries[i])
+		}
+		k++
+	}
+	return k
+}
+
+// InjectFrom is InjectTo from another port of this endpoint.
+func (e *Endpoint) InjectFrom(payload []byte, from uint16, to netip.AddrPort) error {
+	return e.send(payload, from, to, 0, injectFlags)
+}
+
+// Settle waits until the device process is done with every send that was accepted, or is gone. A
+// port that is dropped before, or an endpoint that is closed, takes with it what it had sent just
+// now. The context's cause is returned when that ends first; a send waits for up to three seconds
+// for the hardware address of its destination.
+func (e *Endpoint) Settle(ctx context.Context) error {
+	const first, last = 20 * time.Microsecond, time.Millisecond
+	for pause := first; e.sending(); pause = min(2*pause, last) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// sending reports whether a send is under way.
+func (e *Endpoint) sending() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sess == nil {
+		return false
+	}
+	for i := range e.slots {
+		// Pairs with the server's store, before which it is done with the payload.
+		if e.slots[i].busy && e.sess.page.done[i].Load() == e.slots[i].before {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,8 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -344,4 +347,188 @@ func (en *engine) detach(a *app) {
 	a.forsake()
 	en.stats.Evicted++
 	en.publish()
+}
+
+// takePorts takes all of them or none.
+func (s *Server) takePorts(a *app, ports []uint16) error {
+	for i, port := range ports {
+		if err := s.takePort(a, port); err != nil {
+			for _, port := range ports[:i] {
+				_ = s.dropPort(a, port)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) takePort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := a.account.permits(port); err != nil {
+		return err
+	}
+	if s.ports[port] != nil {
+		return fmt.Errorf("%w: %d", ErrPortTaken, port)
+	}
+	if len(a.ports) >= maxPorts {
+		return fmt.Errorf("%w: %d ports, possible are %d", ErrBudget, len(a.ports)+1, maxPorts)
+	}
+	if err := a.account.book(0, 0, 1); err != nil {
+		return err
+	}
+	// What is not the interface's own stays the kernel's, unless the allow-list says otherwise.
+	rule, err := s.program.AddRule(xdp.Rule{UDPPort: port, Local: !a.account.Any}, xdp.Target{})
+	if err != nil {
+		a.account.unbook(0, 0, 1)
+		return err
+	}
+	crash.At(crash.DevSteered)
+	s.ports[port], s.rules[port] = a, rule
+	a.ports = append(a.ports, port)
+	return nil
+}
+
+func (s *Server) dropPort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(a.ports, port)
+	if i < 0 {
+		return fmt.Errorf("%w: port %d is not this application's", ErrOptions, port)
+	}
+	a.ports = slices.Delete(a.ports, i, i+1)
+	delete(s.ports, port)
+	a.account.unbook(0, 0, 1)
+	crash.At(crash.DevUnsteered)
+	rule := s.rules[port]
+	delete(s.rules, port)
+	return s.program.RemoveRule(rule)
+}
+
+// assign makes these the ports of an application. Another one may have taken a port that this one
+// dropped before the engine is told of the drop: the later owner keeps it, and the former one sends
+// from it no more. It runs in the engine.
+func (en *engine) assign(a *app, ports []uint16) {
+	for port := range a.owns {
+		if en.byPort[port] == a {
+			en.byPort[port] = nil
+		}
+	}
+	clear(a.owns)
+	for _, port := range ports {
+		if former := en.byPort[port]; former != nil {
+			delete(former.owns, port)
+		}
+		a.owns[port] = true
+		en.byPort[port] = a
+	}
+}
+
+// own shows the engine which ports an application has. It reports false if the engine has ended.
+func (s *Server) own(a *app, first bool) bool {
+	s.mu.Lock()
+	ports := slices.Clone(a.ports)
+	s.mu.Unlock()
+	return s.engine.do(func() {
+		if first {
+			s.engine.attach(a)
+		}
+		s.engine.assign(a, ports)
+	})
+}
+
+// sends remembers for whom the packets are that the kernel has not sent yet. The number of a row is
+// the context of its packet.
+type sends struct {
+	rows []sendRow
+	free drive.Free
+}
+
+type sendRow struct {
+	app     *app // nil once the application is gone
+	context uint64
+	slot    uint32 // of the application's payload memory
+	inject  bool
+}
+
+func newSends(rows int) *sends {
+	return &sends{rows: make([]sendRow, rows), free: drive.NewFree(rows)}
+}
+
+func (s *sends) take(r sendRow) (row uint32, ok bool) {
+	if row, ok = s.free.Take(); ok {
+		s.rows[row] = r
+	}
+	return row, ok
+}
+
+// end gives a row back and returns what stood in it.
+func (s *sends) end(row uint64) (sendRow, bool) {
+	if row >= uint64(len(s.rows)) {
+		return sendRow{}, false
+	}
+	r := s.rows[row]
+	s.rows[row] = sendRow{}
+	s.free.Give(uint32(row))
+	return r, r.app != nil
+}
+
+// forget makes the rows of an application nobody's. They come back as the kernel sends them.
+func (s *sends) forget(a *app) {
+	for i := range s.rows {
+		if s.rows[i].app == a {
+			s.rows[i].app = nil
+		}
+	}
+}
+
+// kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
+const kernelEveryNs = 100e6
+
+// observe makes what tools see of a queue's socket: an object, by which "shmctl xdp" lists it and
+// "shmctl capture" copies what all applications receive and send. It is there for processes of the
+// server's own user, and the server works without.
+func (s *Server) observe(q *queue) {
+	if s.c.NoObject {
+		return
+	}
+	if f, err := capture.Follow(s.c.Directory, q.sock, status.Info{}); err == nil {
+		q.object = f
+	}
+}
+
+// obey does what tools want of a queue. Without one that wants something it costs a load.
+func (q *queue) obey(now int64) {
+	if q.object != nil && q.object.Due(now) {
+		q.object.Obey(now)
+	}
+}
+
+// ask has the kernel say what it counted for a queue.
+func (q *queue) ask(now int64) {
+	if now < q.kernelAt {
+		return
+	}
+	q.kernelAt = now + kernelEveryNs
+	if k, err := q.sock.KernelStats(); err == nil {
+		q.kernel = k
+	}
+}
+
+// show publishes a queue's counters to tools.
+func (q *queue) show(now int64) {
+	if q.object == nil {
+		return
+	}
+	r := q.sock.RingStats()
+	q.object.Update(now, &q.kernel, &status.Traffic{Received: r.Received, Accepted: r.Posted,
+		Completed: r.Sent, Malformed: q.malformed, BadChecksum: q.badChecksum})
+}
+
+// vanish ends what tools see, and a capture. The socket is still open.
+func (q *queue) vanish() {
+	if q.object != nil {
+		q.object.Close()
+		q.object = nil
+	}
 }

@@ -74,9 +74,8 @@
 //
 // # Files
 //
-//	config, endpoint, events, stats             what is opened, and what it says
-//	progress, run, complete, staged             the loop, and what completes when
-//	receive, source, posted, multirecv, jumbo   a packet becomes a completion
-//	send, sendframe, injectmsg, forward, level  an operation becomes a packet
-//	release, cancel, peers, multicast, shim     what both need; monitor, object: for tools
+//	config, endpoint, monitor          what is opened, its rounds, and what it says to others
+//	receive, posted                    a packet becomes a completion
+//	send, sendframe                    an operation becomes a packet, and completes
+//	peers                              whom addresses and groups mean
 package endpoint

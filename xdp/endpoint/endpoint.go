@@ -1,7 +1,9 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -313,3 +315,115 @@ func (f feeder) Progress() time.Duration {
 
 // Overrun implements cq.Feeder: posts notice by themselves.
 func (f feeder) Overrun(*cq.Queue) {}
+
+// turn does everything that can be done without waiting.
+func (e *Endpoint) turn(now int64) (work int, err error) {
+	if err := e.checkGone(); err != nil {
+		return 0, err
+	}
+	e.round++
+	e.rxBlocked = false
+	if e.sending > 0 {
+		work, err = e.reap()
+	}
+	filled := e.fill(now)
+	if e.cfg.Receive != nil {
+		n, e2 := e.receive(now)
+		work += n
+		if err == nil {
+			err = e2
+		}
+	}
+	e2 := e.kick()
+	if filled > 0 && e2 == nil {
+		e2 = e.linkState(e.socket.WakeFill())
+	}
+	if e2 != nil {
+		e.broke(e2)
+		return work, e2
+	}
+	if now >= e.checkAt {
+		if err := e.check(now); err != nil {
+			return work, err
+		}
+	}
+	if e.object != nil && e.object.Due(now) {
+		e.object.Obey(now)
+	}
+	e.dirty = e.dirty || work > 0
+	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
+		e.publish(now)
+	}
+	calm := work == 0 && e.stats.Accepted == e.accepted // nothing was posted since the last round
+	e.accepted = e.stats.Accepted
+	if e.unseen && (calm || now-e.shownAt >= showEveryNs) {
+		e.show(now)
+	}
+	return work, err
+}
+
+func (e *Endpoint) check(now int64) error {
+	e.checkAt = now + drive.CheckEveryNs
+	err := e.linkState(e.socket.Check())
+	if err != nil {
+		e.broke(err)
+	}
+	return err
+}
+
+// fill gives the kernel frames to receive into.
+func (e *Endpoint) fill(now int64) int {
+	n := e.socket.Fill(2 * len(e.packets))
+	if n == 0 && now-e.starvedAt >= starvedEveryNs {
+		e.checkStarved(now)
+	}
+	return n
+}
+
+// Run drives the endpoint until the context ends or the endpoint fails: it works while there is
+// work, looks for Spin, and sleeps then. It holds an operating system thread while it sleeps, and
+// wakes ten times a second when nothing happens. Others may use the endpoint meanwhile if it is
+// Shared.
+//
+// It returns the context's error, wrapped, after which it can be called again; or an error of
+// Progress. After Close it returns os.ErrClosed.
+func (e *Endpoint) Run(ctx context.Context) error {
+	if !e.drive.TryLock() {
+		return fault("run", ErrDriven, "")
+	}
+	defer e.drive.Unlock()
+	if e.closed.Load() {
+		return fault("run", os.ErrClosed, "")
+	}
+	err := e.loop.Run(ctx, e.cfg.Spin, run{e})
+	switch {
+	case err == nil && e.closed.Load():
+		err = os.ErrClosed
+	case err == nil:
+		err = ctx.Err()
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, err) {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+	}
+	e.lock()
+	e.publish(spin.Now())
+	e.show(e.statsAt)
+	e.unlock()
+	return fault("run", err, "")
+}
+
+// run is the endpoint as its loop sees it.
+type run struct{ *Endpoint }
+
+// Round implements drive.Device.
+func (r run) Round(now int64) (work int, err error) {
+	r.lock()
+	defer r.unlock()
+	if err := r.usable(); err != nil {
+		if r.closed.Load() {
+			err = drive.ErrStopped
+		}
+		return 0, err
+	}
+	return r.turn(now)
+}

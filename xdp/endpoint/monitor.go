@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/netif"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -148,4 +150,157 @@ func (e *Endpoint) checkGone() error {
 		Hint: "close the endpoint"}
 	e.broke(err)
 	return err
+}
+
+// EventStarved says that the kernel has no frame left to receive into: all are lent, and nobody
+// gives them back. It comes once a second at most; Data is the number of frames that are lent.
+const EventStarved = cq.EventStarved
+
+// starvedEveryNs bounds how often a lack of frames is looked for and told.
+const starvedEveryNs = 1e9
+
+// fillLeft is how many frames the kernel can receive into.
+func (e *Endpoint) fillLeft() uint64 {
+	return e.socket.FrameStats().States[xdp.FrameFill]
+}
+
+// checkStarved is asked when nothing could be given to the kernel.
+func (e *Endpoint) checkStarved(now int64) {
+	s := e.socket.FrameStats()
+	if s.States[xdp.FrameFill] > 0 || s.States[xdp.FrameLoaned] == 0 {
+		return
+	}
+	e.starvedAt = now
+	e.stats.Starved++
+	// An event queue that is full is told again in a second.
+	_ = e.tell(&cq.Event{Event: EventStarved, FID: e.FID(), Context: e.cfg.Context,
+		Data: s.States[xdp.FrameLoaned]})
+}
+
+// FID is the endpoint's identifier in events: its id is that of the interface's index and queue.
+func (e *Endpoint) FID() cq.FID {
+	index := e.socket.Info().Index
+	return cq.FID{Kind: cq.FIDEndpoint, ID: uint64(uint32(index))<<32 | uint64(e.queue)}
+}
+
+// Stats counts what an endpoint did since it was opened.
+type Stats struct {
+	Received      uint64 // receive completions posted, and messages that asked for none
+	Malformed     uint64 // packets dropped because they are no whole UDP datagram over sound headers
+	BadChecksum   uint64 // packets dropped because their UDP checksum is wrong
+	NoShim        uint64 // packets dropped for want of the header of RemoteData
+	UnknownSource uint64 // error entries for want of a known source
+	Truncated     uint64 // messages that did not fit their buffer
+	Overrun       uint64 // packets dropped because the queue was overrun
+	Returned      uint64 // frames given back
+	Forwarded     uint64 // frames that were sent on with what they held
+	Reclaimed     uint64 // frames taken back from a dead reader
+	RxBlocked     uint64 // rounds that left packets for want of room for completions
+	NoBuffer      uint64 // rounds that left packets for want of a posted buffer
+
+	Accepted    uint64 // sends taken
+	Completed   uint64 // send completions posted
+	Refused     uint64 // packets that the device did not take, answered with EIO
+	Unreachable uint64 // sends answered with EHOSTUNREACH
+	Cancelled   uint64 // operations answered with ECANCELED
+	Abandoned   uint64 // operations that could not be answered: their queue is closed or overrun
+	NoFrame     uint64 // posts refused for want of a frame
+	Resolving   uint64 // posts refused for want of a hardware address
+	LinkDown    uint64 // rounds that found the link down
+	Starved     uint64 // times that the kernel had no frame left to receive into
+	Polls       uint64 // system calls to sleep
+
+	Frames   xdp.FrameStats
+	Rings    xdp.RingStats
+	Syscalls xdp.SyscallStats
+	Kernel   xdp.KernelStats // up to a tenth of a second old
+}
+
+// kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
+const kernelEveryNs = 100e6
+
+// publish makes the counters visible to other goroutines.
+func (e *Endpoint) publish(now int64) {
+	e.stats.Frames, e.stats.Rings = e.socket.FrameStats(), e.socket.RingStats()
+	e.stats.Syscalls = e.socket.SyscallStats()
+	if now-e.kernAt >= kernelEveryNs || e.kernAt == 0 {
+		e.askKernel()
+		e.kernAt = now
+	}
+	e.statsAt, e.dirty, e.unseen = now, false, true
+	e.statsMu.Lock()
+	e.shown = e.stats
+	e.statsMu.Unlock()
+}
+
+// showEveryNs is how old what tools see may be while the endpoint is in use. It is the price of
+// every send otherwise, since each ends in a round that finds nothing to do.
+const showEveryNs = 100e3
+
+// show makes what was published visible to tools.
+func (e *Endpoint) show(now int64) {
+	e.shownAt, e.unseen = now, false
+	if e.object != nil {
+		traffic := e.stats.traffic()
+		e.object.Update(now, &e.stats.Kernel, &traffic)
+	}
+}
+
+func (e *Endpoint) askKernel() {
+	if k, err := e.socket.KernelStats(); err == nil {
+		e.stats.Kernel = k
+	}
+}
+
+// Stats returns counters as of the last round that had nothing to do, or a millisecond old; those
+// of a shared endpoint as of now. It may be called from anywhere, and after Close.
+func (e *Endpoint) Stats() Stats {
+	if e.cfg.Shared {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.stats.Frames, e.stats.Rings = e.socket.FrameStats(), e.socket.RingStats()
+		e.stats.Syscalls = e.socket.SyscallStats()
+		return e.stats
+	}
+	e.statsMu.Lock()
+	defer e.statsMu.Unlock()
+	return e.shown
+}
+
+// openObject makes what tools see of the endpoint. Without it the endpoint works all the same: it
+// may run where there is no directory, or no room in it.
+func (e *Endpoint) openObject() {
+	if e.cfg.NoObject {
+		return
+	}
+	i := status.Info{Posted: e.cfg.Posted, Shared: e.cfg.Shared, Local: e.cfg.Local}
+	name := func(w *cq.Writer) (string, shm.UUID) {
+		if w == nil {
+			return "", shm.UUID{}
+		}
+		s := w.Stats()
+		return s.Queue, s.QueueID
+	}
+	i.Receive, i.ReceiveID = name(e.cfg.Receive)
+	i.Transmit, i.TransmitID = name(e.cfg.Transmit)
+	if o, err := capture.Follow(e.cfg.Directory, e.socket, i); err == nil {
+		e.object = o
+	}
+}
+
+func (e *Endpoint) closeObject() {
+	if e.object != nil {
+		e.object.Close()
+		e.object = nil
+	}
+}
+
+// traffic is what tools see of the counters.
+func (s *Stats) traffic() status.Traffic {
+	return status.Traffic{Received: s.Received, Malformed: s.Malformed,
+		BadChecksum: s.BadChecksum, UnknownSource: s.UnknownSource, Truncated: s.Truncated,
+		Overrun: s.Overrun, Returned: s.Returned, RxBlocked: s.RxBlocked, NoBuffer: s.NoBuffer,
+		Accepted: s.Accepted, Completed: s.Completed, Refused: s.Refused,
+		Unreachable: s.Unreachable, Cancelled: s.Cancelled, NoFrame: s.NoFrame,
+		Resolving: s.Resolving, LinkDown: s.LinkDown, Starved: s.Starved, Polls: s.Polls}
 }

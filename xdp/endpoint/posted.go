@@ -1,6 +1,9 @@
 package endpoint
 
 import (
+	"errors"
+	"math"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -229,4 +232,179 @@ func (e *Endpoint) failBuffer(op cq.Flags) {
 	if e.rx.Fail(&e.failure, op) != nil {
 		e.stats.Abandoned++
 	}
+}
+
+// placeMulti puts a payload behind those that a multi-receive buffer holds, and releases the buffer
+// when too little is left of it. It reports false if there is no room to report that.
+func (e *Endpoint) placeMulti(b *buffer, payload []byte, p *span) bool {
+	left := b.room - b.used
+	if len(payload) > left && b.used > 0 {
+		e.release(b)
+		if e.buffers.n == 0 {
+			return false
+		}
+		return e.placeNext(payload, p)
+	}
+	last := left-len(payload) < e.cfg.MinMultiRecv
+	alone := e.cfg.MultiRecv == ReleaseAlone
+	together := last && !alone // one entry is both, and room for that was reserved
+	if !together && e.staged.room <= 0 {
+		return false
+	}
+	c, known := e.completion(b, payload, p)
+	if together {
+		c.Flags |= cq.FlagMultiRecv
+	}
+	n := copy(b.buf[b.used:], payload)
+	switch {
+	case n < len(payload):
+		e.truncated(b, &c, n, len(payload)-n)
+	case !known:
+		e.stageUnknown(&c, b.flags)
+	default:
+		e.stage(&c, b.flags, together)
+	}
+	if !together && (n < len(payload) || !known) {
+		e.staged.room = e.freeRoom()
+	}
+	b.used += n
+	switch {
+	case together:
+		e.buffers.pop()
+	case last:
+		e.release(b)
+	}
+	return true
+}
+
+// placeNext goes on with the buffer behind one that was too full.
+func (e *Endpoint) placeNext(payload []byte, p *span) bool {
+	b := e.buffers.at(0)
+	if b.flags&cq.FlagMultiRecv != 0 {
+		return e.placeMulti(b, payload, p)
+	}
+	return e.placeSingle(b, payload, p)
+}
+
+// release gives the oldest buffer back by an entry of its own, for which room was reserved.
+func (e *Endpoint) release(b *buffer) {
+	e.stageEntry(&cq.Entry{Context: b.context, Flags: cq.FlagMultiRecv, Buf: b.base}, true)
+	e.buffers.pop()
+}
+
+// Cancel ends the oldest posted buffer with this context: it completes with ECANCELED (fi_cancel).
+// Datagrams that a multi-receive buffer holds have been reported, and the entry has FlagMultiRecv:
+// the buffer is the user's again. [ErrNotFound] says that there is no such buffer, because a
+// datagram got it, for one; sends cannot be cancelled.
+func (e *Endpoint) Cancel(context uint64) error {
+	e.lock()
+	defer e.unlock()
+	if err := e.usable(); err != nil {
+		return err
+	}
+	for i := range e.buffers.n {
+		if b := e.buffers.at(i); b.context == context {
+			e.cancelled(b)
+			e.buffers.remove(i)
+			return nil
+		}
+	}
+	return ErrNotFound
+}
+
+func (e *Endpoint) cancelled(b *buffer) {
+	e.stats.Cancelled++
+	e.failure = cq.ErrorEntry{Context: b.context, Flags: recvKind | b.flags&cq.FlagMultiRecv,
+		Buf: b.base, Err: errCanceled, ProvErrno: int32(errCanceled)}
+	e.failBuffer(b.flags)
+}
+
+// cancelBuffers ends all of them, oldest first, when the socket is closed.
+func (e *Endpoint) cancelBuffers() {
+	for ; e.buffers.n > 0; e.buffers.pop() {
+		e.cancelled(e.buffers.at(0))
+	}
+	e.drop(e.buffers.held)
+	e.buffers.held = nil
+}
+
+// staged are completions of posted buffers that are published together.
+type staged struct {
+	entries  [64]cq.Entry
+	n        int
+	credited int    // of them hold a credit
+	room     int    // for others
+	count    int    // messages that are not counted yet, with or without a completion
+	bytes    uint64 // of these
+}
+
+// freeRoom is how many completions the queue takes that hold no credit. One that may be overrun
+// takes them all, and loses them as it says.
+func (e *Endpoint) freeRoom() int {
+	if e.overruns {
+		return math.MaxInt32
+	}
+	return e.cfg.Receive.Free()
+}
+
+// stage ends a message that went well. With a credit there is always room.
+func (e *Endpoint) stage(c *cq.Entry, op cq.Flags, credited bool) {
+	s := &e.staged
+	s.count++
+	s.bytes += c.Len
+	if e.rx.Wants(op) || c.Flags&cq.FlagMultiRecv != 0 {
+		e.stageEntry(c, credited)
+	}
+}
+
+// stageEntry adds an entry that ends no message, or whose message is counted.
+func (e *Endpoint) stageEntry(c *cq.Entry, credited bool) {
+	s := &e.staged
+	if s.n == len(s.entries) {
+		_ = e.commitStaged() // an error is found again by what is posted next
+	}
+	s.entries[s.n] = *c
+	s.n++
+	if credited {
+		s.credited++
+	} else {
+		s.room--
+	}
+}
+
+// stageUnknown ends a message whose source is not known with an error entry, in its order.
+func (e *Endpoint) stageUnknown(c *cq.Entry, op cq.Flags) {
+	_ = e.commitStaged()
+	e.stats.UnknownSource++
+	e.stats.Received++
+	if e.rx.CompleteUnknown(c, op, e.sender()) != nil {
+		e.stats.Abandoned++
+	}
+}
+
+// commitStaged publishes what was staged, with one store.
+func (e *Endpoint) commitStaged() error {
+	s := &e.staged
+	err := e.rx.Count(cq.FlagRecv, s.count, s.bytes)
+	e.stats.Received += uint64(s.count)
+	s.count, s.bytes = 0, 0
+	for at := 0; at < s.n; {
+		a, b, e2 := e.rx.Slots(s.n-at, s.credited)
+		s.credited = 0
+		if e2 == nil {
+			n := copy(a, s.entries[at:s.n])
+			n += copy(b, s.entries[at+n:s.n])
+			at += n
+			e2 = e.cfg.Receive.Commit(n)
+		}
+		if e2 != nil {
+			e.stats.Abandoned += uint64(s.n - at)
+			if !errors.Is(e2, cq.ErrOverrun) { // the queue tells its reader
+				err = e2
+			}
+			break
+		}
+	}
+	s.n, s.credited = 0, 0
+	return err
 }
