@@ -28,6 +28,12 @@
 #define PROBE_PONG 384
 #define WORD_0 512
 #define WORD_1 640
+#define TAIL_0 4096
+#define TAIL_PREEMPT 0
+#define TAIL_LONGEST 6
+#define TAIL_COUNTS 8
+#define TAIL_WORDS 4096
+#define TAIL_SUB_BITS 6
 #define RING_0 65536
 #define RING_1 524288
 #define RING_TAIL 0

@@ -5,6 +5,8 @@
  */
 #include "bench.h"
 
+#include <sys/resource.h>
+
 struct ring {
 	word64 *tail, *head;
 	uint64_t *slots;
@@ -87,6 +89,53 @@ static inline uint64_t consume(struct consumer *c, uint64_t batch, uint64_t coun
 	return total;
 }
 
+/* The number of the count for a time, as bucketOf in cmd/shmctl/internal/bench. */
+static inline uint64_t bucket(uint64_t ns)
+{
+	int length = ns ? 64 - __builtin_clzll(ns) : 0;
+	uint64_t e = length > TAIL_SUB_BITS + 1 ? (uint64_t)(length - TAIL_SUB_BITS - 1) : 0;
+	uint64_t i = (e << TAIL_SUB_BITS) + (ns >> e), last = TAIL_WORDS - TAIL_COUNTS - 1;
+	return i < last ? i : last;
+}
+
+static uint64_t preemptions(void)
+{
+	struct rusage u;
+	return getrusage(RUSAGE_THREAD, &u) == 0 ? (uint64_t)u.ru_nivcsw : 0;
+}
+
+/* pingpong of which role 0 writes down how long each round trip took */
+static struct answer timed(struct producer p, struct consumer in, uint64_t count)
+{
+	struct answer a = { 0, 0 };
+	uint64_t *words = (uint64_t *)(area + TAIL_0), longest = 0, preempted = preemptions();
+
+	if (role == 0)
+		memset(words + TAIL_LONGEST, 0, (TAIL_WORDS - TAIL_LONGEST) * sizeof *words);
+	uint64_t first = now_ns(), began = first;
+	for (uint64_t i = 0; i < count; i++) {
+		if (role == 0)
+			produce(&p, 1, 1);
+		a.checksum += consume(&in, 1, 1);
+		if (role == 1)
+			produce(&p, 1, 1);
+		uint64_t now = now_ns(), took = now - began;
+		began = now;
+		if (role == 0) {
+			longest = took > longest ? took : longest;
+			words[TAIL_COUNTS + bucket(took)]++;
+		}
+	}
+	words[TAIL_PREEMPT + role] = preemptions() - preempted;
+	if (role == 0) {
+		words[TAIL_LONGEST] = longest;
+		a.ns = began - first;
+	}
+	for (int i = 2; i < 6; i++) /* nothing is collected */
+		words[i] = 0;
+	return a;
+}
+
 static struct answer pingpong(struct producer p, struct consumer in, uint64_t count)
 {
 	struct answer a = { 0, 0 };
@@ -114,13 +163,16 @@ static void prepare(const struct command *c)
 
 static struct answer run(const struct command *c)
 {
-	int duplex = strcmp(c->name, "oneway") == 0;
+	int tail = strcmp(c->name, "tail") == 0;
+	int duplex = tail || strcmp(c->name, "oneway") == 0;
 	struct producer p = { ring_at(duplex && role ? RING_1 : RING_0), c->start,
 			      c->start + CAPACITY };
 	struct consumer in = { ring_at(duplex && !role ? RING_1 : RING_0), c->start, c->start,
 			       c->pauses };
 	struct answer a = { 0, 0 };
 
+	if (tail)
+		return timed(p, in, c->count);
 	if (duplex)
 		return pingpong(p, in, c->count);
 	uint64_t began = now_ns();

@@ -63,6 +63,8 @@ type Row struct {
 	PlacementNs *float64 `json:"placement_ns"`   // one-way transfer of a line, median of probes
 	Note        string   `json:"note,omitempty"` // why something is null
 
+	Tail *Tail `json:"tail,omitempty"` // of rows about single messages
+
 	Packets *Packets `json:"packets,omitempty"` // of rows about packets
 }
 
@@ -118,6 +120,26 @@ func Queue(ctx context.Context, o Options) ([]Row, error) {
 	return measure(ctx, o, queueCases(o))
 }
 
+// Scale measures what a read, a post and a wait cost with many writers of a queue, or many queues
+// of a wait set, against the same with one. It needs two processors.
+func Scale(ctx context.Context, o Options) ([]Row, error) {
+	o = o.withDefaults()
+	return measure(ctx, o, scaleCases())
+}
+
+// Tails times single messages between two processes that look all the time, against a ring in C,
+// with and without a heap that is busy. It needs two processors.
+func Tails(ctx context.Context, o Options) ([]Row, error) {
+	if o.Pairs == 0 {
+		o.Pairs = tailPairs
+	}
+	if o.RoundTime == 0 {
+		o.RoundTime = tailRound
+	}
+	o = o.withDefaults()
+	return measure(ctx, o, tailCases())
+}
+
 // Wake measures the round trip between two processes that sleep for every message, against the raw
 // primitive in C. It needs two processors.
 func Wake(ctx context.Context, o Options) ([]Row, error) {
@@ -137,6 +159,7 @@ type benchCase struct {
 	perSecond bool           // report millions of messages a second, else nanoseconds
 	stagger   bool           // begin a pair of rounds at a random index, else at 0
 	sleeps    bool           // the processes do not run all the time
+	tail      bool           // each message is timed, and every round counts
 	halve     bool           // the command counts round trips, the row reports one way
 	solo      bool           // role 0 does it alone, role 1 sleeps
 	share     int            // of a round that is measured, 1 in so many; 0 is all of it
@@ -309,6 +332,36 @@ func priceCases() []benchCase {
 		cases = append(cases, c)
 	}
 	return cases
+}
+
+// Commands of our child with many writers or queues: as many as the batch says, or one.
+const (
+	scalePrefix = "scale-"
+	scaleOne    = "+one"
+)
+
+// scaleCases measure us against ourselves: what many cost over one.
+func scaleCases() []benchCase {
+	var cases []benchCase
+	for _, verb := range []string{"empty", "one", "all", "set"} {
+		for _, n := range []int{8, 64, 256} {
+			cases = append(cases, benchCase{name: verb, batch: n, solo: true, rivalOurs: true,
+				ours: scalePrefix + verb, rival: scalePrefix + verb + scaleOne, rivalName: "ours-one"})
+		}
+	}
+	return cases
+}
+
+// tailCases are ping-pong of messages that are timed one by one. A heap is an allocation of 200 MB
+// a second in both processes, beside the messages.
+func tailCases() []benchCase {
+	c := benchCase{name: "ring", batch: 1, pauses: latencyPauses, ours: "tail", rival: "tail",
+		rivalName: "c", source: "ring", halve: true, tail: true}
+	cases := []benchCase{c}
+	c.name, c.ours, c.pauses = "queue", "cq-tail", tripPauses
+	cases = append(cases, c)
+	c.name, c.ours = "queue-heap", "cq-tail+heap"
+	return append(cases, c)
 }
 
 // Prefixes of our child's commands that move packets. What follows is what the rivals understand.

@@ -51,6 +51,8 @@ type party struct {
 	took   time.Duration  // what role 0 timed itself, of a round that is not all measured
 	queues *queues        // made when a cq command comes
 	ports  *wirePorts     // made when a command about packets comes
+	herd   *herd          // made when a scale command comes
+	heap   *heap          // made when a tail command wants one
 }
 
 func child(name string, cpu int) error {
@@ -75,6 +77,7 @@ func child(name string, cpu int) error {
 	p := &party{role: role, all: mem, peerFD: -1}
 	defer p.closeQueues()
 	defer p.closePorts()
+	defer func() { p.herd.close() }()
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 

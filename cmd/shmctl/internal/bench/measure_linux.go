@@ -25,6 +25,7 @@ import (
 type side struct {
 	duo     *duo
 	command string
+	times   times // of messages that are timed one by one
 }
 
 // bencher holds what the rows of one run share.
@@ -118,6 +119,13 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 	} else {
 		r.report(pairs)
 	}
+	if c.tail {
+		r.Tail = &Tail{Ours: ours.times.latencies()}
+		if rival != nil {
+			t := rival.times.latencies()
+			r.Tail.Rival = &t
+		}
+	}
 	return r, b.reportWire(ctx, c, &r, pairs, count, ours, rival)
 }
 
@@ -201,6 +209,11 @@ func (b *bencher) pair(ctx context.Context, c benchCase, ours, rival *side, coun
 		ns, o, err := b.round(ctx, c, s, count)
 		if err != nil {
 			return p, err
+		}
+		if c.tail {
+			if err := b.timesOf(s); err != nil {
+				return p, err
+			}
 		}
 		o.value = c.value(ns, count)
 		if s == ours {

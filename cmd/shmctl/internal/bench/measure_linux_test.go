@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,54 +46,6 @@ func short() Options {
 	return Options{Pairs: 2, RoundTime: 200 * time.Microsecond, Batches: []int{32}}
 }
 
-func TestRingMeasuresEveryCase(t *testing.T) {
-	shmtest.Long(t)
-	needTwo(t)
-	needCompiler(t)
-	o := short()
-	var told []string
-	o.Progress = func(p Progress) {
-		if p.Pair == p.Pairs {
-			told = append(told, p.Case)
-		}
-	}
-	rows, err := Ring(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "spsc spsc-xchg spsc-nobell spsc-stagger oneway oneway-line"
-	if got := names(rows); got != want || strings.Join(told, " ") != want {
-		t.Errorf("rows %q, progress %q, want %q", got, told, want)
-	}
-	for _, r := range rows {
-		if r.Rounds+r.Dropped != o.Pairs {
-			t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped,
-				o.Pairs)
-		}
-		if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0 || *r.PlacementNs <= 0) {
-			t.Errorf("%s: figures are missing: %+v", r.Case, r)
-		}
-	}
-}
-
-func TestWakeMeasuresEveryCase(t *testing.T) {
-	shmtest.Long(t)
-	needTwo(t)
-	needCompiler(t)
-	rows, err := Wake(t.Context(), short())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := names(rows); got != "futex eventfd" {
-		t.Errorf("rows %q", got)
-	}
-	for _, r := range rows {
-		if r.Unit != "ns" {
-			t.Errorf("%s: unit %q", r.Case, r.Unit)
-		}
-	}
-}
-
 func needLibfabric(t *testing.T) {
 	t.Helper()
 	tools, err := newToolchain("cc")
@@ -107,39 +60,72 @@ func needLibfabric(t *testing.T) {
 	}
 }
 
-func TestQueueMeasuresEveryCase(t *testing.T) {
+// Each bench measures all its cases, tells how far it is, and leaves nothing behind.
+func TestMeasuresEveryCase(t *testing.T) {
 	shmtest.Long(t)
 	needTwo(t)
 	needCompiler(t)
-	needLibfabric(t)
 	// Beside this directory bench makes its own, where other runs on this machine do not.
 	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
 	o := short()
 	o.Pairs = 1
-	rows, err := Queue(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []string
-	for _, c := range queueCases(o) {
-		want = append(want, c.name)
-	}
-	if got := names(rows); got != strings.Join(want, " ") {
-		t.Errorf("rows %q, want %q", got, want)
-	}
-	for _, r := range rows {
-		if r.Rounds+r.Dropped != o.Pairs {
-			t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped,
-				o.Pairs)
-		}
-		if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0) {
-			t.Errorf("%s: figures are missing: %+v", r.Case, r)
-		}
+	for _, b := range []struct {
+		name  string
+		run   func(context.Context, Options) ([]Row, error)
+		cases []benchCase
+	}{
+		{"ring", Ring, ringCases(o)}, {"wake", Wake, wakeCases(o)}, {"cq", Queue, queueCases(o)},
+		{"scale", Scale, scaleCases()}, {"tail", Tails, tailCases()},
+	} {
+		t.Run(b.name, func(t *testing.T) {
+			if b.name == "cq" {
+				needLibfabric(t)
+			}
+			var told []Row
+			o.Progress = func(p Progress) {
+				if p.Pair == p.Pairs {
+					told = append(told, Row{Case: p.Case})
+				}
+			}
+			rows, err := b.run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for _, c := range b.cases {
+				want = append(want, c.name)
+			}
+			if all := strings.Join(want, " "); names(rows) != all || names(told) != all {
+				t.Errorf("rows %q, progress %q, want %q", names(rows), names(told), all)
+			}
+			for _, r := range rows {
+				checkRow(t, r, o.Pairs)
+			}
+		})
 	}
 	// Nothing of either side is left where queues and endpoints live.
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(shm.DefaultPath()), "shmring-bench-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+func checkRow(t *testing.T, r Row, pairs int) {
+	t.Helper()
+	if r.Rounds+r.Dropped != pairs {
+		t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped, pairs)
+	}
+	if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0 || *r.PlacementNs <= 0) {
+		t.Errorf("%s: figures are missing: %+v", r.Case, r)
+	}
+	if r.Tail == nil {
+		return
+	}
+	for name, l := range map[string]*Latencies{"ours": &r.Tail.Ours, "rival": r.Tail.Rival} {
+		if l.Messages == 0 || l.P50 <= 0 || l.P50 > l.P99 || l.P99 > l.P9999 || l.P9999 > l.Max {
+			t.Errorf("%s, %s: %d messages, half took up to %v, 99%% %v, 99.99%% %v, all %v",
+				r.Case, name, l.Messages, l.P50, l.P99, l.P9999, l.Max)
+		}
 	}
 }
 
@@ -266,7 +252,7 @@ func TestOursAndRivalShareARing(t *testing.T) {
 			c := benchCase{batch: batch, perSecond: true}
 			b.start += 4*capacity - 3 // so that spans break at the end of the ring
 			// Without a bell: the rival does not ring it.
-			_, _, err = b.round(t.Context(), c, &side{d, "spsc-nobell"}, 3*capacity+5)
+			_, _, err = b.round(t.Context(), c, &side{duo: d, command: "spsc-nobell"}, 3*capacity+5)
 			d.close()
 			if err != nil {
 				t.Errorf("%s, batch %d: %v", name, batch, err)
@@ -305,7 +291,8 @@ func TestDeadChildEndsTheRound(t *testing.T) {
 	}
 	defer d.close()
 	d.procs[1].Kill()
-	if _, _, err = b.round(t.Context(), benchCase{batch: 1}, &side{d, "spsc"}, 10); err == nil {
+	s := &side{duo: d, command: "spsc"}
+	if _, _, err = b.round(t.Context(), benchCase{batch: 1}, s, 10); err == nil {
 		t.Error("a round of one process succeeded")
 	}
 }
@@ -343,6 +330,8 @@ func TestHeaderRepeatsLayout(t *testing.T) {
 		"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,
 		"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
 		"SETTLE_NS": settleNs, "THINK_NS": thinkNs,
+		"TAIL_0": tail0, "TAIL_PREEMPT": tailPreempt, "TAIL_LONGEST": tailLongest,
+		"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": tailSubBits,
 		"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)

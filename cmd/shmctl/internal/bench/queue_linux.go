@@ -98,7 +98,7 @@ func closeAll(all ...io.Closer) {
 func parseQueueCommand(name string) (verb string, o cq.Options, err error) {
 	verb, option, _ := strings.Cut(strings.TrimPrefix(name, queuePrefix), "+")
 	switch option {
-	case "":
+	case "", "heap":
 	case "shared":
 		o.Shared = true
 	case "none":
@@ -334,7 +334,10 @@ func (s *queues) rate(role int, c command) error {
 }
 
 func (s *queues) trip(role int, c command) error {
-	out, in := make([]cq.Entry, c.batch), make([]cq.Tagged, c.batch)
+	return s.pingpong(role, c, make([]cq.Entry, c.batch), make([]cq.Tagged, c.batch))
+}
+
+func (s *queues) pingpong(role int, c command, out []cq.Entry, in []cq.Tagged) error {
 	for range c.count {
 		for turn := range 2 {
 			var err error

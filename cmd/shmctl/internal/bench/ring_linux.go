@@ -23,11 +23,14 @@ type command struct {
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
 	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue() &&
-		!isWire(c.name)
+		!isWire(c.name) && !c.isScale()
 }
 
 // isQueue reports whether the command is one on a whole queue, not on a ring and a bell.
 func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) }
+
+// isScale reports whether the command is one on many lanes or queues.
+func (c command) isScale() bool { return strings.HasPrefix(c.name, scalePrefix) }
 
 // sleeps reports whether every message must find its reader asleep.
 func (c command) sleeps() bool {
@@ -154,11 +157,17 @@ func (p *party) inlet(c command) (*inlet, error) {
 // runner prepares a round; the function it returns is what is measured. It returns the checksum of
 // what this process read and whether its time is the one that counts.
 func (p *party) runner(c command) (func() (uint64, bool, error), error) {
+	if c.isTail() {
+		return p.tailRunner(c)
+	}
 	if c.isQueue() {
 		return p.queueRunner(c)
 	}
 	if isWire(c.name) {
 		return p.wireRunner(c)
+	}
+	if c.isScale() {
+		return p.scaleRunner(c)
 	}
 	if c.name == "eventfd" && p.face == nil {
 		if err := p.swapFaces(); err != nil {

@@ -188,3 +188,40 @@ func TestCompare(t *testing.T) {
 		t.Errorf("of five rounds: %+v", r)
 	}
 }
+
+// Times fall into buckets that lie beside each other and are no wider than 1/64 of the time.
+func TestBuckets(t *testing.T) {
+	for i := range tailBuckets - 1 {
+		end := uint64(bucketEnd(i))
+		if bucketOf(end-1) != i || bucketOf(end) != i+1 {
+			t.Fatalf("bucket %d ends at %d: %d holds the time before, %d that", i, end,
+				bucketOf(end-1), bucketOf(end))
+		}
+		if i > 0 && (bucketEnd(i)-bucketEnd(i-1))*64 > max(64, bucketEnd(i)) {
+			t.Fatalf("bucket %d: from %v to %v", i, bucketEnd(i-1), bucketEnd(i))
+		}
+		if end > 1<<40 {
+			return
+		}
+	}
+	t.Errorf("the last bucket ends at %v", bucketEnd(tailBuckets-1))
+}
+
+// Quantiles are those of all rounds, and a time that came up once stands in the distribution.
+func TestLatencies(t *testing.T) {
+	words := make([]uint64, tailWords)
+	words[tailPreempt], words[tailPreempt+1], words[tailPause+1] = 2, 3, 500
+	words[tailCounts+bucketOf(100)] = 9990
+	words[tailCounts+bucketOf(1000)] = 9
+	words[tailCounts+bucketOf(64000)] = 1
+	words[tailLongest] = 64000
+	var all times
+	all.add(words)
+	all.add(words)
+	l := all.latencies()
+	if l.Messages != 20000 || l.Preempted != 10 || l.LongestPause != 500 || l.Max != 32000 ||
+		l.P50 != 50.5 || l.P999 != 50.5 || l.P9999 < 500 || l.P9999 > 508 || len(l.Above) != 3 ||
+		l.Above[2].Ns != 32000 || l.Above[2].Part != 0 {
+		t.Errorf("%+v", l)
+	}
+}

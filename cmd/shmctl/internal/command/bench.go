@@ -19,11 +19,21 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
 )
 
-// benches by name, in the order in which they run.
+// benches by name, in the order in which they run, with what a report says of each.
 var benches = []struct {
 	name string
 	run  func(context.Context, bench.Options) ([]bench.Row, error)
-}{{"ring", bench.Ring}, {"wake", bench.Wake}, {"cq", bench.Queue}, {"xdp", bench.XDP}}
+	says string
+}{
+	{"ring", bench.Ring, "One ring between two processes that look all the time."},
+	{"wake", bench.Wake, "Round trips of two processes that sleep for every message."},
+	{"cq", bench.Queue, "Calls of queues and counters, and the way from post to read."},
+	{"scale", bench.Scale, "Many writers of a queue, or many queues of a wait set: empty " +
+		"is a read that finds nothing, one a post and read of the same writer each time, all of " +
+		"each writer in turn, set a post, wait and read of each queue in turn."},
+	{"tail", bench.Tails, "Single messages, one way, of all rounds, whatever else ran."},
+	{"xdp", bench.XDP, "Packets over pairs of veth interfaces."},
+}
 
 const benchLong = `Measure the library against the same thing in C, on this machine.
 
@@ -31,9 +41,12 @@ ring: throughput, and one-way latency with both sides looking all the time, agai
 same layout. wake: round trip of two processes that sleep for every message, against the raw
 primitive. cq: calls of completion queues, event queues and counters, against the same call of
 libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
-processes, also against a bare cache line; and what options cost, against ourselves. xdp: packets
-over pairs of veth interfaces in namespaces that it makes, which needs root; AF_XDP sockets against
-a C program on the bare kernel interface, sendmmsg, AF_PACKET and net.UDPConn. Without a name, all.
+processes, also against a bare cache line; and what options cost, against ourselves. scale: what
+many writers of a queue, or many queues of a wait set, cost over one; BATCH is how many. tail:
+single messages timed one by one, one way, with and without a heap that is busy, over a ring in C;
+--json and --report have the distribution. xdp: packets over pairs of veth interfaces in namespaces
+that it makes, which needs root; AF_XDP sockets against a C program on the bare kernel interface,
+sendmmsg, AF_PACKET and net.UDPConn. Without a name, all.
 
 drop sends to a peer that drops, drain is the time of reading a packet that is queued, by a process
 whose memory the other side's round has driven out of the caches, drain-steady the same once it has
@@ -58,17 +71,19 @@ func newBench() *cobra.Command {
 		cpus []int
 
 		quick bool
+		page  string
 	)
 	cmd := &cobra.Command{
-		Use:   "bench [ring] [wake] [cq] [xdp]",
+		Use:   "bench [ring] [wake] [cq] [scale] [tail] [xdp]",
 		Short: "Measure the library against the same thing in C, libfabric and sockets",
 		Long:  benchLong,
 		Example: `  shmctl bench ring
   shmctl bench wake --quick               rough
   shmctl bench -j > bench.json            progress still shows on the terminal
   shmctl bench cq --case 'read*'          some of it
-  shmctl bench ring --cpus 2,3 --cc clang`,
-		ValidArgs: []string{"ring", "wake", "cq", "xdp"},
+  shmctl bench ring --cpus 2,3 --cc clang
+  shmctl bench --report bench.html        tables and plots in one page`,
+		ValidArgs: []string{"ring", "wake", "cq", "scale", "tail", "xdp"},
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(cpus) == 2 {
@@ -85,7 +100,7 @@ func newBench() *cobra.Command {
 			if quick {
 				opt.Pairs, opt.Batches = cmp.Or(opt.Pairs, quickPairs), []int{1, 32}
 			}
-			return runBenches(cmd, args, &o, opt)
+			return runBenches(cmd, args, &o, opt, page)
 		},
 	}
 	cmd.AddCommand(newBenchCompare())
@@ -93,6 +108,7 @@ func newBench() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.noHeader, "no-header", "H", false, "leave the heading out")
 	f.BoolVar(&quick, "quick", false, "few rounds of few batch sizes: rough")
+	f.StringVar(&page, "report", "", "also write a page with plots to this `file`")
 	f.IntVar(&opt.Pairs, "pairs", 0, "pairs of rounds a row, 0 is 101, for xdp 31 (`n`)")
 	f.DurationVar(&opt.RoundTime, "round", 0, "length of a round, 0 is 20ms, for xdp 5ms (`time`)")
 	f.IntSliceVar(&cpus, "cpus", nil, "the two processors (`a,b`), the first two allowed if not given")
@@ -105,7 +121,9 @@ func newBench() *cobra.Command {
 // quickPairs are enough for an interval, and no more.
 const quickPairs = 11
 
-func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
+func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
+	file string,
+) error {
 	p := progressOf(cmd)
 	results := map[string][]bench.Row{}
 	t := benchTable()
@@ -133,8 +151,18 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 	if !packets {
 		t.drop("CPU/PKT", "PKT/CALL")
 	}
+	if file != "" {
+		if err := writeReport(file, results); err != nil {
+			return opFailed(file, err)
+		}
+	}
+	tails := tailTable(results["tail"])
 	return o.print(cmd.OutOrStdout(), "bench", results, func(p page) []string {
-		return t.lines(!o.noHeader, p, "")
+		lines := t.lines(!o.noHeader, p, "")
+		if len(tails.rows) > 0 {
+			lines = append(append(lines, ""), tails.lines(!o.noHeader, p, "")...)
+		}
+		return lines
 	})
 }
 

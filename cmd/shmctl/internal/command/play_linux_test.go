@@ -234,8 +234,19 @@ func TestBench(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pinning processes needs Linux")
 	}
+	file := filepath.Join(t.TempDir(), "bench.html")
+	text := ok(t, "bench", "tail", "scale", "--pairs", "1", "--round", "1ms", "--case", "[ro]*",
+		"--cc", "none", "--report", file)
+	if !strings.Contains(text, "P99.99") || !strings.Contains(text, "ours") {
+		t.Errorf("table of tails:\n%s", text)
+	}
+	page, err := os.ReadFile(file)
+	if must(t, err); !bytes.Contains(page, []byte("<th>P99.99</th>")) ||
+		!bytes.Contains(page, []byte("<h2>scale</h2>")) {
+		t.Errorf("report:\n%s", page)
+	}
 	args := []string{"bench", "wake", "--pairs", "3", "--round", "1ms", "--cc", "none"}
-	text := ok(t, args...)
+	text = ok(t, args...)
 	if !strings.HasPrefix(text, "BENCH") || !strings.Contains(text, "no C compiler") {
 		t.Errorf("table:\n%s", text)
 	}

@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime/metrics"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/ring"
+)
+
+// isTail reports whether the command times messages one by one.
+func (c command) isTail() bool { return strings.TrimPrefix(c.verb(), queuePrefix) == "tail" }
+
+// verb is the command without its option.
+func (c command) verb() string {
+	verb, _, _ := strings.Cut(c.name, "+")
+	return verb
+}
+
+// heap is what a program does beside its messages: it allocates, and keeps some of it.
+type heap struct {
+	live [][]byte
+	next int
+	owed float64 // bytes
+}
+
+// pieceBytes is one allocation.
+const pieceBytes = 256
+
+// keepUp allocates what is due after so many nanoseconds.
+func (h *heap) keepUp(ns int64) {
+	for h.owed += garbagePerNs * float64(ns); h.owed >= pieceBytes; h.owed -= pieceBytes {
+		h.live[h.next] = make([]byte, pieceBytes)
+		h.next = (h.next + 1) % len(h.live)
+	}
+}
+
+// runtimeSays returns how many collections there were, and the times for which they stopped the
+// process, with how often each.
+func runtimeSays() (collections uint64, pauses *metrics.Float64Histogram) {
+	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/sched/pauses/total/gc:seconds"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64(), s[1].Value.Float64Histogram()
+}
+
+// longestSince returns an upper bound of the pauses between two answers of the runtime, in
+// nanoseconds.
+func longestSince(before, after *metrics.Float64Histogram) uint64 {
+	for i := len(after.Counts) - 1; i >= 0; i-- {
+		if after.Counts[i] == before.Counts[i] {
+			continue
+		}
+		end := after.Buckets[i+1]
+		if math.IsInf(end, 1) {
+			end = after.Buckets[i]
+		}
+		return uint64(end * 1e9)
+	}
+	return 0
+}
+
+// preemptions is how often the kernel took the processor away from this thread.
+func preemptions() uint64 {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)
+	return uint64(u.Nivcsw)
+}
+
+// tailRunner is ping-pong of which role 0 writes down how long each round trip took.
+func (p *party) tailRunner(c command) (func() (uint64, bool, error), error) {
+	trip, err := p.tripper(c)
+	if err != nil {
+		return nil, err
+	}
+	words, err := ring.Slots[uint64](p.mem[tail0:][:tailWords*8])
+	if err != nil {
+		return nil, err
+	}
+	if p.role == 0 {
+		clear(words[tailLongest:])
+	}
+	if _, option, _ := strings.Cut(c.name, "+"); option == "heap" && p.heap == nil {
+		p.heap = &heap{live: make([][]byte, liveHeap/pieceBytes)}
+	}
+	return func() (total uint64, _ bool, err error) {
+		collected, paused := runtimeSays()
+		preempted, longest := preemptions(), uint64(0)
+		for began, i := spin.Now(), uint64(0); i < c.count; i++ {
+			got, err := trip()
+			if err != nil {
+				return 0, false, err
+			}
+			total += got
+			now := spin.Now()
+			took := now - began
+			if began = now; p.role == 0 {
+				longest = max(longest, uint64(took))
+				words[tailCounts+bucketOf(uint64(took))]++
+			}
+			if p.heap != nil {
+				p.heap.keepUp(took)
+			}
+		}
+		collections, pauses := runtimeSays()
+		words[tailPreempt+p.role] = preemptions() - preempted
+		words[tailCollect+p.role] = collections - collected
+		words[tailPause+p.role] = longestSince(paused, pauses)
+		if p.role == 0 {
+			words[tailLongest] = longest
+		}
+		return total, p.role == 0, nil
+	}, nil
+}
+
+// tripper returns what a round trip is for this role, and what it read adds up to: of a ring as of
+// the rival, of a queue 0, since that checks each entry.
+func (p *party) tripper(c command) (func() (uint64, error), error) {
+	if !c.isQueue() {
+		out, err := p.outlet(c)
+		if err != nil {
+			return nil, err
+		}
+		in, err := p.inlet(c)
+		return func() (uint64, error) { return p.pingpong(out, in, 1, func() {}) }, err
+	}
+	if err := p.openQueues(c); err != nil {
+		return nil, err
+	}
+	once := c
+	once.count, once.batch = 1, 1
+	out, in, s := make([]cq.Entry, 1), make([]cq.Tagged, 1), p.queues
+	return func() (uint64, error) { return 0, s.pingpong(p.role, once, out, in) }, nil
+}
+
+// timesOf adds what a side left in the area of its round.
+func (b *bencher) timesOf(s *side) error {
+	raw := make([]byte, tailWords*8)
+	if _, err := b.shared.files[0].ReadAt(raw, int64(b.area)*areaBytes+tail0); err != nil {
+		return fmt.Errorf("times of messages: %w", err)
+	}
+	words := make([]uint64, tailWords)
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint64(raw[i*8:])
+	}
+	s.times.add(words)
+	return nil
+}
