@@ -281,11 +281,10 @@ func afterHolder(t *testing.T, held int, take func(*testing.T, *cq.Queue) []uint
 	must(t, err)
 	ws := []*cq.Writer{attach(t, d, name), attach(t, d, name)}
 	must(t, q.Detach())
-	c := startChild(t, "holder", envQueue+"="+name)
+	c := startReader(t, namedSite)
 	post(t, ws[held], 0, 6)
-	if got := c.line(t); got != "holds 4, released 1" {
-		t.Fatal(got)
-	}
+	c.expect("peek", 4, "0 1 2 3")
+	c.expect("release", 1, "")
 	c.kill()
 	post(t, ws[1-held], 10, 12)
 	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})

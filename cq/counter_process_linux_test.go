@@ -410,33 +410,3 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 		noNews(t, e)
 	}
 }
-
-// TestCounterDeathOutlivesItsSink: what one event queue had no room for goes to the next.
-func TestCounterDeathOutlivesItsSink(t *testing.T) {
-	t.Parallel()
-	_, c, base := named3(t, cq.CounterOptions{})
-	t.Cleanup(func() { must(t, c.Close()) })
-	full, err := cq.CreateEvents(cq.Unnamed("full"), cq.EventOptions{Size: 1, Write: true})
-	must(t, err)
-	must(t, c.BindEvents(full))
-	_, err = full.Write(&cq.Event{Event: cq.EventUser})
-	must(t, err)
-	var pids []int
-	for range 3 {
-		p := startCounterPeer(t, base, false)
-		p.kill()
-		pids = append(pids, p.Process.Pid)
-	}
-	next := deathsOf(t, "next", c.BindEvents)
-	told := map[int]int{}
-	for n := uint64(0); n < 3; {
-		_, p := nextPeer(t, next)
-		told[p.PID]++
-		n += 1 + p.More // several may have died in the seat between two looks
-	}
-	if told[pids[2]] != 1 {
-		t.Errorf("told %v of %v", told, pids)
-	}
-	noNews(t, next)
-	must(t, full.Close())
-}

@@ -343,16 +343,13 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 	}
 	post(t, w, 0, 3)
 	for i := range 3 {
-		c := startChild(t, "watched reader", envQueue+"="+name)
-		if got := c.line(t); got != "reading" {
-			t.Fatal(got)
-		}
+		c := startReader(t, namedSite)
 		ev, p := nextPeer(t, e)
 		if ev.Event != cq.EventPeerNew || p.Role != cq.PeerReader || p.PID != c.Process.Pid {
 			t.Errorf("%v %+v", ev.Event, p)
 		}
 		if i == 0 {
-			_ = c.line(t) // it has read the first
+			c.expect("read", 1, "0")
 		}
 		c.kill()
 		p = wantDeath(t, e, ev.FID, cq.PeerReader, c.Process.Pid)
@@ -371,34 +368,6 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 	wantErr(t, "own", own.BindEvents(e), cq.ErrInvalid)
 	must(t, errors.Join(own.Close(), q.Detach()))
 	noNews(t, e)
-}
-
-// TestOthersReaderDeathIsAnEvent: likewise with a reader of another user, who is not replaced.
-func TestOthersReaderDeathIsAnEvent(t *testing.T) {
-	t.Parallel()
-	shmtest.Conforms(t)
-	c := startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(c.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(t, err)
-	_, e := createEvents(t, cq.EventOptions{Size: 2})
-	must(t, w.BindEvents(e))
-	if got := c.line(t); got != "accepted" {
-		t.Fatal(got)
-	}
-	must(t, c.conn.Close())
-	post(t, w, 0, 3)
-	must(t, c.Process.Signal(syscall.SIGSTOP))
-	noNews(t, e)
-	c.kill()
-	_, p := nextPeer(t, e)
-	if p.Role != cq.PeerReader || p.PID != c.Process.Pid || p.End-p.First != 3 {
-		t.Errorf("%+v", p)
-	}
-	noNews(t, e)
-	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
-	must(t, w.Close())
-	wantErr(t, "closed", w.BindEvents(e), cq.ErrClosed)
 }
 
 // TestSuccessorIsToldOnce: a reader that reports and dies leaves its event queue to a successor,

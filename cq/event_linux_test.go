@@ -354,14 +354,14 @@ func TestFollowTells(t *testing.T) {
 	eq, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})
 	must(t, err)
 	defer eq.Close()
-	first := startSuccessor(t)
+	first := startReader(t, othersSite)
 	w := first.attach()
 	must(t, w.BindEvents(eq))
 	post(t, w, 0, 3)
 	first.expect("read", 1, "0")
 	former := w.Stats().Reader
 	first.end(w)
-	second := startSuccessor(t)
+	second := startReader(t, othersSite)
 	next := second.follow(w)
 	want := []struct {
 		kind        cq.EventKind

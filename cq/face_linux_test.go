@@ -220,7 +220,7 @@ func TestSignalWithoutReader(t *testing.T) {
 			t.Run(kind+" "+end, func(t *testing.T) {
 				d, name := openDir(t), queueName(t)
 				c := startChild(t, "signaled reader", envQueue+"="+name, envKind+"="+kind)
-				endFork := (&other{child: c}).heir(t)
+				endFork := c.heir(t)
 				if end != "killed, lock kept" {
 					endFork()
 				}

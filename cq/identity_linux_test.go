@@ -26,7 +26,6 @@ func init() {
 	roles["reuser"] = childReuser
 	roles["reused reader"] = childReusedReader
 	roles["namespace reader"] = childNamespaceReader
-	roles["splitting poster"] = childSplittingPoster
 }
 
 // inNamespace prepares a role in a PID namespace of its own, with a /proc that belongs to it.
@@ -240,19 +239,6 @@ func TestSiblingNamespaces(t *testing.T) {
 	}
 }
 
-// childSplittingPoster posts, and makes a copy of its process.
-func childSplittingPoster() {
-	d, err := shm.OpenDir("")
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
-	need(err)
-	need(w.Post(&cq.Entry{}))
-	pid, err := shmtest.Fork()
-	need(err)
-	say("copy %d", pid)
-	untilTold()
-}
-
 // TestForkedWriterDies: the copy of a writer's process that was made without exec keeps its lock,
 // and hides its death from nobody; its lane is free when the copy has ended.
 func TestForkedWriterDies(t *testing.T) {
@@ -260,13 +246,9 @@ func TestForkedWriterDies(t *testing.T) {
 	shmtest.Conforms(t)
 	d, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{})
-	c := startChild(t, "splitting poster", envQueue+"="+q.Name())
-	var heir int
-	if _, err := fmt.Sscanf(c.line(t), "copy %d", &heir); err != nil {
-		t.Fatal(err)
-	}
-	end := func() { _ = syscall.Kill(heir, syscall.SIGKILL) }
-	defer end()
+	c := startWriter(t, namedSite, q, nil)
+	c.post(t, 0, 1)
+	end := c.splits(t, forks)
 	c.kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	if got := drain(t, q); len(got) != 1 {
@@ -326,10 +308,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	_ = startWriter(t, memfdSite, anon, nil)
 	other := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	_ = startWriter(t, othersSite, other, nil)
-	r := startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(r.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(t, err)
+	w := startReader(t, othersSite).attach()
 	must(t, w.BindEvents(e))
 	t.Cleanup(func() { must(t, w.Close()) })
 	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})

@@ -180,11 +180,10 @@ func redelivered(t *testing.T, name string, shared bool,
 		must(t, err)
 		w := attach(t, d, queue)
 		must(t, q.Detach())
-		c := startChild(t, "holder", envQueue+"="+queue)
+		c := startReader(t, namedSite)
 		post(t, w, 0, 6)
-		if got := c.line(t); got != "holds 4, released 1" {
-			t.Fatal(got)
-		}
+		c.expect("peek", 4, "0 1 2 3")
+		c.expect("release", 1, "")
 		c.kill()
 		q, err = cq.Open(cq.Named(d, queue), cq.Options{Existing: true, Shared: shared})
 		must(t, err)
@@ -198,27 +197,6 @@ func redelivered(t *testing.T, name string, shared bool,
 		must(t, q.Close())
 	})
 }
-
-// childHolder peeks four entries, releases one and keeps the others.
-func childHolder() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
-	need(err)
-	held := 0
-	for held < 4 {
-		es, err := q.PeekContext(context.Background(), 4-held)
-		if err != cq.ErrWouldBlock {
-			need(err)
-		}
-		held += len(es)
-	}
-	need(q.Release(1))
-	say("holds %d, released 1", held)
-	time.Sleep(time.Hour)
-}
-
-func init() { roles["holder"] = childHolder }
 
 // TestOpen creates, adopts, and lets exactly one of several win.
 func TestOpen(t *testing.T) {

@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,70 +15,86 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
-func init() { roles["other reader"] = childOtherReader }
-
-// childOtherReader reads until its input ends.
-func childOtherReader() {
-	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Size: 8, Trust: cq.CrossUser,
-		Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	need(q.Accept(context.Background(), dialParent()))
-	say("accepted")
-	var line string
-	_, _ = fmt.Scanln(&line)
-	need(q.Close())
-	say("closed")
-	_, _ = fmt.Scanln(&line)
+// TestReaderEnds: a writer learns of its reader's end, wherever that was: by posts if it closed,
+// and by one event if it was killed. A stopped one has not ended. Without a reader it posts until
+// the lane is full, or nothing where nobody can follow by himself; its memory goes with it.
+func TestReaderEnds(t *testing.T) {
+	shmtest.Conforms(t)
+	t.Run("all", func(t *testing.T) {
+		for _, at := range []site{namedSite, memfdSite, othersSite} {
+			t.Run(at.String()+" closed", func(t *testing.T) { t.Parallel(); readerCloses(t, at) })
+			t.Run(at.String()+" killed", func(t *testing.T) { t.Parallel(); readerDies(t, at) })
+		}
+	})
+	noMemfds(t)
+	s, err := cq.NewPollSet(openDir(t), 0) // which removes the bells of the dead
+	must(t, err)
+	must(t, s.Close())
 }
 
-// TestOthersReaderDies: its writers are told by their posts, once it is proved.
-func TestOthersReaderDies(t *testing.T) {
-	shmtest.Conforms(t)
-	c := startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(c.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(t, err)
-	if got := c.line(t); got != "accepted" {
-		t.Fatal(got)
+// readAt starts a reader, and a writer of this process that tells an event queue of it.
+func readAt(t *testing.T, at site) (r *toldReader, w *cq.Writer, e *cq.EventQueue) {
+	t.Helper()
+	if !at.memfd {
+		_, q := create(t, cq.Options{Size: 8})
+		must(t, q.Detach())
 	}
-	must(t, c.conn.Close()) // the writer has its own
-	must(t, w.Post(&cq.Entry{}))
-	must(t, c.Process.Signal(syscall.SIGSTOP))
+	r = startReader(t, at)
+	w = r.attach()
+	e = smallEvents(t, 2)
+	t.Cleanup(func() { must(t, e.Close()) })
+	must(t, w.BindEvents(e))
+	post(t, w, 0, 3)
+	return r, w, e
+}
+
+func readerCloses(t *testing.T, at site) {
+	r, w, e := readAt(t, at)
+	r.expect("close", 0, "")
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+	r.kill()
+	noNews(t, e)
+	must(t, w.Close())
+	if at.others && w.ReaderGone() == nil {
+		t.Error("no channel")
+	}
+}
+
+func readerDies(t *testing.T, at site) {
+	r, w, e := readAt(t, at)
+	halt(t, r.child)
+	noNews(t, e)
 	select {
 	case <-w.ReaderGone():
-		t.Fatal("a stopped reader is gone")
-	case <-time.After(short):
+		t.Error("a stopped reader is gone")
+	default:
 	}
-	must(t, w.Post(&cq.Entry{}))
-	c.kill()
-	<-w.ReaderGone()
-	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone, syscall.ECONNRESET)
-	_, err = w.PostBatch(make([]cq.Entry, 2))
-	wantErr(t, "batch", err, cq.ErrPeerGone)
-	wantErr(t, "credit", w.Credits().Add(1), cq.ErrPeerGone)
-	must(t, w.Close())
-}
-
-// TestOthersReaderCloses: that is no death.
-func TestOthersReaderCloses(t *testing.T) {
-	c := startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(c.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(t, err)
-	_ = c.line(t)
-	_, err = fmt.Fprintln(c.in, "close")
-	must(t, err)
-	if got := c.line(t); got != "closed" {
-		t.Fatal(got)
+	post(t, w, 3, 5)
+	r.kill()
+	_, p := nextPeer(t, e)
+	if p.Role != cq.PeerReader || p.PID != r.Process.Pid || p.End-p.First != 5 {
+		t.Errorf("%+v", p)
 	}
-	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+	noNews(t, e)
+	if at.others {
+		<-w.ReaderGone()
+		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone, syscall.ECONNRESET)
+		_, err := w.PostBatch(make([]cq.Entry, 2))
+		wantErr(t, "batch", err, cq.ErrPeerGone)
+		wantErr(t, "credit", w.Credits().Add(1), cq.ErrPeerGone)
+	} else {
+		post(t, w, 5, 8)
+		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
+	}
 	must(t, w.Close())
-	if w.ReaderGone() == nil {
-		t.Error("no channel")
+	wantErr(t, "closed", w.BindEvents(e), cq.ErrClosed)
+	if !at.memfd {
+		must(t, collect.Remove(openDir(t), queueName(t), collect.Options{}))
 	}
 }
 
@@ -94,14 +109,20 @@ func TestOthersNotAllowed(t *testing.T) {
 	before := len(openFiles())
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
-	c = startOther(t, "other reader")
-	_, err = cq.Attach(soon(t), cq.Over(c.conn), cq.WriterOptions{Trust: cq.CrossUser})
-	wantErr(t, "attach", err, shm.ErrOwner)
-	c = startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(c.conn), cq.WriterOptions{Trust: cq.CrossUser,
-		Allow: &shm.AllowList{GIDs: []int{nobody}}})
-	must(t, err)
-	must(t, w.Close())
+	for allow, want := range map[*shm.AllowList]error{nil: shm.ErrOwner, {GIDs: []int{nobody}}: nil} {
+		r := startReader(t, othersSite)
+		done := later(func() { r.do("accept", 0) })
+		w, err := cq.Attach(soon(t), cq.Over(r.conn),
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow})
+		if !errors.Is(err, want) {
+			t.Errorf("attach: %v, want %v", err, want)
+		}
+		if err == nil {
+			must(t, w.Close())
+		}
+		must(t, r.conn.Close())
+		done()
+	}
 }
 
 // TestOthersTrustFits: both sides must mean the same kind of trust.
@@ -157,18 +178,15 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-func init() {
-	roles["splitting writer"], roles["splitting reader"] = childSplittingWriter, childSplittingReader
-	roles["heir"] = func() { time.Sleep(time.Hour) }
-}
+func init() { roles["heir"] = func() { time.Sleep(time.Hour) } }
 
 // split is how a process gets a child that may outlive it.
 type split string
 
 const (
-	forks   split = "fork"             // the child has all descriptors
-	execs   split = "exec"             // a program that has none of the library's
-	bequest split = "exec with a gift" // a program that was given the connection
+	forks   split = "fork"    // the child has all descriptors
+	execs   split = "exec"    // a program that has none of the library's
+	bequest split = "bequest" // a program that was given the connection
 )
 
 // inherits reports whether the child has the end of the connection.
@@ -182,13 +200,12 @@ func (s split) rounds() []bool {
 	return []bool{false}
 }
 
-// makes makes the child, which does nothing, and says its number.
-func (s split) makes(conn *net.UnixConn) {
+// makes makes the child, which does nothing, and returns its number.
+func (s split) makes(conn *net.UnixConn) string {
 	if s == forks {
 		pid, err := shmtest.Fork()
 		need(err)
-		say("child %d", pid)
-		return
+		return fmt.Sprint("child ", pid)
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=heir")
@@ -199,35 +216,22 @@ func (s split) makes(conn *net.UnixConn) {
 		cmd.ExtraFiles = []*os.File{f}
 	}
 	need(cmd.Start())
-	say("child %d", cmd.Process.Pid)
+	return fmt.Sprint("child ", cmd.Process.Pid)
 }
 
-func childSplittingWriter() {
-	conn := dialParent()
-	w, err := cq.Attach(context.Background(), cq.Over(conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	split(os.Getenv(envKind)).makes(conn)
-	need(conn.Close())
-	obeys(w)
+// splits has the child make one of its own, which end ends.
+func (c *child) splits(t *testing.T, s split) (end func()) {
+	t.Helper()
+	_, err := fmt.Fprintln(c.in, s, 0)
+	must(t, err)
+	return c.heir(t)
 }
 
-func childSplittingReader() {
-	q, err := cq.Create(cq.Unnamed("split"), cq.Options{Size: 8, Trust: cq.CrossUser,
-		Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	conn := dialParent()
-	need(q.Accept(context.Background(), conn))
-	split(os.Getenv(envKind)).makes(conn)
-	need(conn.Close())
-	untilTold()
-}
-
-// heir is the child of a child.
-func (o *other) heir(t *testing.T) (end func()) {
+// heir is the child of a child that has made one.
+func (c *child) heir(t *testing.T) (end func()) {
 	t.Helper()
 	var pid int
-	if _, err := fmt.Sscanf(o.line(t), "child %d", &pid); err != nil {
+	if _, err := fmt.Sscanf(c.line(t), "child %d", &pid); err != nil {
 		t.Fatal(err)
 	}
 	p, err := os.FindProcess(pid)
@@ -249,19 +253,15 @@ func TestOthersWriterSplits(t *testing.T) {
 			e := eventsFor(t, q, cq.EventOptions{})
 			begin := uint64(0)
 			for _, childFirst := range s.rounds() {
-				o := startOther(t, "splitting writer", envKind+"="+string(s))
-				must(t, q.Accept(soon(t), o.conn))
-				must(t, o.conn.Close())
-				end := o.heir(t)
-				j := &toldWriter{child: o.child}
-				j.begin(t)
-				j.post(t, begin, begin+2)
+				o := startWriter(t, othersSite, q, nil)
+				end := o.splits(t, s)
+				o.post(t, begin, begin+2)
 				if childFirst {
 					end()
 					noNews(t, e)
 					noRoom(t, "beside one whose child has ended", othersSite, q)
 				}
-				j.post(t, begin+2, begin+3)
+				o.post(t, begin+2, begin+3)
 				o.kill()
 				if !childFirst && s.inherits() {
 					noNews(t, e)
@@ -291,13 +291,10 @@ func TestOthersReaderSplits(t *testing.T) {
 		t.Run(string(s), func(t *testing.T) {
 			_, e := createEvents(t, cq.EventOptions{})
 			for _, childFirst := range s.rounds() {
-				o := startOther(t, "splitting reader", envKind+"="+string(s))
-				w, err := cq.Attach(soon(t), cq.Over(o.conn),
-					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-				must(t, err)
-				must(t, o.conn.Close())
+				o := startReader(t, othersSite)
+				w := o.attach()
 				must(t, w.BindEvents(e))
-				end := o.heir(t)
+				end := o.splits(t, s)
 				post(t, w, 0, 2)
 				if childFirst {
 					end()

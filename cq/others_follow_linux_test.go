@@ -1,14 +1,10 @@
 package cq_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,47 +16,13 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// attach attaches a writer of this process to the reader.
-func (s *successor) attach() *cq.Writer {
-	s.t.Helper()
-	done := later(func() { s.expect("accept", 0, "") })
-	w, err := cq.Attach(soon(s.t), cq.Over(s.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(s.t, err)
-	done()
-	must(s.t, s.conn.Close())
-	return w
-}
-
-// follow has w go on with the reader. The caller closes what comes of it.
-func (s *successor) follow(w *cq.Writer) *cq.Writer {
-	s.t.Helper()
-	done := later(func() { s.expect("accept", 0, "") })
-	next, err := w.Follow(soon(s.t), s.conn)
-	must(s.t, err)
-	done()
-	must(s.t, s.conn.Close())
-	return next
-}
-
-// end kills the reader and waits until the writer knows.
-func (s *successor) end(w *cq.Writer) {
-	s.t.Helper()
-	s.kill()
-	select {
-	case <-w.ReaderGone():
-	case <-time.After(time.Minute):
-		s.t.Fatal("no notice")
-	}
-}
-
 // TestFollow: what a dead reader left goes to its successor, in order, marked as far as it was
 // handed out, and ahead of what is posted next. That one dies too.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	fds, maps := held(t)
-	first := startSuccessor(t)
+	first := startReader(t, othersSite)
 	w := first.attach()
 	post(t, w, 0, 6)
 	first.expect("read", 1, "0")
@@ -75,7 +37,7 @@ func TestFollow(t *testing.T) {
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
 	former := w.Stats().Reader
 
-	second := startSuccessor(t)
+	second := startReader(t, othersSite)
 	next := second.follow(w)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
 	must(t, w.Close())
@@ -90,7 +52,7 @@ func TestFollow(t *testing.T) {
 	second.expect("release", 1, "")
 	second.end(next)
 
-	third := startSuccessor(t)
+	third := startReader(t, othersSite)
 	last := third.follow(next)
 	third.expect("read", 1, "3!") // it was handed out twice
 	third.expect("read", 9, "4 5 6 7 8 9")
@@ -107,7 +69,7 @@ func TestFollow(t *testing.T) {
 // TestFollowLiving: a reader that lives keeps its writers, whatever else becomes of it.
 func TestFollowLiving(t *testing.T) {
 	shmtest.Conforms(t)
-	first, second := startSuccessor(t), startSuccessor(t)
+	first, second := startReader(t, othersSite), startReader(t, othersSite)
 	w := first.attach()
 	defer w.Close()
 	post(t, w, 0, 2)
@@ -191,12 +153,12 @@ func TestFollowDetached(t *testing.T) {
 func TestFollowRefused(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	first := startSuccessor(t)
+	first := startReader(t, othersSite)
 	w := first.attach()
 	post(t, w, 0, 5)
 	first.expect("peek", 2, "0 1")
 	first.end(w)
-	small := startSuccessor(t, envCount+"=4")
+	small := startReader(t, othersSite, envCount+"=4")
 	done := make(chan string, 1)
 	go func() { done <- small.do("accept", 0) }()
 	_, err := w.Follow(soon(t), small.conn)
@@ -206,7 +168,7 @@ func TestFollowRefused(t *testing.T) {
 		t.Error("accepted")
 	}
 	small.expect("read", 9, "")
-	second := startSuccessor(t)
+	second := startReader(t, othersSite)
 	next := second.follow(w)
 	defer next.Close()
 	second.expect("read", 9, "0! 1! 2 3 4")
@@ -215,18 +177,18 @@ func TestFollowRefused(t *testing.T) {
 // TestFollowOverrun: a lane that was overrun stays so.
 func TestFollowOverrun(t *testing.T) {
 	over := envLanes + "=1"
-	first := startSuccessor(t, over)
+	first := startReader(t, othersSite, over)
 	w := first.attach()
 	post(t, w, 0, 8)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
 	first.end(w)
-	careful := startSuccessor(t)
+	careful := startReader(t, othersSite)
 	done := make(chan string, 1)
 	go func() { done <- careful.do("accept", 0) }()
 	_, err := w.Follow(soon(t), careful.conn)
 	wantErr(t, "without overrun", err, cq.ErrOverrun)
 	<-done
-	second := startSuccessor(t, over)
+	second := startReader(t, othersSite, over)
 	next := second.follow(w)
 	defer next.Close()
 	second.expect("read", 8, "0 1 2 3 4 5 6 7")
@@ -237,7 +199,7 @@ func TestFollowOverrun(t *testing.T) {
 // TestFollowErrors: error entries go along with their detail, and what they are marked with.
 func TestFollowErrors(t *testing.T) {
 	t.Parallel()
-	first := startSuccessor(t)
+	first := startReader(t, othersSite)
 	w := first.attach()
 	post(t, w, 0, 3)
 	first.expect("read", 3, "0 1 2") // so that slots do not keep their places
@@ -246,7 +208,7 @@ func TestFollowErrors(t *testing.T) {
 	must(t, w.Post(&cq.Entry{Context: 4, Meta: cq.MetaSolicited}))
 	first.expect("peeked", 4, "") // a reader that handed it out, if there were a way
 	first.end(w)
-	second := startSuccessor(t)
+	second := startReader(t, othersSite)
 	next := second.follow(w)
 	defer next.Close()
 	second.expect("errors", 0, "3 "+cq.ETrunc.Error()+" detail true")
@@ -272,7 +234,7 @@ func TestFollowImpossible(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			first := startSuccessor(t)
+			first := startReader(t, othersSite)
 			w := first.attach()
 			post(t, w, 0, 5)
 			first.expect("read", 2, "0 1")
@@ -282,7 +244,7 @@ func TestFollowImpossible(t *testing.T) {
 			}
 			first.expect(tt.what, tt.at, "")
 			first.end(w)
-			second := startSuccessor(t)
+			second := startReader(t, othersSite)
 			next := second.follow(w)
 			defer next.Close()
 			second.expect("read", 9, tt.want)
@@ -344,7 +306,7 @@ func TestFollowDecides(t *testing.T) {
 // after them gets everything.
 func TestFollowDies(t *testing.T) {
 	shmtest.Conforms(t)
-	first := startSuccessor(t)
+	first := startReader(t, othersSite)
 	w := first.attach()
 	post(t, w, 0, 4)
 	first.expect("peek", 1, "0")
@@ -381,7 +343,7 @@ func TestFollowDies(t *testing.T) {
 		f, m := held(t) // the first reader may have been let go of since
 		return f <= fds && m <= maps
 	})
-	second := startSuccessor(t)
+	second := startReader(t, othersSite)
 	next := second.follow(w)
 	defer next.Close()
 	second.expect("read", 9, "0! 1 2 3")
@@ -455,112 +417,4 @@ func TestFollowClosedMeanwhile(t *testing.T) {
 		must(t, errors.Join(w.Close(), reader.Close()))
 	}
 	t.Logf("%d of 40 were told", told)
-}
-
-func init() { roles["follow reader"] = childFollowReader }
-
-// childFollowReader makes a queue of envCount entries a lane, accepts one writer, and does what it
-// is told: peek, read, release, errors, head, peeked, accept, detach and close, each with a number.
-func childFollowReader() {
-	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Size: number(envCount, 8), Trust: cq.CrossUser,
-		Overrun: cq.Overrun(number(envLanes, 0)), Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	conn := dialParent()
-	in := bufio.NewReader(os.Stdin)
-	for {
-		var what string
-		var n int
-		if _, err := fmt.Fscan(in, &what, &n); err != nil {
-			os.Exit(0)
-		}
-		err, out := error(nil), ""
-		switch what {
-		case "accept":
-			err = q.Accept(context.Background(), conn)
-		case "peek":
-			out, err = peekAll(q, n)
-		case "read":
-			out, err = readAll(q, n)
-		case "release":
-			err = q.Release(n)
-		case "errors":
-			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
-			err = q.ReadErr(&e)
-			out = fmt.Sprintf("%d %v %s %v", e.Context, e.Err, e.ErrData, e.Redelivered)
-		case "head":
-			cq.StoreHead(q, 1, uint64(n))
-		case "peeked":
-			cq.StorePeeked(q, 1, uint64(n))
-		case "detach":
-			err = q.Detach()
-		case "close":
-			err = q.Close()
-		}
-		if err != nil {
-			out = strings.TrimSpace(out + " error: " + err.Error())
-		}
-		say("%s", out)
-	}
-}
-
-// peekAll hands out up to n entries of one lane, as far as they do not differ in the mark.
-func peekAll(q *cq.Queue, n int) (string, error) {
-	es, err := q.Peek(n)
-	out := make([]string, len(es))
-	for i, e := range es {
-		out[i] = fmt.Sprint(e.Context)
-		if q.Redelivered() {
-			out[i] += "!"
-		}
-	}
-	return strings.Join(out, " "), err
-}
-
-// readAll reads until n entries came, or nothing does.
-func readAll(q *cq.Queue, n int) (string, error) {
-	var out []string
-	buf := make([]cq.Msg, 3)
-	for len(out) < n {
-		k, err := sread(q, buf[:min(len(buf), n-len(out))], 30*time.Millisecond)
-		if errors.Is(err, cq.ErrTimedOut) {
-			break
-		}
-		if err != nil {
-			return strings.Join(out, " "), err
-		}
-		for _, e := range buf[:k] {
-			mark := ""
-			if e.Flags&cq.FlagRedelivered != 0 {
-				mark = "!"
-			}
-			out = append(out, fmt.Sprint(e.Context)+mark)
-		}
-	}
-	return strings.Join(out, " "), nil
-}
-
-// successor is a reader of another user.
-type successor struct {
-	*other
-	t testing.TB
-}
-
-func startSuccessor(t testing.TB, env ...string) *successor {
-	t.Helper()
-	return &successor{startOther(t, "follow reader", env...), t}
-}
-
-// do has it do something and returns what it says.
-func (s *successor) do(what string, n int) string {
-	s.t.Helper()
-	_, err := fmt.Fprintln(s.in, what, n)
-	must(s.t, err)
-	return s.line(s.t)
-}
-
-func (s *successor) expect(what string, n int, want string) {
-	s.t.Helper()
-	if got := s.do(what, n); got != want {
-		s.t.Errorf("%s %d: %q, want %q", what, n, got, want)
-	}
 }

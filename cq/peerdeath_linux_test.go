@@ -185,31 +185,6 @@ func TestDeathWaitsForRoom(t *testing.T) {
 	noNews(t, e)
 }
 
-// TestDeathBeforeBinding: the death of a lane's last writer is news to whoever binds later.
-func TestDeathBeforeBinding(t *testing.T) {
-	t.Parallel()
-	_, q := create(t, cq.Options{Size: 8})
-	namedWriter(t, q, 1).kill()
-	c := namedWriter(t, q, 2)
-	c.kill()
-	e := eventsFor(t, q, cq.EventOptions{})
-	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
-	must(t, q.BindEvents(nil))
-	must(t, q.BindEvents(e))
-	noNews(t, e) // it was told already
-	must(t, q.BindEvents(nil))
-	other, err := cq.CreateEvents(cq.Named(openDir(t), "other"), cq.EventOptions{DataMaxBytes: 8})
-	must(t, err)
-	must(t, q.BindEvents(other))
-	var ev cq.Event
-	if _, err := other.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
-		ev.Event != cq.EventPeerDeath ||
-		len(ev.Payload) > 0 || ev.Data != 1 {
-		t.Errorf("%v, %+v in a queue that has no room for it", err, ev)
-	}
-	must(t, errors.Join(q.BindEvents(nil), other.Close()))
-}
-
 // TestDeathOfEventWriters: an event queue can report its own writers, to itself, and a queue can
 // report to the event queue of another process.
 func TestDeathOfEventWriters(t *testing.T) {
@@ -240,46 +215,12 @@ func TestDeathOfEventWriters(t *testing.T) {
 	must(t, e.BindEvents(nil))
 }
 
-// fullEvents makes an event queue without room for another event.
-func fullEvents(t *testing.T, name string) *cq.EventQueue {
+// smallEvents makes an event queue without a name, with room for so many events.
+func smallEvents(t *testing.T, size int) *cq.EventQueue {
 	t.Helper()
-	e, err := cq.CreateEvents(cq.Unnamed(name), cq.EventOptions{Size: 2, Write: true})
+	e, err := cq.CreateEvents(cq.Unnamed("small"), cq.EventOptions{Size: size, Write: true})
 	must(t, err)
 	return e
-}
-
-// TestNamedDeathOutlivesItsSink: what one event queue had no room for is told to the one that
-// replaces it, though each of the dead had the same lane; and nothing twice to the same.
-func TestNamedDeathOutlivesItsSink(t *testing.T) {
-	shmtest.Long(t)
-	_, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
-	full, next, last := fullEvents(t, "full"), fullEvents(t, "next"), fullEvents(t, "last")
-	must(t, q.BindEvents(full))
-	_, err := full.Write(&cq.Event{Event: cq.EventUser})
-	must(t, err)
-	var pids []int
-	for n := range uint64(3) {
-		c := namedWriter(t, q, n+1)
-		c.kill()
-		pids = append(pids, c.Process.Pid)
-		time.Sleep(150 * time.Millisecond) // it is found out, or else found later
-	}
-	must(t, q.BindEvents(next)) // has room for one at a time
-	for i, pid := range pids {
-		if p := wantDeath(t, next, q.FID(), cq.PeerWriter, pid); p.End != uint64(i+1) {
-			t.Errorf("%+v", p)
-		}
-	}
-	must(t, q.BindEvents(last))
-	wantDeath(t, last, q.FID(), cq.PeerWriter, pids[2]) // nobody has had the lane since
-	noNews(t, last)
-	c := namedWriter(t, q, 4)
-	c.kill()
-	wantDeath(t, last, q.FID(), cq.PeerWriter, c.Process.Pid)
-	must(t, q.BindEvents(nil))
-	for _, e := range []*cq.EventQueue{full, next, last} {
-		must(t, e.Close())
-	}
 }
 
 // TestDeathsBetweenLooks: each of many that died in one lane while nobody looked is told, or
@@ -364,31 +305,9 @@ func TestKilledWhileItReports(t *testing.T) {
 	}
 }
 
-// TestOthersReaderClosesFirst: a reader of another user that closed and ended is no death.
-func TestOthersReaderClosesFirst(t *testing.T) {
-	t.Parallel()
-	c := startOther(t, "other reader")
-	w, err := cq.Attach(soon(t), cq.Over(c.conn),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-	must(t, err)
-	_ = c.line(t)
-	must(t, c.conn.Close())
-	_, e := createEvents(t, cq.EventOptions{})
-	must(t, w.BindEvents(e))
-	_, err = c.in.Write([]byte("close\n"))
-	must(t, err)
-	if got := c.line(t); got != "closed" {
-		t.Fatal(got)
-	}
-	c.kill()
-	noNews(t, e)
-	must(t, w.Close())
-}
-
 func init() {
 	roles["poster"] = childPoster
 	roles["event poster"] = childEventPoster
-	roles["watched reader"] = childWatchedReader
 	roles["death reader"] = childDeathReader
 }
 
@@ -422,21 +341,6 @@ func childEventPoster() {
 	say("posted")
 	untilTold()
 	need(w.Close())
-}
-
-// childWatchedReader adopts a queue and reads its first entry, if nobody has.
-func childWatchedReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
-	need(err)
-	say("reading")
-	if q.Stats().Read == 0 {
-		_, err = cq.ReadContext(context.Background(), q, make([]cq.Msg, 1), cq.ReadOptions{})
-		need(err)
-		say("read")
-	}
-	untilTold()
 }
 
 // childDeathReader adopts a queue and the event queue beside it, binds one to the other, and says
@@ -475,38 +379,6 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 	return w.Process.Pid
 }
 
-// TestDeathOutlivesItsSink: what was not reported to one event queue, because it was full, closed
-// or not bound yet, is reported to the next one, also if the dead writer was of another user and
-// its lane is gone.
-func TestDeathOutlivesItsSink(t *testing.T) {
-	t.Parallel()
-	shmtest.Conforms(t)
-	_ = asNobody(t) // a skip later would leave what is bound
-	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	full, next := fullEvents(t, "full"), fullEvents(t, "next")
-	must(t, q.BindEvents(full))
-	_, err := full.Write(&cq.Event{Event: cq.EventUser})
-	must(t, err)
-	pids := []int{killOther(t, q)}
-	time.Sleep(250 * time.Millisecond) // it is found out
-	pids = append(pids, killOther(t, q))
-	must(t, q.BindEvents(next))
-	for _, pid := range pids {
-		wantDeath(t, next, q.FID(), cq.PeerWriter, pid)
-	}
-	must(t, q.BindEvents(nil))
-	killOther(t, q)
-	last := killOther(t, q) // the same row: it has had another writer since
-	must(t, q.BindEvents(next))
-	wantDeath(t, next, q.FID(), cq.PeerWriter, last)
-	must(t, q.BindEvents(nil))
-	must(t, q.BindEvents(next))
-	noNews(t, next)
-	must(t, q.BindEvents(nil))
-	must(t, full.Close())
-	must(t, next.Close())
-}
-
 // TestLostNotice: a death is told also if the kernel's notice of it is lost.
 func TestLostNotice(t *testing.T) {
 	shmtest.Long(t)
@@ -516,5 +388,111 @@ func TestLostNotice(t *testing.T) {
 	eventually(t, "it is watched", func() bool { return cq.LoseNotice(q, 1) })
 	c.kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
+	noNews(t, e)
+}
+
+// reporter tells an event queue of deaths.
+type reporter struct {
+	bind func(cq.EventSink) error
+	fid  cq.FID
+	role cq.PeerRole
+	die  func() (pid int) // somebody, always in the same place
+	// counts says that of several who die between two looks one is told and the others are counted,
+	// and that who died before the first binding is no news.
+	counts bool
+}
+
+var reporters = map[string]func(t *testing.T) reporter{
+	"named": func(t *testing.T) reporter {
+		_, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
+		posts := uint64(0)
+		return reporter{q.BindEvents, q.FID(), cq.PeerWriter, func() int {
+			posts++
+			c := namedWriter(t, q, posts)
+			c.kill()
+			return c.Process.Pid
+		}, false}
+	},
+	"other user": func(t *testing.T) reporter { // whose lane goes
+		_ = asNobody(t) // a skip later would leave what is bound
+		q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
+		return reporter{q.BindEvents, q.FID(), cq.PeerWriter,
+			func() int { return killOther(t, q) }, false}
+	},
+	"counter": func(t *testing.T) reporter {
+		_, c, base := named3(t, cq.CounterOptions{})
+		t.Cleanup(func() { must(t, c.Close()) })
+		return reporter{c.BindEvents, c.FID(), cq.PeerUser, func() int {
+			p := startCounterPeer(t, base, false)
+			p.kill()
+			return p.Process.Pid
+		}, true}
+	},
+}
+
+// TestDeathOutlivesItsSink: what was not reported to one event queue, because it was full, closed
+// or not bound yet, is reported to the next one, and nothing twice to the same.
+func TestDeathOutlivesItsSink(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	for name, of := range reporters {
+		t.Run(name, func(t *testing.T) {
+			r := of(t)
+			full, next, last := smallEvents(t, 2), smallEvents(t, 2), smallEvents(t, 2)
+			must(t, r.bind(full))
+			for err := error(nil); err == nil; {
+				_, err = full.Write(&cq.Event{Event: cq.EventUser})
+			}
+			var pids []int
+			for range 3 {
+				pids = append(pids, r.die())
+				time.Sleep(150 * time.Millisecond) // it is found out, or else found later
+			}
+			must(t, r.bind(next)) // has room for one at a time
+			for n := 0; n < len(pids); n++ {
+				ev, p := nextPeer(t, next)
+				if n += int(p.More); ev.FID != r.fid || p.Role != r.role || p.More > 0 && !r.counts ||
+					p.PID != pids[n] {
+					t.Errorf("death %d: %+v, %+v of %v", n, ev, p, pids)
+				}
+			}
+			must(t, r.bind(nil))
+			var pid int
+			if !r.counts {
+				former := r.die()
+				pid = r.die() // in the same place
+				must(t, r.bind(next))
+				if name == "named" { // whose lane knows both
+					wantDeath(t, next, r.fid, r.role, former)
+				}
+				wantDeath(t, next, r.fid, r.role, pid)
+				must(t, r.bind(nil))
+			}
+			must(t, r.bind(next))
+			noNews(t, next)
+			if name == "named" { // nobody has had the lane since
+				must(t, r.bind(last))
+				wantDeath(t, last, r.fid, r.role, pid)
+				noNews(t, last)
+			}
+			must(t, r.bind(nil))
+			must(t, errors.Join(full.Close(), next.Close(), last.Close()))
+		})
+	}
+}
+
+// TestDeathBeforeBinding: the death of a lane's last writer is news to whoever binds later, also
+// where there is no room for what is said of it.
+func TestDeathBeforeBinding(t *testing.T) {
+	t.Parallel()
+	_, q := create(t, cq.Options{Size: 8})
+	namedWriter(t, q, 1).kill()
+	namedWriter(t, q, 2).kill()
+	e := eventsFor(t, q, cq.EventOptions{DataMaxBytes: 8})
+	var ev cq.Event
+	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
+		ev.Event != cq.EventPeerDeath || len(ev.Payload) > 0 || ev.Data != 1 {
+		t.Errorf("%v, %+v", err, ev)
+	}
 	noNews(t, e)
 }

@@ -207,20 +207,17 @@ func TestPostContextReaderKilled(t *testing.T) {
 		})
 	})
 	t.Run("unnamed", func(t *testing.T) {
-		c, ours := startWithSocket(t, "anonymous reader")
-		w, err := cq.Attach(soon(t), cq.Over(ours), cq.WriterOptions{})
-		must(t, err)
+		c := startReader(t, memfdSite)
+		w := c.attach()
 		defer func() { must(t, w.Close()) }()
-		killedWhileWaiting(t, w, c)
+		killedWhileWaiting(t, w, c.child)
 		s, err := cq.NewPollSet(openDir(t), 0) // which removes the bell of the dead
 		must(t, err)
 		must(t, s.Close())
 	})
 	t.Run("others", func(t *testing.T) {
-		o := startOther(t, "other reader")
-		w, err := cq.Attach(soon(t), cq.Over(o.conn), cq.WriterOptions{Trust: cq.CrossUser,
-			Allow: bothUsers()})
-		must(t, err)
+		o := startReader(t, othersSite)
+		w := o.attach()
 		defer func() { must(t, w.Close()) }()
 		killedWhileWaiting(t, w, o.child)
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -21,10 +20,6 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
-
-func init() {
-	roles["anonymous reader"] = childAnonymousReader
-}
 
 // TestProcesses: three processes post to a queue without a name. TestManyProcesses has one with.
 func TestProcesses(t *testing.T) {
@@ -161,52 +156,11 @@ func laneObject(t testing.TB, row int) scribbler {
 	return scribbler{}
 }
 
-// childAnonymousReader makes a queue and hands it to one writer.
-func childAnonymousReader() {
-	q, err := cq.Create(cq.Unnamed("orphan"), cq.Options{Size: 8})
-	need(err)
-	c, err := socket(3)
-	need(err)
-	need(q.Accept(context.Background(), c))
-	say("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	need(q.Close())
-	say("closed")
-}
-
-// TestAnonymousKilledReader: its writer goes on until the lane is full, as with a name, and the
-// memory goes with the writer.
-func TestAnonymousKilledReader(t *testing.T) {
-	for _, how := range []string{"killed", "closed"} {
-		t.Run(how, func(t *testing.T) {
-			c, ours := startWithSocket(t, "anonymous reader")
-			w, err := cq.Attach(soon(t), cq.Over(ours), cq.WriterOptions{})
-			must(t, err)
-			if got := c.line(t); got != "ready" {
-				t.Fatal(got)
-			}
-			post(t, w, 0, 3)
-			if how == "killed" {
-				c.kill()
-				post(t, w, 3, 8)
-				wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
-			} else {
-				if got := c.stop(t); got != "closed" {
-					t.Error(got)
-				}
-				wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
-			}
-			must(t, w.Close())
-			noMemfds(t)
-		})
-	}
-}
-
 func init() { roles["fast joiner"] = childFastJoiner }
 
 // childFastJoiner posts without end. Every entry says its index.
 func childFastJoiner() {
-	w := attachToParent()
+	w, _ := attachToParent()
 	for round := 0; ; round++ {
 		at := w.Next()
 		switch err := w.Post(&cq.Entry{Context: at, Data: ^at}); err {

@@ -141,47 +141,36 @@ func TestStoppedWriter(t *testing.T) {
 func TestStoppedReader(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for _, kind := range []string{"named", "other user"} {
-		t.Run(kind, func(t *testing.T) {
-			d, name := openDir(t), queueName(t)+".q"
-			var c *child
-			var w *cq.Writer
-			var err error
-			if kind == "named" {
+	for _, at := range []site{namedSite, othersSite} {
+		t.Run(at.String(), func(t *testing.T) {
+			d, name := openDir(t), queueName(t)
+			if at == namedSite {
 				q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
-				must(t, err)
-				must(t, q.Detach())
-				c = startChild(t, "steady reader", envQueue+"="+name)
-				w, err = cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-				must(t, err)
-			} else {
-				o := startOther(t, "steady reader")
-				c = o.child
-				w, err = cq.Attach(soon(t), cq.Over(o.conn),
-					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-				must(t, err)
+				must(t, errors.Join(err, q.Detach()))
 			}
-			if got := c.line(t); got != "reading" {
-				t.Fatal(got)
-			}
-			_, e := createEvents(t, cq.EventOptions{})
+			c := startReader(t, at)
+			w := c.attach()
+			c.expect("steady", 0, "reading")
+			e := smallEvents(t, 2)
+			t.Cleanup(func() { must(t, e.Close()) })
 			must(t, w.BindEvents(e))
 			for range 2 {
-				halt(t, c)
-				for err = nil; err == nil; {
+				halt(t, c.child)
+				var err error
+				for err == nil {
 					err = w.Post(&cq.Entry{Context: w.Next()})
 				}
 				wantErr(t, "a full lane", err, cq.ErrFull)
 				noNews(t, e)
 				wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
-				if kind == "named" {
+				if at == namedSite {
 					_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 					var busy *shm.BusyError
 					if !errors.As(err, &busy) || busy.PID != c.Process.Pid || busy.Gone {
 						t.Errorf("adopt: %v", err)
 					}
 				}
-				goOn(t, c)
+				goOn(t, c.child)
 				for end := w.Next() + 100; w.Next() < end; {
 					if err := w.Post(&cq.Entry{Context: w.Next()}); err == cq.ErrFull {
 						time.Sleep(100 * time.Microsecond)
@@ -292,9 +281,11 @@ func TestStoppedRendezvous(t *testing.T) {
 		}
 	})
 	t.Run("reader", func(t *testing.T) {
-		c := startOther(t, "steady reader")
+		c := startReader(t, othersSite)
+		_, err := fmt.Fprintln(c.in, "accept", 0)
+		must(t, err)
 		halt(t, c.child)
-		_, err := cq.Attach(brief(), cq.Over(c.conn),
+		_, err = cq.Attach(brief(), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())
@@ -306,7 +297,6 @@ func TestStoppedRendezvous(t *testing.T) {
 
 func init() {
 	roles["runner"] = childRunner
-	roles["steady reader"] = childSteadyReader
 	roles["late joiner"] = childLateJoiner
 }
 
@@ -314,7 +304,7 @@ const envKind = "SHMRING_TEST_KIND"
 
 // childRunner posts at full speed until it is told to stop.
 func childRunner() {
-	w := attachToParent()
+	w, _ := attachToParent()
 	stop := toldToStop()
 	say("lane %d", w.Lane())
 	for !stop.Load() {
@@ -327,45 +317,6 @@ func childRunner() {
 	}
 	say("posted %d", w.Next())
 	need(w.Close())
-}
-
-// childSteadyReader reads until it is told to stop, and says how much that was.
-func childSteadyReader() {
-	var q *cq.Queue
-	var err error
-	if name := os.Getenv(envQueue); name != "" {
-		d, e := shm.OpenDir("")
-		need(e)
-		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		need(err)
-	} else {
-		q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 8, Trust: cq.CrossUser,
-			Allow: &shm.AllowList{UIDs: []int{0}}})
-		need(err)
-		need(q.Accept(context.Background(), dialParent()))
-	}
-	say("reading")
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		untilTold()
-		cancel()
-	}()
-	dst, next := make([]cq.Msg, 4), uint64(0)
-	for {
-		n, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
-		if n == 0 && ctx.Err() != nil {
-			break
-		}
-		need(err)
-		for _, m := range dst[:n] {
-			if m.Context != next {
-				need(fmt.Errorf("entry %d, want %d", m.Context, next))
-			}
-			next++
-		}
-	}
-	say("read %d", next)
-	need(q.Close())
 }
 
 // childLateJoiner attaches when it is told to, and says how that went.

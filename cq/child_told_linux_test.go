@@ -1,0 +1,407 @@
+package cq_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// toldWriter is a process with a writer of a queue, which does what it is told to, also to the
+// memory of its own lane.
+type toldWriter struct {
+	*child
+	lane int
+	next uint64 // where its writer began
+}
+
+// startWriter starts one that is told.
+func startWriter(t testing.TB, at site, q *cq.Queue, attr *syscall.SysProcAttr) *toldWriter {
+	t.Helper()
+	w := &toldWriter{child: startAt(t, at.writerRole(), at, q, attr)}
+	w.begin(t)
+	return w
+}
+
+// begin waits until the writer is attached.
+func (w *toldWriter) begin(t testing.TB) {
+	t.Helper()
+	if _, err := fmt.Sscanf(w.line(t), "lane %d at %d", &w.lane, &w.next); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do has it carry out a command: "lane OFFSET", "slot OFFSET" and "detail OFFSET" store the value
+// there, "ring", "flood", "swing" and "pipe" ring so many times.
+func (w *toldWriter) do(t testing.TB, what string, value uint64) {
+	t.Helper()
+	w.tell(t, fmt.Sprint(what, " ", value), "done")
+}
+
+func (w *toldWriter) tell(t testing.TB, what, answer string) {
+	t.Helper()
+	_, err := fmt.Fprintln(w.in, what)
+	must(t, err)
+	if got := w.line(t); got != answer {
+		t.Fatal(got)
+	}
+}
+
+// post has it post contexts from one number to before another.
+func (w *toldWriter) post(t testing.TB, from, to uint64) {
+	t.Helper()
+	w.tell(t, fmt.Sprint(from, " ", to), "posted")
+}
+
+// publish has it do what a writer does last that dies then: store an entry at an index and its
+// tail, and not ring.
+func (w *toldWriter) publish(t testing.TB, at, context uint64) {
+	t.Helper()
+	w.do(t, fmt.Sprint("slot ", at*cq.SlotBytes), context)
+	w.do(t, fmt.Sprint("slot ", at*cq.SlotBytes+56), uint64(w.lane)|at<<32)
+	w.do(t, "lane 0", at+1)
+}
+
+// attachToParent attaches to the queue that the parent named, or gives over a connection.
+func attachToParent() (w *cq.Writer, conn *net.UnixConn) {
+	if name := os.Getenv(envQueue); name != "" {
+		d, err := shm.OpenDir("")
+		need(err)
+		w, err = cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
+		need(err)
+		return w, nil
+	}
+	var o cq.WriterOptions
+	conn, others := connToParent()
+	if others {
+		o = cq.WriterOptions{Trust: cq.CrossUser, Allow: parentOnly}
+	}
+	w, err := cq.Attach(context.Background(), cq.Over(conn), o)
+	need(err)
+	return w, conn
+}
+
+// parentOnly allows the parent of another user's process.
+var parentOnly = &shm.AllowList{UIDs: []int{0}}
+
+// connToParent is the connection to the parent, and whether that is another user.
+func connToParent() (c *net.UnixConn, others bool) {
+	if os.Getenv("SOCKET") != "" {
+		return dialParent(), true
+	}
+	c, err := socket(3)
+	need(err)
+	return c, false
+}
+
+// childToldWriter does what the parent tells, line by line.
+func childToldWriter() {
+	w, conn := attachToParent()
+	say("lane %d at %d", w.Lane(), w.Next())
+	var mem *ownLane
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var at, value uint64
+		if n, _ := fmt.Sscan(in.Text(), &at, &value); n == 2 {
+			for ; at < value; at++ {
+				need(w.Post(&cq.Entry{Context: at}))
+			}
+			say("posted")
+			continue
+		}
+		what, rest, _ := strings.Cut(in.Text(), " ")
+		n, _ := fmt.Sscan(rest, &at, &value)
+		if n == 1 {
+			value = at
+		}
+		switch what {
+		case "lane", "slot", "detail":
+			if mem == nil {
+				mem = openOwnLane()
+			}
+			mem.store(what, at, value)
+		case "ring", "flood":
+			for range value {
+				cq.RingLane(w)
+			}
+		case "swing": // of the tail, with time to fall asleep again
+			for i := range value {
+				mem.store("lane", 0, 1<<40+i%2)
+				cq.RingLane(w)
+				time.Sleep(time.Millisecond)
+			}
+		case "pipe":
+			for range value {
+				cq.WritePipe(w)
+			}
+		case string(forks), string(execs), string(bequest):
+			say("%s", split(what).makes(conn))
+			continue
+		}
+		say("done")
+	}
+	need(w.Close())
+}
+
+// ownLane is the lane of this process, which it writes to behind the library's back.
+type ownLane struct {
+	mem  *os.File
+	base int64
+	at   map[string]uint64
+}
+
+// openOwnLane finds it by what stands in what is mapped: a lane that has a name was mapped before
+// it got that.
+func openOwnLane() *ownLane {
+	text, err := os.ReadFile("/proc/self/maps")
+	need(err)
+	l := &ownLane{at: map[string]uint64{}}
+	l.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	need(err)
+	page := make([]byte, 4096)
+	for line := range strings.Lines(string(text)) {
+		var end int64
+		if _, err := fmt.Sscanf(line, "%x-%x rw-s", &l.base, &end); err != nil {
+			continue
+		}
+		_, err = l.mem.ReadAt(page, l.base)
+		need(err)
+		h, err := shm.DecodeHeader(page, uint64(end-l.base))
+		if err != nil {
+			continue
+		}
+		for _, s := range h.Sections {
+			l.at[map[shm.SectionKind]string{cq.SectLane: "lane", cq.SectSlots: "slot",
+				cq.SectErrors: "detail"}[s.Kind]] = s.Offset
+		}
+		if _, ok := l.at["lane"]; ok {
+			return l
+		}
+	}
+	need(errors.New("no lane"))
+	return nil
+}
+
+func (l *ownLane) store(section string, at, value uint64) {
+	_, err := l.mem.WriteAt(binary.LittleEndian.AppendUint64(nil, value),
+		l.base+int64(l.at[section]+at))
+	need(err)
+}
+
+// toldReader is a process with a reader, which does what it is told to.
+type toldReader struct {
+	*child
+	site
+	t    testing.TB
+	conn *net.UnixConn // over which a queue without a name gets its writer
+}
+
+// startReader starts one, which adopts the queue that is named like the test, or makes one. It has
+// envCount entries a lane.
+func startReader(t testing.TB, at site, env ...string) *toldReader {
+	t.Helper()
+	r := &toldReader{site: at, t: t}
+	switch {
+	case at.others:
+		o := startOther(t, "told reader", env...)
+		r.child, r.conn = o.child, o.conn
+	case at.memfd:
+		r.child, r.conn = startIn(t, "told reader", nil)
+	default:
+		r.child = startChild(t, "told reader", append(env, envQueue+"="+queueName(t))...)
+		r.expect("accept", 0, "") // it has the queue
+	}
+	return r
+}
+
+// attach attaches a writer of this process to the reader. The caller closes it.
+func (r *toldReader) attach() *cq.Writer {
+	r.t.Helper()
+	if !r.memfd {
+		w, err := cq.Attach(soon(r.t), cq.Named(openDir(r.t), queueName(r.t)), cq.WriterOptions{})
+		must(r.t, err)
+		return w
+	}
+	o := r.writer()
+	if r.others {
+		o.Allow = bothUsers()
+	}
+	done := later(func() { r.expect("accept", 0, "") })
+	w, err := cq.Attach(soon(r.t), cq.Over(r.conn), o)
+	must(r.t, err)
+	done()
+	must(r.t, r.conn.Close()) // the writer has its own
+	return w
+}
+
+// follow has w go on with the reader. The caller closes what comes of it.
+func (r *toldReader) follow(w *cq.Writer) *cq.Writer {
+	r.t.Helper()
+	done := later(func() { r.expect("accept", 0, "") })
+	next, err := w.Follow(soon(r.t), r.conn)
+	must(r.t, err)
+	done()
+	must(r.t, r.conn.Close())
+	return next
+}
+
+// end kills the reader and waits until the writer knows.
+func (r *toldReader) end(w *cq.Writer) {
+	r.t.Helper()
+	r.kill()
+	select {
+	case <-w.ReaderGone():
+	case <-time.After(time.Minute):
+		r.t.Fatal("no notice")
+	}
+}
+
+// do has it do something and returns what it says.
+func (r *toldReader) do(what string, n int) string {
+	r.t.Helper()
+	_, err := fmt.Fprintln(r.in, what, n)
+	must(r.t, err)
+	return r.line(r.t)
+}
+
+func (r *toldReader) expect(what string, n int, want string) {
+	r.t.Helper()
+	if got := r.do(what, n); got != want {
+		r.t.Errorf("%s %d: %q, want %q", what, n, got, want)
+	}
+}
+
+// childToldReader is told to peek, read, release, errors, head, peeked, accept, detach, close and
+// steady, each with a number.
+func childToldReader() {
+	q, conn := readerOfParent()
+	in := bufio.NewReader(os.Stdin)
+	for {
+		var what string
+		var n int
+		if _, err := fmt.Fscan(in, &what, &n); err != nil {
+			os.Exit(0)
+		}
+		err, out := error(nil), ""
+		switch what {
+		case "accept":
+			if conn != nil {
+				err = q.Accept(context.Background(), conn)
+			}
+		case "peek":
+			out, err = peekAll(q, n)
+		case "read":
+			out, err = readAll(q, n)
+		case "steady":
+			say("reading")
+			out, err = readSteadily(q)
+		case "release":
+			err = q.Release(n)
+		case "errors":
+			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+			err = q.ReadErr(&e)
+			out = fmt.Sprintf("%d %v %s %v", e.Context, e.Err, e.ErrData, e.Redelivered)
+		case "head":
+			cq.StoreHead(q, 1, uint64(n))
+		case "peeked":
+			cq.StorePeeked(q, 1, uint64(n))
+		case "detach":
+			err = q.Detach()
+		case "close":
+			err = q.Close()
+		default:
+			out = split(what).makes(conn)
+		}
+		if err != nil {
+			out = strings.TrimSpace(out + " error: " + err.Error())
+		}
+		say("%s", out)
+	}
+}
+
+// readerOfParent adopts the queue that the parent named, or makes one for a writer of the parent.
+func readerOfParent() (*cq.Queue, *net.UnixConn) {
+	if name := os.Getenv(envQueue); name != "" {
+		d, err := shm.OpenDir("")
+		need(err)
+		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
+		need(err)
+		return q, nil
+	}
+	o := cq.Options{Size: number(envCount, 8), Overrun: cq.Overrun(number(envLanes, 0))}
+	conn, others := connToParent()
+	if others {
+		o.Trust, o.Allow = cq.CrossUser, parentOnly
+	}
+	q, err := cq.Create(cq.Unnamed("q"), o)
+	need(err)
+	return q, conn
+}
+
+// peekAll hands out up to n entries of one lane, as far as they do not differ in the mark.
+func peekAll(q *cq.Queue, n int) (string, error) {
+	es, err := q.Peek(n)
+	out := make([]string, len(es))
+	for i, e := range es {
+		out[i] = fmt.Sprint(e.Context)
+		if q.Redelivered() {
+			out[i] += "!"
+		}
+	}
+	return strings.Join(out, " "), err
+}
+
+// readAll reads until n entries came, or nothing does.
+func readAll(q *cq.Queue, n int) (string, error) {
+	var out []string
+	buf := make([]cq.Msg, 3)
+	for len(out) < n {
+		k, err := sread(q, buf[:min(len(buf), n-len(out))], 30*time.Millisecond)
+		if errors.Is(err, cq.ErrTimedOut) {
+			break
+		}
+		if err != nil {
+			return strings.Join(out, " "), err
+		}
+		for _, e := range buf[:k] {
+			mark := ""
+			if e.Flags&cq.FlagRedelivered != 0 {
+				mark = "!"
+			}
+			out = append(out, fmt.Sprint(e.Context)+mark)
+		}
+	}
+	return strings.Join(out, " "), nil
+}
+
+// readSteadily reads what follows each other until the input ends, and says how much that was.
+func readSteadily(q *cq.Queue) (string, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	dst, next := make([]cq.Msg, 4), uint64(0)
+	for {
+		n, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
+		if n == 0 && ctx.Err() != nil {
+			return fmt.Sprintf("read %d", next), q.Close()
+		}
+		need(err)
+		for _, m := range dst[:n] {
+			if m.Context != next {
+				need(fmt.Errorf("entry %d, want %d", m.Context, next))
+			}
+			next++
+		}
+	}
+}
