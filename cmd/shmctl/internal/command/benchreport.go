@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
-	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/cmd/shmctl/internal/webpage"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // writeReport writes what was measured as a page with plots.
 func writeReport(path string, results map[string][]bench.Row) (err error) {
-	p := webpage.Page{Title: "shmctl bench", Facts: []string{torture.Here().String(), program(),
+	p := webpage.Page{Title: "shmctl bench", Facts: []string{stage.Here().String(), program(),
 		time.Now().UTC().Format(time.RFC3339)}}
 	for _, b := range benches {
 		if rows := results[b.name]; len(rows) > 0 {

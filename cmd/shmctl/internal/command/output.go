@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // schemaName is the first thing in all JSON that is printed. Within it keys are only added.
@@ -59,7 +60,7 @@ func line(format string, args ...any) func(page) []string {
 // people or as JSON under its key. A tool that nobody watches need not tell how far it is.
 func played[R interface {
 	comparable
-	Print(io.Writer)
+	Sheet() *stage.Sheet
 }](cmd *cobra.Command, o *output, key string,
 	run func(*progress) (R, error)) error {
 	p := progressOf(cmd)
@@ -74,7 +75,7 @@ func played[R interface {
 	case o.json():
 		err = errors.Join(err, printJSON(cmd.OutOrStdout(), key, report))
 	default:
-		report.Print(cmd.OutOrStdout())
+		report.Sheet().Print(cmd.OutOrStdout())
 	}
 	return err
 }

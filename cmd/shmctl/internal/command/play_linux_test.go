@@ -97,7 +97,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	r.Print(&b)
+	r.Sheet().Print(&b)
 	if !says(b.String(), "lost", "0") {
 		t.Error(b.String())
 	}

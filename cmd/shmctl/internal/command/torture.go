@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
@@ -83,7 +84,7 @@ func newTorture() *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "run for this `time`")
 	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, or at --duration")
-	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
+	seedFlag(f, &opt.Seed, seedUsage)
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times and there "+
 		"were --kills, or at --duration")
@@ -98,7 +99,13 @@ func newTorture() *cobra.Command {
 	return cmd
 }
 
-const seedUsage = "`number` that replays the choices, not the schedule (default: random)"
+const seedUsage = "`number` that replays the choices, not the schedule"
+
+// seedFlag adds the flag of a number that is a random one unless it is given.
+func seedFlag(f *pflag.FlagSet, to *uint64, usage string) {
+	f.Uint64Var(to, "seed", rand.Uint64(), usage+" (default: random)")
+	f.Lookup("seed").DefValue = "0" // which help leaves out
+}
 
 // settleTorture refuses options that do not go together, and fills in what follows from them.
 func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
@@ -115,11 +122,12 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 	if err := known("role", opt.Roles, torture.Roles()); err != nil {
 		return err
 	}
-	if opt.Steps && !crash.On {
+	return needsSteps(opt.Steps)
+}
+
+func needsSteps(wanted bool) error {
+	if wanted && !crash.On {
 		return wrong("this shmctl has no steps: build it with -tags shmring_steps")
-	}
-	if !f.Changed("seed") {
-		opt.Seed = rand.Uint64()
 	}
 	return nil
 }
@@ -176,14 +184,14 @@ func newTortureReport() *cobra.Command {
 			if err == nil {
 				err = json.Unmarshal(text, &v)
 			}
-			switch {
+			switch w := cmd.OutOrStdout(); {
 			case err != nil:
 			case v.Torture != nil:
-				v.Torture.Markdown(cmd.OutOrStdout())
+				v.Torture.Sheet().Markdown(w)
 			case v.Soak != nil:
-				v.Soak.Markdown(cmd.OutOrStdout())
+				v.Soak.Sheet().Markdown(w)
 			case v.Hostile != nil:
-				v.Hostile.Markdown(cmd.OutOrStdout())
+				v.Hostile.Sheet().Markdown(w)
 			default:
 				err = errors.New("no report of torture, soak or hostile")
 			}
@@ -240,9 +248,6 @@ func newHostile() *cobra.Command {
 			if err := known("surface", opt.Surfaces, hostile.Names()); err != nil {
 				return err
 			}
-			if !cmd.Flags().Changed("seed") {
-				opt.Seed = rand.Uint64()
-			}
 			return played(cmd, &o, "hostile", func(p *progress) (*hostile.Report, error) {
 				if p.term.on {
 					opt.Progress = func(r *hostile.Report) {
@@ -262,7 +267,7 @@ func newHostile() *cobra.Command {
 	f := cmd.Flags()
 	f.Uint64Var(&opt.Mutations, "mutations", 1_000_000,
 		"make at least `n` hostile stores and messages")
-	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
+	seedFlag(f, &opt.Seed, seedUsage)
 	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "attack only `these` surfaces (default: all)")
 	_ = cmd.RegisterFlagCompletionFunc("surfaces", cobra.FixedCompletions(hostile.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
@@ -300,14 +305,10 @@ func newSoak() *cobra.Command {
 			if opt.Duration <= 0 || opt.Round <= 0 {
 				return wrong("--duration and --round must be above 0")
 			}
-			if opt.UntilSteps > 0 && !crash.On {
-				return wrong("this shmctl has no steps: " +
-					"build it with -tags shmring_steps")
+			if err := needsSteps(opt.UntilSteps > 0); err != nil {
+				return err
 			}
 			opt.Steps = crash.On
-			if !cmd.Flags().Changed("seed") {
-				opt.Seed = rand.Uint64()
-			}
 			return played(cmd, &o, "soak", func(p *progress) (*soak.Report, error) {
 				if p.term.on {
 					opt.Progress = func(done time.Duration, r *soak.Report) {
@@ -326,8 +327,7 @@ func newSoak() *cobra.Command {
 	f.DurationVar(&opt.Round, "round", time.Minute, "length of a round (`time`)")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, or at "+
 		"--duration")
-	f.Uint64Var(&opt.Seed, "seed", 0, "`number` of the first round, each has the next one "+
-		"(default: a random one)")
+	seedFlag(f, &opt.Seed, "`number` of the first round, each has the next one")
 	f.StringVar(&opt.Dir, "dir", "", "make the directories of the rounds in this `directory`")
 	return cmd
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/testdata"
 )
 
@@ -258,7 +259,7 @@ func TestSchemaKeys(t *testing.T) {
 		"finding": findingResult{}, "capture": captureResult{},
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
 		"serveApp": serveApp{}, "torture": torture.Report{},
-		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
+		"tortureRole": torture.RoleReport{}, "tortureMachine": stage.Machine{},
 		"notice": torture.Notice{}, "duties": torture.Duties{}, "hostile": hostile.Report{},
 		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
 		"gc": gcResult{}, "remains": ctl.Remains{},
@@ -397,11 +398,11 @@ func TestTables(t *testing.T) {
 	golden(t, "ls-raw", listLines(samples(), raw, page{}))
 	golden(t, "ls-colour", listLines(samples(), human, page{style: style{on: true}}))
 	all := samples()
-	golden(t, "show", showLines([]ctl.Queue{all[0], all[6], all[7]}, human, page{}))
-	golden(t, "show-raw-colour", showLines(all[:1], raw, page{style: style{on: true}}))
+	golden(t, "show", showAll(found{queues: []ctl.Queue{all[0], all[6], all[7]}}, human, page{}))
+	golden(t, "show-raw-colour", showAll(found{queues: all[:1]}, raw, page{style: style{on: true}}))
 	golden(t, "ls-80", listLines(samples(), human, page{columns: 80}))
 	golden(t, "ls-60", listLines(samples(), human, page{columns: 60}))
-	golden(t, "show-80", showLines(all[:1], human, page{columns: 80}))
+	golden(t, "show-80", showAll(found{queues: all[:1]}, human, page{columns: 80}))
 	golden(t, "ls-none", listLines(nil, human, page{}))
 }
 

@@ -2,13 +2,13 @@ package command
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -57,7 +57,7 @@ func versionText(v versionInfo) string {
 func readVersion() versionInfo {
 	v := versionInfo{Module: "github.com/shmring/shmring", Go: runtime.Version(),
 		ABI: fmt.Sprintf("%d.%d", shm.ABIMajor, shm.ABIMinor), OS: runtime.GOOS,
-		Arch: runtime.GOARCH, Kernel: kernelRelease()}
+		Arch: runtime.GOARCH, Kernel: stage.Here().Kernel}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
@@ -74,14 +74,4 @@ func readVersion() versionInfo {
 		}
 	}
 	return v
-}
-
-// kernelRelease returns nil where there is no /proc.
-func kernelRelease() *string {
-	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return nil
-	}
-	release := strings.TrimSpace(string(text))
-	return &release
 }

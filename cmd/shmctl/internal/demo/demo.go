@@ -29,6 +29,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/stage"
+	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -233,7 +234,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		children: map[string]*stage.Process{}, over: make(chan struct{})}
 	name := fmt.Sprintf("%s%d", queuePrefix, os.Getpid())
 	s.cfg = config{Dir: d.Path(), Queue: name, Commands: name + "-device", Count: o.Count}
-	s.report = Report{Kernel: kernelRelease(), PIDs: map[string]int{"supervisor": os.Getpid()}}
+	s.report = Report{Kernel: stage.Here().System(), PIDs: map[string]int{"supervisor": os.Getpid()}}
 	err = s.run(ctx)
 	s.stop()
 	if err != nil {
@@ -265,7 +266,7 @@ type supervisor struct {
 	dir      *shm.Dir
 	cfg      config
 	report   Report
-	net      *network // nil on the shared memory path
+	net      *veth.Pair // nil on the shared memory path
 	children map[string]*stage.Process
 	events   chan childEvent
 	over     chan struct{} // closed when nobody takes events any more
@@ -327,7 +328,7 @@ func (s *supervisor) choosePath() error {
 		return err
 	}
 	s.cfg.Socket = filepath.Join(dir, "device")
-	s.cfg.Ends = n.ends()
+	s.cfg.Ends = wire.Ends{*n.A, *n.B}
 	s.cfg.Generic = s.o.Generic
 	return nil
 }
@@ -357,7 +358,7 @@ func (s *supervisor) startAll() error {
 	if s.net == nil {
 		return s.start("producer", nil, memory[1])
 	}
-	if err := s.start("device", s.net.device); err != nil {
+	if err := s.start("device", s.net.A.Do); err != nil {
 		return err
 	}
 	// The peer has nothing to do with memory; its credit socket has the second number too.
@@ -366,7 +367,7 @@ func (s *supervisor) startAll() error {
 		return err
 	}
 	defer null.Close()
-	return s.start("peer", s.net.peer, null, credit[1])
+	return s.start("peer", s.net.B.Do, null, credit[1])
 }
 
 // start starts a child, in a network namespace if within says so.
@@ -436,7 +437,7 @@ func (s *supervisor) stop() {
 	close(s.over)
 	stage.End(graceful, slices.Collect(maps.Values(s.children))...)
 	if s.net != nil {
-		s.net.close()
+		_ = s.net.Close()
 		_ = os.RemoveAll(filepath.Dir(s.cfg.Socket))
 	}
 	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {

@@ -51,7 +51,7 @@ func needs(t *testing.T, path string) {
 	}
 	n, err := openNetwork()
 	if err == nil {
-		n.close()
+		_ = n.Close()
 	}
 	shmtest.Require(t, "netns", err)
 }
@@ -77,7 +77,7 @@ func TestEveryDatagramOnce(t *testing.T) {
 				t.Errorf("unknown values in %+v", r)
 			}
 			var out bytes.Buffer
-			r.Print(&out)
+			r.Sheet().Print(&out)
 			if !strings.Contains(out.String(), "20000 sent, 20000 completed, 0 lost") {
 				t.Errorf("printed:\n%s", out.String())
 			}

@@ -56,10 +56,8 @@ func reportOf(server *device.Server) *result {
 	return r
 }
 
-// network is the wire: two namespaces and the pair between them.
-type network struct{ pair *veth.Pair }
-
-func openNetwork() (*network, error) {
+// openNetwork makes the wire: two namespaces and the pair between them.
+func openNetwork() (*veth.Pair, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("not root: network namespaces and AF_XDP need it")
 	}
@@ -72,7 +70,7 @@ func openNetwork() (*network, error) {
 		_ = p.Close()
 		return nil, fmt.Errorf("no AF_XDP socket (CAP_NET_RAW is needed): %w", err)
 	}
-	return &network{p}, nil
+	return p, nil
 }
 
 func tryRawSocket() error {
@@ -82,11 +80,6 @@ func tryRawSocket() error {
 	}
 	return unix.Close(fd)
 }
-
-func (n *network) ends() wire.Ends             { return wire.Ends{*n.pair.A, *n.pair.B} }
-func (n *network) device(f func() error) error { return n.pair.A.Do(f) }
-func (n *network) peer(f func() error) error   { return n.pair.B.Do(f) }
-func (n *network) close()                      { _ = n.pair.Close() }
 
 // socketPair returns two connected sockets that the runtime can wait on.
 func socketPair() (pair [2]*os.File, err error) {
@@ -99,12 +92,4 @@ func socketPair() (pair [2]*os.File, err error) {
 		pair[i] = os.NewFile(uintptr(fd), "socketpair")
 	}
 	return pair, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

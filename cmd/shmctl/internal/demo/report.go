@@ -2,12 +2,12 @@ package demo
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -60,11 +60,10 @@ func (r *Report) Good(count uint64) bool {
 	return true
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) {
-	row := func(name, format string, a ...any) {
-		fmt.Fprintf(w, "%-10s %s\n", name, fmt.Sprintf(format, a...))
-	}
+// Sheet is the report for people.
+func (r *Report) Sheet() *stage.Sheet {
+	s := &stage.Sheet{}
+	row := func(name, format string, a ...any) { s.Row(name, fmt.Sprintf(format, a...)) }
 	if r.Path == "shm" {
 		row("path", "shm: a producer process in place of the device")
 		if r.Reason != nil {
@@ -93,9 +92,8 @@ func (r *Report) Print(w io.Writer) {
 	if r.Syscalls1000 != nil {
 		row("syscalls", "%.1f by the library per 1000 frames", *r.Syscalls1000)
 	}
-	for _, note := range r.Notes {
-		row("note", "%s", note)
-	}
+	s.Each("note", r.Notes)
+	return s
 }
 
 func (d *Direction) print(row func(name, format string, a ...any), name, what string) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
@@ -65,10 +66,7 @@ func limited(d time.Duration) (context.Context, context.CancelFunc) {
 func seal(key, who, n uint64) uint64 {
 	x := key
 	for _, v := range []uint64{who, n} {
-		x = (x ^ v) + 0x9e3779b97f4a7c15
-		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-		x = (x ^ x>>27) * 0x94d049bb133111eb
-		x ^= x >> 31
+		x = wire.Mix((x ^ v) + 0x9e3779b97f4a7c15)
 	}
 	return x
 }

@@ -62,10 +62,8 @@ package hostile
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
-	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/internal/stage"
 )
 
@@ -154,9 +152,9 @@ type Report struct {
 	Violations
 	Surfaces []Surface `json:"surfaces"`
 	// Skipped are surfaces that this machine does not have, with the reason.
-	Skipped []string        `json:"skipped"`
-	Notes   []string        `json:"notes"` // the first violations in words
-	Machine torture.Machine `json:"machine"`
+	Skipped []string      `json:"skipped"`
+	Notes   []string      `json:"notes"` // the first violations in words
+	Machine stage.Machine `json:"machine"`
 }
 
 // ErrViolation says that a run found something; the report has what.
@@ -204,27 +202,22 @@ func (v *Violations) breaches() []breach {
 	}
 }
 
-// Sheet adds what was found.
-func (v *Violations) Sheet(s *stage.Sheet) {
+// AddTo adds what was found.
+func (v *Violations) AddTo(s *stage.Sheet) {
 	for _, b := range v.breaches() {
 		s.Row(b.what, *b.n)
 	}
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) { r.sheet().Print(w) }
-
-// Markdown writes the report as the tables of a document.
-func (r *Report) Markdown(w io.Writer) { r.sheet().Markdown(w) }
-
-func (r *Report) sheet() *stage.Sheet {
+// Sheet is the report for people, or as a document.
+func (r *Report) Sheet() *stage.Sheet {
 	s := &stage.Sheet{}
 	s.Text("Seed %d, which replays the choices and not the schedule; %v on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Millisecond), r.Machine)
 	s.Row("hostile stores and messages", r.Mutations)
 	s.Row("lanes and readers given up", r.Poisoned)
 	s.Row("meetings refused", r.Refused)
-	r.Violations.Sheet(s)
+	r.AddTo(s)
 	s.Each("skipped", r.Skipped)
 	s.Each("found", r.Notes)
 	s.Table("surface", "between", "mutations", "attackers", "attached", "calls", "steps", "cpu",

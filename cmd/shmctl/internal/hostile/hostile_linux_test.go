@@ -80,7 +80,7 @@ func TestHostilePeers(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	r.Print(t.Output())
+	r.Sheet().Print(t.Output())
 	for _, s := range r.Skipped {
 		shmtest.Require(t, "netns", errors.New(s))
 	}

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/stage"
@@ -174,7 +173,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	r := &Report{Seed: o.Seed, Surfaces: []Surface{}, Skipped: []string{}, Notes: []string{},
-		Machine: torture.Here()}
+		Machine: stage.Here()}
 	begin, rnd := time.Now(), rand.New(rand.NewPCG(o.Seed, 1))
 	for i, s := range chosen {
 		quota := o.Mutations * uint64(s.weight) / uint64(weights)
@@ -427,40 +426,34 @@ func (sc *scene) note(format string, args ...any) {
 	sc.report.note(format, args...)
 }
 
+// sum takes into the report what the victim and those who are honest counted.
 func (sc *scene) sum() {
-	r := &sc.result
 	if sc.victim == nil {
 		return
 	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
-	v := &sc.victim.counts
-	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
-	r.Calls, r.StepsMost, r.Foreign = v[calls], v[stepsMost], v[foreign]
-	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
-	r.Corrupt, r.CPUMostNs = v[corrupt], v[cpuMostNs]
-	for _, p := range sc.honest {
-		r.Sent += p.counts[sent]
-		r.Hangs += p.counts[hung]
-		r.Untyped += p.counts[untyped]
-		r.Seen += p.counts[seen]
-		r.BystanderLost += p.counts[lost]
-		r.Visits += p.counts[visits]
-		r.TurnedAway += p.counts[turnedAway]
-		r.KeptMostNs = max(r.KeptMostNs, p.counts[keptMostNs])
-		r.KeptOut += p.counts[keptOut]
+	r, v := &sc.result, &sc.victim.counts
+	of := func(what int) uint64 {
+		n := v[what]
+		for _, p := range sc.honest {
+			n += p.counts[what]
+		}
+		return n
 	}
-	r.Seen += v[seen]
-	r.Sent += v[sent]
-	r.BystanderLost += v[lost]
-	if r.Seen < r.Sent {
+	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
+	r.Calls, r.StepsMost, r.CPUMostNs, r.Foreign = v[calls], v[stepsMost], v[cpuMostNs], v[foreign]
+	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
+	r.Corrupt, r.Unbounded, r.Leaked = v[corrupt], r.Unbounded+v[unbounded], r.Leaked+v[leaked]
+	r.Sent, r.Seen, r.Visits, r.TurnedAway = of(sent), of(seen), of(visits), of(turnedAway)
+	r.Hangs, r.Untyped, r.KeptOut = r.Hangs+of(hung), r.Untyped+of(untyped), r.KeptOut+of(keptOut)
+	for _, p := range sc.honest {
+		r.KeptMostNs = max(r.KeptMostNs, p.counts[keptMostNs])
+	}
+	if r.BystanderLost += of(lost); r.Seen < r.Sent {
 		r.BystanderLost += r.Sent - r.Seen
 		sc.report.note("%s: bystanders posted %d, and %d were read", r.Name, r.Sent, r.Seen)
 	}
-	r.Hangs += v[hung]
-	r.Untyped += v[untyped]
-	r.Unbounded += v[unbounded]
-	r.Leaked += v[leaked]
 }
 
 // proc is a child.

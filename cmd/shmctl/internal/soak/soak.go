@@ -25,7 +25,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -180,13 +179,8 @@ func (r *Report) addHostile(h *hostile.Report) {
 	r.note(h.Seed, h.Notes...)
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) { r.sheet().Print(w) }
-
-// Markdown writes the report as the tables of a document.
-func (r *Report) Markdown(w io.Writer) { r.sheet().Markdown(w) }
-
-func (r *Report) sheet() *stage.Sheet {
+// Sheet is the report for people, or as a document.
+func (r *Report) Sheet() *stage.Sheet {
 	s := &stage.Sheet{}
 	s.Text("Seed %d for the first round, the next one for each; %v in %d rounds on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Second), r.Rounds, r.Machine)
@@ -195,8 +189,8 @@ func (r *Report) sheet() *stage.Sheet {
 	s.Row("signals", r.Faults.Signals)
 	s.Row("times without processors", r.Faults.Starves)
 	s.Row("hostile stores and messages", r.Mutations)
-	r.Outcome.Sheet(s)
-	r.Hostile.Sheet(s)
+	r.AddTo(s)
+	r.Hostile.AddTo(s)
 	s.Each("skipped", r.Skipped)
 	s.Each("found", r.Violations)
 	if len(r.Steps) > 0 {
@@ -253,14 +247,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		r.Below = torture.Below(r.Steps, r.wanted())
 		if err != nil { // what was found so far is worth having
-			r.DurationNs, r.Machine = int64(time.Since(begin)), torture.Here()
+			r.DurationNs, r.Machine = int64(time.Since(begin)), stage.Here()
 			return r, err
 		}
 		r.Rounds++
 		told()
 	}
 	r.DurationNs = int64(time.Since(begin))
-	r.Machine = torture.Here()
+	r.Machine = stage.Here()
 	r.assessNotices()
 	if !r.Good() {
 		return r, ErrViolation

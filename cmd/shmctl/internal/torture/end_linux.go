@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -197,7 +198,7 @@ func (s *supervisor) close() {
 		}
 		s.report.Below = Below(total, s.o.UntilSteps)
 	}
-	s.report.Machine = Here()
+	s.report.Machine = stage.Here()
 }
 
 // sum takes into the report what the ledger and others counted. The caller has the mutex, or is

@@ -3,13 +3,9 @@ package torture
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -156,7 +152,7 @@ type Outcome struct {
 	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
 	Below      []string          `json:"below"`       // steps that killed less often than that
 	Violations []string          `json:"violations"`  // the first of them in words
-	Machine    Machine           `json:"machine"`
+	Machine    stage.Machine     `json:"machine"`
 }
 
 // NewOutcome begins that of a run, in which steps kill if steps is not nil.
@@ -184,8 +180,8 @@ func (o *Outcome) Add(other *Outcome) {
 	o.Noticed.Add(&other.Noticed)
 }
 
-// Sheet adds what was done and what was found.
-func (o *Outcome) Sheet(s *stage.Sheet) {
+// AddTo adds what was done and what was found.
+func (o *Outcome) AddTo(s *stage.Sheet) {
 	s.Row("kills", o.Kills)
 	s.Row("stops (SIGSTOP, SIGCONT)", o.Stops)
 	s.Row("checked after deaths at steps", o.Checked)
@@ -406,21 +402,15 @@ func (n Notice) String() string {
 		time.Duration(*n.P99), time.Duration(*n.Max))
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) { r.sheet().Print(w) }
-
-// Markdown writes the report as the tables of a document, so that what is kept of a long run says
-// what the run said.
-func (r *Report) Markdown(w io.Writer) { r.sheet().Markdown(w) }
-
-func (r *Report) sheet() *stage.Sheet {
+// Sheet is the report for people, or as a document: what is kept of a long run says what it said.
+func (r *Report) Sheet() *stage.Sheet {
 	s := &stage.Sheet{}
 	s.Text("Seed %d, which replays the choices and not the schedule; %v on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Millisecond), r.Machine)
 	if r.Interrupted {
 		s.Row("interrupted", "before its time: nothing was looked for at the end")
 	}
-	r.Outcome.Sheet(s)
+	r.AddTo(s)
 	s.Each("found", r.Violations)
 	s.Table("role", "places", "starts", "kills", "stops", "published", "read", "counts")
 	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {
@@ -462,57 +452,4 @@ func counted(counts map[string]uint64) string {
 		parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// Machine says where a run took place.
-type Machine struct {
-	CPU    *string  `json:"cpu"` // null where it is not known, as the rest
-	CPUs   int      `json:"cpus"`
-	Kernel *string  `json:"kernel"`
-	Go     string   `json:"go"`
-	Load   *float64 `json:"load"` // average of the last minute, at the end: the run itself and others
-}
-
-// Here describes this machine.
-func Here() Machine {
-	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version() + " " + runtime.GOARCH}
-	for line := range strings.Lines(content("/proc/cpuinfo")) {
-		if name, value, ok := strings.Cut(line, ":"); ok && m.CPU == nil &&
-			strings.TrimSpace(name) == "model name" {
-			m.CPU = known(strings.TrimSpace(value))
-		}
-	}
-	m.Kernel = known(strings.TrimSpace(content("/proc/sys/kernel/osrelease")))
-	first, _, _ := strings.Cut(content("/proc/loadavg"), " ")
-	if load, err := strconv.ParseFloat(first, 64); err == nil {
-		m.Load = &load
-	}
-	return m
-}
-
-func content(path string) string {
-	text, _ := os.ReadFile(path)
-	return string(text)
-}
-
-func known(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
-}
-
-// String is what people read.
-func (m Machine) String() string {
-	cpu, kernel, load := "unknown", "unknown", "unknown"
-	if m.CPU != nil {
-		cpu = *m.CPU
-	}
-	if m.Kernel != nil {
-		kernel = *m.Kernel
-	}
-	if m.Load != nil {
-		load = strconv.FormatFloat(*m.Load, 'f', 1, 64)
-	}
-	return fmt.Sprintf("%d x %s, Linux %s, %s, load %s", m.CPUs, cpu, kernel, m.Go, load)
 }

@@ -94,7 +94,7 @@ func TestInterrupted(t *testing.T) {
 		t.Fatalf("report %+v", r)
 	}
 	var b strings.Builder
-	r.Print(&b)
+	r.Sheet().Print(&b)
 	if !strings.Contains(b.String(), "\ninterrupted") {
 		t.Error(b.String())
 	}

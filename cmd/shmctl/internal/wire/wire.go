@@ -60,11 +60,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // payloadLen spreads lengths over the whole range.
 func payloadLen(seq uint64) int {
-	return payloadMinBytes + int(mix(seq)%(PayloadMaxBytes-payloadMinBytes+1))
+	return payloadMinBytes + int(Mix(seq)%(PayloadMaxBytes-payloadMinBytes+1))
 }
 
-// mix is a 64-bit finaliser: neighbouring numbers give unrelated values.
-func mix(x uint64) uint64 {
+// Mix is a 64-bit finaliser: neighbouring numbers give unrelated values.
+func Mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
@@ -77,7 +77,7 @@ func Put(b []byte, seq uint64) int {
 	le.PutUint64(b, seq)
 	le.PutUint32(b[payloadSumOff:], 0)
 	le.PutUint32(b[payloadLenOff:], uint32(n))
-	x := mix(seq + 1)
+	x := Mix(seq + 1)
 	i := payloadHead
 	for ; i+8 <= n; i += 8 {
 		le.PutUint64(b[i:], x)
