@@ -188,13 +188,18 @@ func (o *target) flags(cmd *cobra.Command) {
 
 // queueNames are what a shell can complete a name to.
 func queueNames(dir string) []string {
-	src := &source{path: dir}
-	defer src.close()
-	if src.refresh() != nil {
-		return nil
+	queues, _ := namesIn(dir)
+	return queues
+}
+
+func namesIn(dir string) (queues, objects []string) {
+	d, err := shm.FindDir(dir)
+	if err != nil {
+		return nil, nil
 	}
-	names, _, _ := ctl.Names(src.dir)
-	return names
+	defer d.Close()
+	queues, objects, _ = ctl.Names(d)
+	return queues, objects
 }
 
 // open opens the directory of the queue, and makes none.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -187,7 +186,7 @@ func processWords(p *ctl.Process) string {
 // look is what ls and show have in common: which queues, how often, how printed.
 type look struct {
 	output
-	dir    string
+	target
 	every  time.Duration
 	render func(f found, o *output, p page) []string
 }
@@ -202,8 +201,8 @@ func (f found) empty() bool { return len(f.queues) == 0 && len(f.objects) == 0 }
 
 func (l *look) flags(cmd *cobra.Command) {
 	l.tableFlags(cmd)
+	l.target.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&l.dir, "dir", "", "`directory` of the queues")
 	f.DurationVarP(&l.every, "watch", "w", 0,
 		"look again every `interval`, as 200ms; 1s if none is given")
 	f.Lookup("watch").NoOptDefVal = "1s"
@@ -273,7 +272,7 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 			all.matching(src, arg, queues, objects, seen)
 		} else if !seen[arg] {
 			if err := all.named(src, arg, slices.Contains(objects, arg)); err != nil {
-				failed = append(failed, l.failed(src.dir, arg, err))
+				failed = append(failed, l.failed(arg, err))
 			}
 			seen[arg] = true
 		}
@@ -319,16 +318,6 @@ func (f *found) matching(src *source, pattern string, queues, objects []string,
 	for _, o := range f.objects {
 		seen[o.Name] = true
 	}
-}
-
-func (l *look) failed(d *shm.Dir, name string, err error) error {
-	p := ctl.NewProblem(err)
-	// What the system did not find is a name; a queue that is being destroyed says so itself.
-	if errors.Is(err, syscall.ENOENT) {
-		p.Hint = new(listHint(l.dir))
-		p.Message = "no queue of that name in " + d.Path()
-	}
-	return &opError{name, p}
 }
 
 func (l *look) print(cmd *cobra.Command, all found) error {
@@ -403,13 +392,8 @@ func (l *look) frame(w io.Writer, s *screen, all found, failed []error, first bo
 	return printLines(w, lines)
 }
 
-// complete offers the names of queues.
+// complete offers the names of queues and other objects.
 func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	src := &source{path: l.dir}
-	defer src.close()
-	if src.refresh() != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	queues, objects, _ := ctl.Names(src.dir)
+	queues, objects := namesIn(l.dir)
 	return append(queues, objects...), cobra.ShellCompDirectiveNoFileComp
 }

@@ -38,24 +38,24 @@ not got, tail the next that will be posted. Lane 0 belongs to the reader's own p
 }
 
 // showAll is queues, then other objects.
-func showAll(all found, o *output, p page) []string {
-	out := showLines(all.queues, o, p)
-	for i := range all.objects {
+func showAll(all found, o *output, p page) (out []string) {
+	add := func(lines []string) {
 		if len(out) > 0 {
 			out = append(out, "")
 		}
-		out = append(out, showObject(&all.objects[i], o, p)...)
+		out = append(out, lines...)
 	}
-	return out
-}
-
-func showLines(queues []ctl.Queue, o *output, p page) []string {
-	var out []string
-	for i := range queues {
-		if i > 0 {
-			out = append(out, "")
+	for i := range all.queues {
+		q := &all.queues[i]
+		lines := showFields(q, q.Name, q.Path, orDash(q.State, printable), q.Error, o, p)
+		if q.Error == nil {
+			lines = append(append(lines, "  lanes:"), laneLines(q.Lanes, o, p)...)
 		}
-		out = append(out, showQueue(&queues[i], o, p)...)
+		add(lines)
+	}
+	for i := range all.objects {
+		b := &all.objects[i]
+		add(showFields(b, b.Name, b.Path, b.State, b.Error, o, p))
 	}
 	return out
 }
@@ -68,14 +68,21 @@ func fieldLine(key, value string, o *output) string {
 	return fmt.Sprintf("  %-17s %s", key+":", value)
 }
 
-// showQueue prints the fields of a queue in the order of the struct, so that none is forgotten.
-func showQueue(q *ctl.Queue, o *output, p page) []string {
-	out := []string{p.bold(printable(q.Name))}
+// showFields prints the fields of a queue or object in the order of the struct, so that none is
+// forgotten, or what is known of one that cannot be looked at.
+func showFields(of any, name, path, state string, e *ctl.Problem, o *output, p page) []string {
+	out := []string{p.bold(printable(name))}
 	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
-	if q.Error != nil {
-		return addError(out, q.Path, orDash(q.State, printable), q.Error, o, p)
+	if e != nil {
+		add("path", printable(path))
+		add("state", p.state(state))
+		add("error", e.Message)
+		if e.Hint != nil {
+			add("remedy", *e.Hint)
+		}
+		return out
 	}
-	for key, v := range fields(q) {
+	for key, v := range fields(of) {
 		switch f := v.Interface().(type) {
 		case *ctl.Process:
 			add(key, processLine(f))
@@ -87,26 +94,29 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 			}
 		case *ctl.Since:
 			add(key, o.since(f))
+		case *ctl.Counter:
+			if f != nil {
+				addFields(add, f, o)
+				addHandles(add, f.Handles, o)
+			}
+		case *ctl.Addresses:
+			if f != nil {
+				addFields(add, f, o)
+			}
+		case *ctl.Domain:
+			if f != nil {
+				addFields(add, f, o)
+				add("queues", printableList(f.Queues))
+			}
 		default:
 			switch key {
 			case "name", "error", "lanes": // printed before and after
 			case "state":
-				add(key, p.state(orDash(q.State, printable)))
+				add(key, p.state(state))
 			default:
 				add(key, valueText(key, v, o))
 			}
 		}
-	}
-	out = append(out, "  lanes:")
-	return append(out, laneLines(q.Lanes, o, p)...)
-}
-
-// addError prints what is known of something that cannot be looked at.
-func addError(out []string, path, state string, e *ctl.Problem, o *output, p page) []string {
-	out = append(out, fieldLine("path", printable(path), o), fieldLine("state", p.state(state), o),
-		fieldLine("error", e.Message, o))
-	if e.Hint != nil {
-		out = append(out, fieldLine("remedy", *e.Hint, o))
 	}
 	return out
 }
@@ -283,41 +293,6 @@ func objectHolds(b *ctl.Object, o *output) string {
 		return fmt.Sprintf("%s, %d ready", words, b.Domain.Ready)
 	}
 	return "-"
-}
-
-// showObject prints the fields of an object in the order of the struct, so that none is forgotten.
-func showObject(b *ctl.Object, o *output, p page) []string {
-	out := []string{p.bold(printable(b.Name))}
-	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
-	if b.Error != nil {
-		return addError(out, b.Path, b.State, b.Error, o, p)
-	}
-	add("state", p.state(b.State))
-	for key, v := range fields(b) {
-		switch f := v.Interface().(type) {
-		case *ctl.Process:
-			add(key, processLine(f))
-		case *ctl.Counter:
-			if f != nil {
-				addFields(add, f, o)
-				addHandles(add, f.Handles, o)
-			}
-		case *ctl.Addresses:
-			if f != nil {
-				addFields(add, f, o)
-			}
-		case *ctl.Domain:
-			if f != nil {
-				addFields(add, f, o)
-				add("queues", printableList(f.Queues))
-			}
-		default:
-			if key != "name" && key != "error" && key != "state" {
-				add(key, valueText(key, v, o))
-			}
-		}
-	}
-	return out
 }
 
 func printableList(names []string) string {
