@@ -286,7 +286,7 @@ func mapDomainFile(file *os.File, queues int) (*domainQueues, error) {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	d := &domainQueues{mem: mem}
-	if d.arm, err = ArmAt(mem, 0); err != nil {
+	if d.arm, err = armAt(mem, 0); err != nil {
 		return nil, err
 	}
 	if d.hints, err = MapDomain(mem[1024:offDomainQueues], queues); err != nil {

@@ -40,11 +40,11 @@ func at[T any](mem []byte, off uint64) (*T, error) {
 	return (*T)(unsafe.Add(p, off)), nil
 }
 
-// ArmAt returns the armed word at byte offset off of mem.
-func ArmAt(mem []byte, off uint64) (*Arm, error) { return at[Arm](mem, off) }
+// armAt returns the armed word at byte offset off of mem.
+func armAt(mem []byte, off uint64) (*Arm, error) { return at[Arm](mem, off) }
 
-// RowAt returns the row of one lane at byte offset off of mem.
-func RowAt(mem []byte, off uint64) (*Row, error) { return at[Row](mem, off) }
+// rowAt returns the row of one lane at byte offset off of mem.
+func rowAt(mem []byte, off uint64) (*Row, error) { return at[Row](mem, off) }
 
 func words(mem []byte, off uint64, n int) ([]atomic.Uint64, error) {
 	if n == 0 || off+uint64(n)*8 > uint64(len(mem)) {

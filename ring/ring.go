@@ -300,9 +300,6 @@ func (c *Consumer[T]) Peek(n int) (a, b []T) {
 	return spans(c.slots, c.next, n)
 }
 
-// Look loads the producer's index.
-func (c *Consumer[T]) Look() { c.refresh() }
-
 // Span is Peek without another look at the producer's index, and no further than the end of the
 // ring. It is inlined.
 func (c *Consumer[T]) Span(n int) []T {

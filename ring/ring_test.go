@@ -144,7 +144,7 @@ func TestAsFarAsKnown(t *testing.T) {
 				!p.cons.Moved() {
 				t.Fatal("what was not looked at is known")
 			}
-			p.cons.Look()
+			p.cons.Len()
 			first := &p.slots[at%uint64(capacity)]
 			if p.cons.Waiting() != uint64(capacity) || p.cons.Front() != first || p.cons.Moved() {
 				t.Fatalf("%d entries wait, want %d", p.cons.Waiting(), capacity)
@@ -160,7 +160,7 @@ func TestAsFarAsKnown(t *testing.T) {
 				t.Fatalf("head %#x, want %#x", p.prod.Head(), at+uint64(capacity))
 			}
 			p.put(1) // the next round begins one slot further
-			p.cons.Look()
+			p.cons.Len()
 			p.cons.Release(1)
 			_ = p.prod.Head()
 			at += uint64(capacity)

@@ -89,14 +89,11 @@ func BellSpec() shm.Spec {
 
 // BellMemory lays the words over a bell object. A producer may write the hints only.
 func BellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints, error) {
-	mem, _, err := obj.Section(SectBellArm, 0)
+	arm, err := WordsOf[doorbell.Arm](obj, SectBellArm, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	arm, err := doorbell.ArmAt(mem, 0)
-	if err != nil {
-		return nil, nil, err
-	}
+	var mem []byte
 	if producer {
 		mem, err = obj.MapWritable(SectBellHints, 0)
 	} else {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -82,12 +83,8 @@ func (p *party) words(direction int) (w words, err error) {
 	if w.slots, err = ring.Slots[slot](mem[ringSlots:][:capacity*slotWords*8]); err != nil {
 		return w, err
 	}
-	if w.row, err = doorbell.RowAt(mem, ringRow); err != nil {
-		return w, err
-	}
-	if w.arm, err = doorbell.ArmAt(mem, ringArm); err != nil {
-		return w, err
-	}
+	w.row = kind.Overlay[doorbell.Row](mem[ringRow:])
+	w.arm = kind.Overlay[doorbell.Arm](mem[ringArm:])
 	w.hints, err = doorbell.MapHints(mem[ringHints:ringSlots], 1)
 	return w, err
 }
