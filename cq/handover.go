@@ -14,28 +14,28 @@ import (
 )
 
 // Follow goes on with the successor of a reader of another user that is proved dead or has
-// detached: one that calls [Queue.Accept] or [Queue.Serve] for a queue of its own at the other end
-// of conn. It returns the writer to post to from now on, in place of w, which is closed then. The
-// successor's queue has what the former reader left: every entry that w published and that the
-// former one had not released, in order and ahead of what is posted next. Those that the former
-// one had handed out come marked FlagRedelivered. Credits are kept. Indices begin anew; Next tells
-// where.
+// detached. The successor has a queue of its own and calls [Queue.Accept] or [Queue.Serve] for it
+// at the other end of conn. Follow returns the writer to post to from then on and closes w. The
+// successor's queue gets what the former reader left: every entry that w published and the former
+// reader had not released, in order, and ahead of what is posted next. Those that the former reader
+// had handed out are marked FlagRedelivered. Credits are kept. Indices begin anew; [Writer.Next]
+// tells where.
 //
-// Either all of that is with the successor or, if Follow fails, nothing, and w stays as it is: call
-// Follow again with another connection. That holds whoever dies in the middle, and when. A
-// successor that dies after it took the entries has successors in turn. So an entry that was
-// published is read once, or again with the mark, as long as its writer or its reader lives; it is
-// gone with both, for memory that has no name goes with the last process that has it.
+// Either all of that is with the successor, or, if Follow fails, nothing: then w stays as it is,
+// and Follow can be called again with another connection. This holds whoever dies in the middle,
+// and whenever. If the successor dies after it took the entries, it has a successor in turn. So a
+// published entry is read once, or again with the mark, as long as its writer or its reader lives.
+// It is gone when both are: memory without a name goes with the last process that has it.
 //
-// As long as the former reader lives and has not detached, be it stopped or silent, the error is a
-// [*shm.BusyError]: nobody takes its place. A reader that has closed its queue is ErrClosed, since
-// what it did not read is lost. A successor whose lanes are too small for what is left, its credits
-// and its details is ErrInvalid; one that cannot be overrun does not take a lane that was,
-// ErrOverrun. Other errors are those of [Attach] over a socket. After an error the connection is of
-// no use.
+// While the former reader lives and has not detached, even if it is stopped or silent, the error is
+// a [*shm.BusyError]: nobody takes its place. A reader that has closed its queue is ErrClosed,
+// since what it did not read is lost. ErrInvalid says that the successor's lanes are too small for
+// the entries, credits or details that are left; ErrOverrun that w's lane was overrun and the
+// successor's queue cannot be. Other errors are those of [Attach] over a socket. After an error the
+// connection is of no use.
 //
-// It is for the goroutine that posts, which must call it when ReaderGone is closed also if it has
-// nothing to post: until then nobody else has what the former reader left.
+// Follow is for the goroutine that posts. It must be called once ReaderGone is closed, also if
+// there is nothing to post: until then nobody else has what the former reader left.
 func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error) {
 	return w.follow(ctx, conn, w.leave, w.end)
 }

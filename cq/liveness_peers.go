@@ -1,10 +1,361 @@
 package cq
 
 import (
+	"errors"
+	"io/fs"
+	"slices"
+	"sync"
+
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
+
+// writerDeaths finds out which writers of a queue died. It looks at lanes by itself, not through
+// the reader, who may be asleep or not read at all.
+type writerDeaths struct {
+	q       *core
+	to      uint64        // the event queue
+	lanes   []*laneOwners // by row
+	looks   int
+	changes uint64     // of what was seen, whole
+	seen    bool       // there is such a count
+	kept    []peerNews // for the next event queue
+	// old are rows that nothing could be said of in the first look: what they hold may have been
+	// there before this began.
+	old []bool
+}
+
+// changesEvery is how many looks come between two at whether there are new lanes.
+const changesEvery = 2
+
+// newWriterDeaths also decides what is news: of a lane that is there already the death of its last
+// writer, unless it was reported to the same event queue before, by whichever reader; of one that
+// comes later every death.
+func newWriterDeaths(q *core, to uint64) *writerDeaths {
+	m := &writerDeaths{q: q, to: to, lanes: make([]*laneOwners, q.opt.rows()),
+		old: make([]bool, q.opt.rows())}
+	if !q.opt.others() {
+		m.find(true)
+		return m
+	}
+	if h, ok := q.side.(*unnamedReader); ok {
+		h.keepDeaths(true)
+	}
+	return m
+}
+
+// find looks for lanes that are new.
+func (m *writerDeaths) find(first bool) {
+	changes, err := m.q.side.changes()
+	if err == nil && m.seen && changes == m.changes {
+		return
+	}
+	seen := err == nil // all that the count stands for
+	for bit := 1; bit < len(m.lanes); bit++ {
+		if m.lanes[bit] != nil {
+			continue
+		}
+		obj, err := m.q.laneObject(bit)
+		if err == nil {
+			m.lanes[bit] = m.begin(obj, &m.q.rows[bit], first || m.old[bit])
+			continue
+		}
+		// What is not there, or not this queue's, or damaged stays so until the count changes; for
+		// want of a descriptor or of memory only this look failed.
+		switch {
+		case errors.Is(err, fs.ErrNotExist), err == kind.ErrOtherQueue:
+			m.old[bit] = false // whatever comes now is new
+		case !kind.Damaged(err):
+			seen, m.old[bit] = false, m.old[bit] || first
+		}
+	}
+	if m.seen = seen; seen {
+		m.changes = changes
+	}
+}
+
+// laneOwners are the writers of one lane.
+type laneOwners struct {
+	ownerWatch
+	obj *shm.Object
+}
+
+// begin begins to follow those of a lane. The row remembers what was reported, and where, for the
+// reader that comes after this one.
+func (m *writerDeaths) begin(obj *shm.Object, row *kind.RowWords, first bool) *laneOwners {
+	w := &laneOwners{obj: obj}
+	w.of = obj
+	if row.ToldTo.Load() == m.to {
+		w.settle(row.Told.Load())
+		return w
+	}
+	if owner := obj.Owner(); first && owner.Generation > 0 {
+		w.settle(owner.Generation - 1)
+	}
+	m.tellFrom(row, w.settled)
+	return w
+}
+
+// tellFrom makes a row remember what this event queue was told.
+func (m *writerDeaths) tellFrom(row *kind.RowWords, settled uint64) {
+	row.ToldTo.Store(0)
+	row.Told.Store(settled)
+	row.Telling.Store(settled)
+	row.ToldTo.Store(m.to)
+}
+
+// turnTo goes on for another event queue. It is told what the former had no room for, and as any
+// other of each lane's last writer if that is dead.
+func (m *writerDeaths) turnTo(to uint64) {
+	if to == m.to {
+		return
+	}
+	m.to = to
+	for i := range m.kept {
+		m.kept[i].Again = false // nobody told this one
+	}
+	for bit, w := range m.lanes {
+		if w == nil {
+			continue
+		}
+		told, last := w.settled, w.obj.Owner()
+		again := last.Generation == w.settled && last.State == shm.StateOwned
+		for _, n := range m.kept {
+			if n.Lane == bit {
+				told = min(told, n.Generation-1)
+				again = again && n.Generation != last.Generation
+			}
+		}
+		if again {
+			w.settle(last.Generation - 1)
+			told = min(told, w.settled)
+		}
+		m.tellFrom(&m.q.rows[bit], told)
+	}
+}
+
+func (m *writerDeaths) look() (out []peerNews) {
+	m.lookForOverrun()
+	if h, ok := m.q.side.(*unnamedReader); ok && m.q.opt.others() {
+		for _, p := range h.takeDead() {
+			m.q.bell.Mark(p.Lane)
+			out = append(out, peerNews{EventPeerDeath, p})
+		}
+		return out
+	}
+	if m.looks++; m.looks%changesEvery == 0 {
+		m.find(false)
+	}
+	out, m.kept = m.kept, nil
+	for bit, w := range m.lanes {
+		if w == nil {
+			continue
+		}
+		news := w.news(func(o shm.Owner) PeerEntry { return m.entry(bit, w.obj, o) })
+		if len(news) > 0 {
+			m.q.bell.Mark(bit) // the entries come before the news
+		}
+		out = append(out, news...)
+	}
+	return out
+}
+
+// lookForOverrun tells of an overrun before the reader knows of it, who may not read at all.
+func (m *writerDeaths) lookForOverrun() {
+	q := m.q
+	if q.opt.Overrun != OverrunQueue || q.opt.events || q.reportedOverrun() {
+		return
+	}
+	for bit := range m.lanes {
+		if m.overran(bit) {
+			q.overran()
+			return
+		}
+	}
+}
+
+// overran reports whether the lane of a row has lost an entry.
+func (m *writerDeaths) overran(bit int) (is bool) {
+	look := func(obj *shm.Object, _ Lane) error {
+		if obj == nil {
+			return nil
+		}
+		words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
+		is = err == nil && words.Overrun.Load() != 0
+		return err
+	}
+	switch {
+	case bit == 0 || m.q.opt.others():
+		_ = m.q.withLane(bit, look)
+	case m.lanes[bit] != nil:
+		_ = look(m.lanes[bit].obj, Lane{})
+	}
+	return is
+}
+
+// entry says what a dead writer left.
+func (m *writerDeaths) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
+	row := &m.q.rows[bit]
+	p := ownerEntry(PeerWriter, obj, o)
+	p.Lane, p.Again = bit, o.Generation > row.Told.Load() && o.Generation <= row.Telling.Load()
+	p.First, p.End = laneShare(obj, bit, o.Generation)
+	return p
+}
+
+// laneShare returns which entries of a lane are one writer's, as far as the lane still says so. A
+// writer that died between taking the lane and saying where it begins published nothing.
+func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) {
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
+	if err != nil {
+		return 0, 0
+	}
+	start := func(generation uint64) (uint64, bool) {
+		e := &words.Epochs[generation%kind.LaneEpochs]
+		g := e.Generation.Load()
+		at := e.Start.Load()
+		return at, g == generation && e.Generation.Load() == g
+	}
+	end = words.Tail.Load()
+	// Loaded after the tail: a successor says where it begins before it publishes.
+	for next := generation + 1; next <= generation+kind.LaneEpochs; next++ {
+		if at, ok := start(next); ok {
+			end = at
+			break
+		}
+	}
+	first, ok := start(generation)
+	if !ok || first > end {
+		first = end
+	}
+	return first, end
+}
+
+func (m *writerDeaths) telling(n *peerNews) {
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Telling.Load() {
+		row.Telling.Store(n.Generation)
+	}
+}
+
+func (m *writerDeaths) told(n *peerNews) {
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Told.Load() {
+		row.Told.Store(n.Generation)
+	}
+}
+
+func (m *writerDeaths) close(untold []peerNews) {
+	for _, w := range m.lanes {
+		if w != nil {
+			w.rest()
+		}
+	}
+	if h, ok := m.q.side.(*unnamedReader); ok && m.q.opt.others() {
+		h.rest(untold)
+		return
+	}
+	m.kept = append(untold, m.kept...) // nobody need have looked since it was bound
+}
+
+// laneObjects are the lanes of a queue that were opened, which the reader and whoever looks for
+// deaths share. They stay until the queue is closed.
+type laneObjects struct {
+	mu sync.Mutex
+	of []*shm.Object // by row
+}
+
+// laneObject opens the object of a row's writer, if it is this queue's. Errors are those of
+// readerSide.openLane. It may be called from anywhere while the queue is open.
+func (q *core) laneObject(bit int) (*shm.Object, error) {
+	q.objects.mu.Lock()
+	defer q.objects.mu.Unlock()
+	if q.objects.of == nil {
+		q.objects.of = make([]*shm.Object, q.opt.rows())
+	}
+	if obj := q.objects.of[bit]; obj != nil {
+		return obj, nil
+	}
+	obj, err := q.side.openLane(bit)
+	if err != nil {
+		return nil, err
+	}
+	other := q.side.attached(bit) != nil // it goes when its lane is retired
+	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err != nil {
+		if !other {
+			_ = obj.Close()
+		}
+		return nil, err
+	}
+	if !other {
+		q.objects.of[bit] = obj
+	}
+	return obj, nil
+}
+
+// close unmaps them all.
+func (o *laneObjects) close() (err error) {
+	for _, obj := range o.of {
+		if obj != nil {
+			if e := obj.Close(); err == nil {
+				err = e
+			}
+		}
+	}
+	return err
+}
+
+// keepDeaths has every death of other users' writers kept for takeDead. When it is ended, what
+// comes after is kept only until its row has another writer: that is bounded by the number of rows.
+func (h *unnamedReader) keepDeaths(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keeping = on
+}
+
+// rest takes back what nobody was told of: it is news to whoever is bound next. Between this sink
+// and that one every death is kept.
+func (h *unnamedReader) rest(untold []peerNews) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	back := make([]PeerEntry, 0, len(untold)+len(h.dead))
+	for _, n := range untold {
+		back = append(back, n.PeerEntry)
+	}
+	h.dead = append(back, h.dead...)
+}
+
+// succeeded is called for a row that has another writer. The lock is held.
+func (h *unnamedReader) succeeded(bit int) {
+	if !h.keeping {
+		h.dead = slices.DeleteFunc(h.dead, func(p PeerEntry) bool { return p.Lane == bit })
+	}
+}
+
+// takeDead returns the writers of other users that have died since the last call. Those whose lanes
+// are retired already were noted by then.
+func (h *unnamedReader) takeDead() []PeerEntry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for bit := range h.lanes {
+		h.noteDead(bit, h.lanes[bit].att)
+	}
+	dead := h.dead
+	h.dead = nil
+	return dead
+}
+
+// noteDead keeps the death of a row's writer, if it is proved, once. The lock is held.
+func (h *unnamedReader) noteDead(bit int, a *attachment) {
+	if a == nil || a.noted || !a.peer.Gone() {
+		return
+	}
+	a.noted = true // what it says of itself now is its last word
+	if owner := a.obj.Owner(); owner.State != shm.StateReleased {
+		p := PeerEntry{Role: PeerWriter, Lane: bit, PID: a.peer.PID, Object: a.obj.Header().UUID,
+			Generation: owner.Generation}
+		p.First, p.End = laneShare(a.obj, bit, owner.Generation)
+		h.dead = append(h.dead, p)
+	}
+}
 
 // readerChanges tells a writer of its queue's readers.
 type readerChanges struct {
@@ -53,18 +404,19 @@ func (m *readerChanges) entry(o shm.Owner) PeerEntry {
 	return p
 }
 
-// BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
-// EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
-// queue with CrossUser are ErrPeerGone, and others go on until the lane is full; and an
-// EventPeerNew for each process that takes the queue over, or whose queue this writer follows to,
-// with the FID of that one; the binding goes along. The payload is a [PeerEntry]. When and how
-// often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
+// BindEvents makes the writer report the deaths and successors of the queue's reader to an event
+// queue. A reader that is proved dead is an EventPeerDeath with the queue's FID. After that posts
+// of a queue with CrossUser are ErrPeerGone; others go on until the lane is full. A process that
+// takes the queue over is an EventPeerNew with the FID that the queue has then; so is the successor
+// whose queue this writer follows to, and the binding goes along. The payload is a [PeerEntry].
+// When events come, and how often, is as with [Queue.BindEvents]. A reader that closes or detaches
+// is not dead.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
-// it, and nil ends it, as does closing the writer; events that were reported stay. Each binding
-// begins by itself: the death of the reader that the queue has then is reported to it, also if
-// another one was told; of earlier readers, and of successions that another one had no room for,
-// it is not. Errors are ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this
+// the first. nil ends the binding, as does closing the writer; events that were reported stay. A
+// new binding is told of the death of the reader that the queue has then, also if the former one
+// was told. It is not told of earlier readers, nor of successions for which the former one had no
+// room. Errors are ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this
 // process. BindEvents may be called from anywhere.
 func (w *laneWriter) BindEvents(events EventSink) error {
 	if w.own {
@@ -157,20 +509,20 @@ func (m *userDeaths) close(untold []peerNews) {
 	}
 }
 
-// BindEvents makes this handle report to an event queue the deaths of other processes that have the
-// counter open: an EventPeerDeath with the counter's FID, the handle's number as Data and a
-// [PeerEntry] as payload, one for each handle that a process had open when it was killed or ended
-// without closing it. What it had added is in the value by then. Each handle that is bound reports
-// by itself, each death once. What happened before BindEvents is not reported. When events come,
-// and what is no death, is as with [Queue.BindEvents]: a process that is stopped is not dead, nor
-// is a handle that was closed.
+// BindEvents makes this handle report the deaths of other processes that have the counter open to
+// an event queue. A death is an EventPeerDeath with the counter's FID, the number of the dead
+// handle as Data and a [PeerEntry] as payload. There is one for each handle that a process had open
+// when it was killed, or ended without closing it. What the process had added is in the value by
+// then. Each handle that is bound reports by itself, each death once. Deaths before BindEvents are
+// not reported. When events come, and what is no death, is as with [Queue.BindEvents]; a handle
+// that was closed is not dead.
 //
-// Handles beyond the first 64 that are open at a time have no number, and nobody is told of their
-// deaths; they can be told of others'.
+// At most 64 handles that are open at a time have a number. Nobody is told of the deaths of the
+// others; they can be told of others'.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
-// it, and gets what that one had no room for; nil ends it, as does closing the handle. It may be
-// called from anywhere. The error is ErrClosed.
+// the first, and gets the events for which that one had no room. nil ends the binding, as does
+// closing the handle. BindEvents may be called from anywhere. The error is ErrClosed.
 func (c *Counter) BindEvents(events EventSink) error {
 	if !c.guard.enterAny() {
 		return bindError(c.name, ErrClosed)

@@ -39,27 +39,27 @@ type EventSink interface {
 	sinkID() uint64
 }
 
-// BindEvents makes the queue report to an event queue what is no completion. An event queue of this
-// process cannot be closed while it is bound (EBUSY). Another sink replaces it, and is told the
-// deaths that it had no room for; nil ends it, as does closing the queue, which also purges its
-// events there. It may be called from anywhere.
+// BindEvents makes the queue report its overrun and the deaths of its writers to an event queue. An
+// event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces the
+// first, and is told the deaths for which that one had no room. nil ends the binding. So does
+// closing the queue, which also purges its events there. BindEvents may be called from anywhere.
 //
-// Its overrun is an error event with the queue's FID and EOverrun. It comes in much less than a
-// second after the first entry was lost, also when nobody reads the queue, or of BindEvents if
-// nobody was told before. Room for the event is reserved now: ErrFull if there is none.
+// An overrun is an error event with the queue's FID and EOverrun. It comes in much less than a
+// second after the first entry was lost, also when nobody reads the queue; or after BindEvents, if
+// nobody was told before. Room for it is reserved now: ErrFull if there is none.
 //
 // The death of a writer is an EventPeerDeath with the queue's FID, the lane as Data and a
-// [PeerEntry] as payload, one for each writer that is proved dead: its process has ended, or the
-// kernel has dropped its lock. Whoever reads the event can read every entry that the writer had
-// published, by reads that begin now; the event waits neither for them to be read nor for anybody
-// to read at all. It comes in much less than a second, also when nobody waits, and stays due
-// while the event queue is full. A writer that detached is not dead, nor one that is stopped, nor
-// one whose lock was lost while it lives; those of this process die with the queue.
+// [PeerEntry] as payload. There is one for each writer that is proved dead: its process has ended,
+// or the kernel has dropped its lock. Whoever has read the event can read every entry that the
+// writer had published, by reads that begin then. The event does not wait for these entries to be
+// read, nor for anybody to read at all. It comes in much less than a second, also when nobody
+// waits, and stays due while the event queue is full. A writer that detached is not dead, nor is
+// one that is stopped, or that lost its lock and lives. Writers of this process die with the queue.
 //
-// Each death is reported once. What happened before BindEvents is reported if the lane has had no
-// other writer since, and by a successor of this reader only to another event queue; the one that
-// was bound before the last is another one, too. If a reader dies while it reports, its successor
-// may do it again, and marks that with PeerEntry.Again.
+// Each death is reported once. A death before BindEvents is reported if the lane has had no other
+// writer since. A successor of this reader reports it only to another event queue than the last one
+// that was bound. If a reader dies while it reports, its successor may report the death again, and
+// marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
 	// One at a time: of two, each could else win one half.
 	q.feeders.binding.Lock()

@@ -38,28 +38,27 @@ func (q *core) createMemfds(name string, o shape) error {
 }
 
 // Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
-// one writer to a queue that is [Unnamed]; there [Attach] must be called with [Over]. It may be
+// one writer to a queue that is [Unnamed]. That process calls [Attach] with [Over]. Accept may be
 // called from anywhere, also while the queue is read, and for several connections at once. The
-// writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
-// goes on where that one stopped.
+// writer gets a lane of its own: a new one, or one whose writer detached or is proved dead, which
+// goes on where that writer stopped.
 //
-// With CrossUser the peer must be on Options.Allow, as the user and groups that it had when it
-// connected; its lane is always new, in a row that is free once the reader has read the last one to
-// its end, and a peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever
-// the context says. Peers of one user have no more than a quarter of the rows before they have
-// brought a lane; further ones wait for these. The queue keeps a descriptor of the connection,
-// which it never reads from, until the lane's end.
+// With CrossUser the peer must be on Options.Allow, with the user and groups that it had when it
+// connected. Its lane is always new; its row is free once the reader has read the former lane to
+// its end. A peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever the
+// context says. Peers of one user that have not brought a lane have no more than a quarter of the
+// rows; further ones wait for these. The queue keeps a descriptor of the connection until the
+// lane's end, and never reads from it.
 //
 // The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
-// after the other, and after an error it should be closed. Nothing depends on it once Accept
-// returned: the death of a writer is proved and noticed as with named queues. See [Queue.Serve] for
-// a loop around it.
+// after the other; after an error it should be closed. Nothing depends on it once Accept has
+// returned: the death of a writer is proved and noticed as with named queues. [Queue.Serve] is a
+// loop around Accept.
 //
-// The context ends an Accept whose peer is silent; Close does too (ErrClosed). Other errors are
-// ErrLanes; ErrPeerGone; [shm.ErrOwner] for a peer of another user; ErrCorrupt and
-// [shm.ErrVersion] for one that does not keep to the protocol; what the peer refused for. In each
-// case the peer is told why if it waits, every descriptor that came is closed, and the queue is as
-// it was.
+// The context ends an Accept whose peer is silent; so does Close (ErrClosed). Other errors are
+// ErrLanes; ErrPeerGone; shm.ErrOwner for a peer of another user; ErrCorrupt and shm.ErrVersion for
+// a peer that breaks the protocol; and the peer's own reason if it refused. After an error the peer
+// is told why if it waits, every descriptor that came is closed, and the queue is as it was.
 func (q *core) Accept(ctx context.Context, conn *net.UnixConn) error {
 	_, err := q.accept(ctx, conn)
 	if err != nil {

@@ -16,28 +16,29 @@ import (
 var meetTimeout = 10 * time.Second // a variable for tests only
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
-// ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
-// times, and for several queues with one listener, which stays the caller's. A peer that breaks the
-// protocol, or has not attached after 10 seconds, loses its connection and nothing else happens.
+// ended: ErrClosed, or the listener's error (net.ErrClosed). It may be called from anywhere,
+// several times, and for several queues with one listener. The listener stays the caller's. A peer
+// that breaks the protocol, or has not attached after 10 seconds, loses its connection; nothing
+// else happens.
 //
-// report, which may be nil, is told of such a peer, from several goroutines; of one that may not
-// attach; and of connections that cannot be accepted for want of descriptors or memory, which is
-// tried again. Of the last two it is told by who accepts: nobody is accepted while report has not
-// returned, so that a user who may not attach and connects again and again is no faster than
-// report, and costs no memory. So it should not block: what it may have to wait for, it should
-// leave to somebody else, or drop.
+// report may be nil. It is told of such a peer, from several goroutines; of a peer that may not
+// attach; and of a connection that cannot be accepted for want of descriptors or memory, which is
+// tried again. In the last two cases Serve accepts nobody until report returns. So a user who may
+// not attach, and connects again and again, is no faster than report and costs no memory. report
+// should therefore not block: it should drop what it would have to wait for, or leave that to
+// another goroutine.
 //
-// Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
-// addition to what tells of a process's death; it is not taken as proof of a death, so the lane
-// goes to another writer only when this one has closed it or is provably gone. At most twice as
-// many connections as there are lanes are served at once; further ones wait.
+// Each connection is kept until its peer closes it. Its end makes the reader look at the lane once
+// more, but is no proof of a death: the lane goes to another writer only if this one has closed it
+// or is proved dead. At most twice as many connections as there are lanes are served at once;
+// further ones wait.
 //
-// With CrossUser the queue itself keeps the life line, and only connections that have not
-// attached count. Those beyond do not wait, or one silent user would make all others wait: a
-// newcomer takes the place of the oldest one of the user who has most of them, unless its own user
-// has as many. The loser is told ErrBusy, or finds the connection closed (ErrPeerGone), and can try
-// again. The 10 seconds do not run while a peer waits for others of its user who attach, of whom
-// one may be stopped in the middle.
+// With CrossUser the queue itself keeps the connections of its writers, and the bound holds for
+// those that have not attached. A connection beyond it does not wait, or one silent user would make
+// all others wait. It takes the place of the oldest connection of the user who has most of them,
+// unless its own user has as many. The one that loses gets ErrBusy, or finds its connection closed
+// (ErrPeerGone), and can try again. The 10 seconds do not run while a peer waits for other peers of
+// its user to attach, since one of these may be stopped.
 func (q *core) Serve(l *net.UnixListener, report func(error)) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

@@ -313,7 +313,7 @@ others used at the same time; the seconds say no more than which are large.
 
 Where the steps stand in the code: P doorbell/ringer.go; R1 to R4 bell.go, R5 to R9 and T sleep.go;
 S set.go and domain.go; N and C channel.go; F set.go and channel.go; L cq/attach.go
-and reconfigure.go; K cq/core.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
+and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
 H ringer.go and sleep.go, K face_linux.go and internal/futex/sleepers_linux.go; C and W of
 counters internal/counterbell/counterbell.go and cq/counter_wait.go; D, G and H of frames
 xdp/frames.go and xdp/endpoint/release.go; W of
