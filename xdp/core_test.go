@@ -3,218 +3,14 @@ package xdp
 import (
 	"encoding/binary"
 	"errors"
-	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/shmring/shmring/internal/xskernel"
 )
-
-// world runs a core against a fake kernel and keeps its own account of every packet.
-type world struct {
-	c        *core
-	k        *fakeKernel
-	liar     bool
-	sent     uint64 // sequence number of the next packet from the wire
-	received uint64 // and of the next one that must come out
-	contexts map[uint64]bool
-	nextCtx  uint64
-	loans    []loan
-	buf      [8]Received
-	done     [8]Sent
-}
-
-type loan struct {
-	r   Received
-	gen uint32
-	seq uint64
-}
-
-func newWorld(start uint32, liar bool) *world {
-	c, k := newFake(fakeConfig{start: start})
-	return &world{c: c, k: k, liar: liar, contexts: map[uint64]bool{}, nextCtx: 1}
-}
-
-// step makes one random move of the device process, the kernel, the wire or the application.
-func (w *world) step(t testing.TB, r *rand.Rand) {
-	switch r.IntN(10) {
-	case 0, 1:
-		w.c.Fill(r.IntN(9))
-	case 2, 3:
-		var p [64]byte
-		binary.LittleEndian.PutUint64(p[14:], w.sent)
-		if w.k.deliver(p[:]) {
-			w.sent++
-		}
-	case 4:
-		w.receive(t, r)
-	case 5:
-		w.giveBack(t, r)
-	case 6:
-		w.send(t, r)
-	case 7:
-		w.k.begin()
-		w.k.finish(r.IntN(16))
-	case 8:
-		w.reap(t, r)
-	case 9:
-		w.hostile(r)
-	}
-}
-
-func (w *world) receive(t testing.TB, r *rand.Rand) {
-	for _, p := range w.buf[:w.c.Receive(w.buf[:1+r.IntN(8)])] {
-		var seq uint64
-		if !w.liar {
-			seq = binary.LittleEndian.Uint64(w.c.Packet(p)[14:])
-			if seq != w.received {
-				t.Fatalf("packet %d came out, want %d", seq, w.received)
-			}
-			w.received++
-		}
-		if r.IntN(4) == 0 {
-			w.c.Drop(p.Frame)
-			continue
-		}
-		gen := r.Uint32()
-		if w.c.Loan(p.Frame, gen) {
-			w.loans = append(w.loans, loan{p, gen, seq})
-		} else if !w.liar {
-			t.Fatalf("received frame %d cannot be handed out", p.Frame)
-		}
-	}
-}
-
-func (w *world) giveBack(t testing.TB, r *rand.Rand) {
-	if len(w.loans) == 0 {
-		return
-	}
-	i := r.IntN(len(w.loans))
-	l := w.loans[i]
-	w.loans = append(w.loans[:i], w.loans[i+1:]...)
-	if !w.liar {
-		if seq := binary.LittleEndian.Uint64(w.c.Packet(l.r)[14:]); seq != l.seq {
-			t.Fatalf("frame %d was overwritten while on loan: %d, want %d", l.r.Frame, seq, l.seq)
-		}
-	}
-	if !w.c.Return(l.r.Off, l.gen) && !w.liar {
-		t.Fatalf("return of frame %d refused", l.r.Frame)
-	}
-	before := w.c.FrameStats()
-	if w.c.Return(l.r.Off, l.gen) {
-		t.Fatalf("frame %d was taken back twice", l.r.Frame)
-	}
-	if s := w.c.FrameStats(); s.States != before.States || s.StaleReturn != before.StaleReturn+1 {
-		t.Fatalf("second return changed %+v to %+v", before, s)
-	}
-}
-
-func (w *world) send(t testing.TB, r *rand.Rand) {
-	frame, buf, ok := w.c.Acquire()
-	if !ok {
-		return
-	}
-	if r.IntN(5) == 0 {
-		w.c.Abandon(frame)
-		return
-	}
-	if err := w.c.Post(frame, 13, 0); !errors.Is(err, ErrTooBig) {
-		t.Fatalf("13 bytes: %v", err)
-	}
-	if err := w.c.Post(frame, 14+r.IntN(len(buf)-13), w.nextCtx); err != nil {
-		t.Fatal(err)
-	}
-	w.contexts[w.nextCtx] = true
-	w.nextCtx++
-	if r.IntN(2) == 0 {
-		w.c.Flush()
-	}
-}
-
-func (w *world) reap(t testing.TB, r *rand.Rand) {
-	w.c.Flush()
-	for _, s := range w.done[:w.c.Reap(w.done[:1+r.IntN(8)])] {
-		if !w.contexts[s.Context] && !w.liar {
-			t.Fatalf("completion of %d, which is not outstanding", s.Context)
-		}
-		delete(w.contexts, s.Context)
-	}
-}
-
-// hostile does what a bad application can, and a bad kernel if the world has one.
-func (w *world) hostile(r *rand.Rand) {
-	w.c.Return(r.Uint64(), r.Uint32())
-	w.c.Return(r.Uint64N(uint64(len(w.k.mem))), r.Uint32())
-	if w.liar {
-		w.k.lie(r)
-	}
-}
-
-// check recounts everything from the states themselves.
-func (w *world) check(t testing.TB) {
-	s := w.c.FrameStats()
-	if s.Sum() != s.Frames {
-		t.Fatalf("%d frames in all states, want %d: %+v", s.Sum(), s.Frames, s)
-	}
-	var counts [frameStates]uint64
-	for _, st := range w.c.frames.state {
-		counts[st]++
-	}
-	if counts != s.States {
-		t.Fatalf("recounted %v, kept %v", counts, s.States)
-	}
-	onStack := map[uint32]int{}
-	for _, id := range append(append([]uint32{}, w.c.frames.rxFree...), w.c.frames.txFree...) {
-		onStack[id]++
-	}
-	for id, st := range w.c.frames.state {
-		n := onStack[uint32(id)]
-		if st == FrameFree && n != 1 || n > 1 || n == 1 && st != FrameFree && st != FrameQuarantine {
-			t.Fatalf("frame %d is %v and %d times on a stack", id, st, n)
-		}
-	}
-	if w.liar {
-		return
-	}
-	r := w.c.RingStats()
-	if s.Illegal != 0 || s.States[FrameQuarantine] != 0 || r.BadDescriptors != 0 ||
-		r.RingFaults != 0 {
-		t.Fatalf("an honest kernel was blamed: %+v %+v", s, r)
-	}
-	if n := s.States[FrameLoaned]; n != uint64(len(w.loans)) {
-		t.Fatalf("%d frames on loan, want %d", n, len(w.loans))
-	}
-	if n := s.States[FrameSend]; n != uint64(len(w.contexts)) {
-		t.Fatalf("%d frames being sent, want %d", n, len(w.contexts))
-	}
-}
-
-// TestFramesProperty: 1000 moves a check, 100 checks for each kernel. The indices start just below
-// the wrap of their 32 bits in half of them.
-func TestFramesProperty(t *testing.T) {
-	t.Parallel()
-	for name, liar := range map[string]bool{"honest kernel": false, "lying kernel": true} {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) {
-				start := rapid.SampledFrom([]uint32{0, ^uint32(40)}).Draw(rt, "start")
-				seed := rapid.Uint64().Draw(rt, "seed")
-				w, r := newWorld(start, liar), rand.New(rand.NewPCG(seed, 1))
-				for range 1000 {
-					w.step(t, r)
-					if s := w.c.FrameStats(); s.Sum() != s.Frames {
-						rt.Fatalf("sum %d: %+v", s.Sum(), s)
-					}
-				}
-				w.check(t)
-			})
-		})
-	}
-}
 
 func TestRingFaultIsFullNotWild(t *testing.T) {
 	t.Parallel()
@@ -273,7 +69,7 @@ func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
 	buf := make([]Received, 8)
 	for range 100 { // nobody returns anything
 		c.Fill(8)
-		for k.deliver(make([]byte, 60)) {
+		for k.Deliver(make([]byte, 60)) {
 		}
 		for i, r := range buf[:c.Receive(buf)] {
 			c.Loan(r.Frame, uint32(i))
@@ -300,11 +96,11 @@ func TestConcurrentKernel(t *testing.T) {
 		var p [64]byte
 		for sent := uint64(0); !stop.Load(); {
 			binary.LittleEndian.PutUint64(p[14:], sent)
-			if sent < packets && k.deliver(p[:]) {
+			if sent < packets && k.Deliver(p[:]) {
 				sent++
 			}
-			begun := k.begin()
-			if !k.finish(0) && !begun {
+			begun := k.Transmit(1) == 1
+			if !k.CompleteAt(0) && !begun {
 				runtime.Gosched() // with one CPU the other side is not running now
 			}
 		}
@@ -348,13 +144,13 @@ func TestNoAllocationPerPacket(t *testing.T) {
 	k.OnSend(func([]byte) {})
 	n := testing.AllocsPerRun(200, func() {
 		c.Fill(8)
-		k.deliver(packet)
+		k.Deliver(packet)
 		for _, r := range buf[:c.Receive(buf)] {
 			c.Loan(r.Frame, 7)
 			c.Return(r.Off, 7)
 		}
 		f, _, _ := c.Acquire()
-		if c.Post(f, 60, 1) != nil || !c.Flush() || !k.begin() || !k.finish(0) || c.Reap(sent) != 1 {
+		if c.Post(f, 60, 1) != nil || !c.Flush() || k.Transmit(1) != 1 || !k.CompleteAt(0) || c.Reap(sent) != 1 {
 			t.Error("the packet was not sent")
 		}
 	})
@@ -369,7 +165,7 @@ func BenchmarkReceiveLoanReturn(b *testing.B) {
 	for b.Loop() {
 		c.Fill(32)
 		for range 32 {
-			k.deliver(packet)
+			k.Deliver(packet)
 		}
 		for i, r := range buf[:c.Receive(buf)] {
 			c.Loan(r.Frame, uint32(i))
@@ -381,7 +177,7 @@ func BenchmarkReceiveLoanReturn(b *testing.B) {
 
 // chainOf puts the descriptors of one packet of n frames into the receive ring, its end included or
 // not.
-func chainOf(t *testing.T, c *core, k *fakeKernel, n int, whole bool) {
+func chainOf(t *testing.T, c *core, k *xskernel.Kernel, n int, whole bool) {
 	t.Helper()
 	for i := range n {
 		addr, ok := k.Fill.Pop()
@@ -513,13 +309,13 @@ func TestForeignFrames(t *testing.T) {
 
 const benchBatch = 64
 
-func newBenchCore() (*core, *fakeKernel) {
+func newBenchCore() (*core, *xskernel.Kernel) {
 	return newFake(fakeConfig{frames: 2048, rxFrames: 1536, entries: 1024})
 }
 
 // loop gives every frame of the fill ring back with a packet.
-func (k *fakeKernel) loop() {
-	fill, rx := k.Kernel.Fill, k.Kernel.Rx
+func loop(k *xskernel.Kernel) {
+	fill, rx := k.Fill, k.Rx
 	cons, prod := fill.Cons.Load(), rx.Prod.Load()
 	for end := fill.Prod.Load(); cons != end && prod-rx.Cons.Load() <= rx.Mask(); cons++ {
 		addr := fill.Slots[cons&fill.Mask()]
@@ -531,8 +327,8 @@ func (k *fakeKernel) loop() {
 }
 
 // done completes all that is in the transmit ring.
-func (k *fakeKernel) done() {
-	tx, comp := k.Kernel.Tx, k.Kernel.Comp
+func done(k *xskernel.Kernel) {
+	tx, comp := k.Tx, k.Comp
 	cons, prod := tx.Cons.Load(), comp.Prod.Load()
 	for end := tx.Prod.Load(); cons != end; cons++ {
 		comp.Slots[prod&comp.Mask()] = tx.Slots[cons&tx.Mask()].Addr
@@ -549,7 +345,7 @@ func BenchmarkReceiveRecycle(b *testing.B) {
 			c.Fill(1024)
 			got := make([]Received, batch)
 			for i := 0; i < b.N; {
-				k.loop()
+				loop(k)
 				for n := 1; n > 0; i += n {
 					n = c.Receive(got)
 					for _, r := range got[:n] {
@@ -577,7 +373,7 @@ func BenchmarkPostReap(b *testing.B) {
 			}
 		}
 		c.Flush()
-		k.done()
+		done(k)
 		c.Reap(sent[:])
 	}
 }

@@ -2,7 +2,9 @@ package xdp
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/shmring/shmring/internal/xskernel"
@@ -119,4 +121,27 @@ func (p *Program) RuleStats(id RuleID) (RuleStatus, error) {
 		}
 	}
 	return RuleStatus{}, errors.Join(err, ErrNoRule)
+}
+
+// Recount compares the numbers of frames by state with the states themselves, and the stacks of
+// free frames with those that are free.
+func Recount(s *Socket) error {
+	t := s.frames
+	var counts [frameStates]uint64
+	for _, state := range t.state {
+		counts[state]++
+	}
+	if counts != t.counts {
+		return fmt.Errorf("recounted %v, kept %v", counts, t.counts)
+	}
+	stacked := make([]int, len(t.state))
+	for _, i := range slices.Concat(t.rxFree, t.txFree) {
+		stacked[i]++
+	}
+	for i, state := range t.state {
+		if n := stacked[i]; n > 1 || (n == 1) != (state == FrameFree) && state != FrameQuarantine {
+			return fmt.Errorf("frame %d is %v and %d times on a stack", i, state, n)
+		}
+	}
+	return nil
 }

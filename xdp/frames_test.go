@@ -2,7 +2,6 @@ package xdp
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net/netip"
 	"testing"
 
@@ -93,13 +92,6 @@ func TestFramesAreGivenOnce(t *testing.T) {
 	}
 }
 
-// fakeKernel plays the kernel for a core that has no socket around it, over memory of the Go heap,
-// where the race detector sees the packets too.
-type fakeKernel struct {
-	*xskernel.Kernel
-	mem []byte
-}
-
 // fakeConfig sizes a fake device. Zero values give 32 frames of 2048 bytes, half of them to send,
 // and rings of 16.
 type fakeConfig struct {
@@ -108,7 +100,9 @@ type fakeConfig struct {
 	chains                    bool
 }
 
-func newFake(c fakeConfig) (*core, *fakeKernel) {
+// newFake returns a core that has no socket around it, over memory of the Go heap, where the race
+// detector sees the packets too.
+func newFake(c fakeConfig) (*core, *xskernel.Kernel) {
 	if c.frames == 0 {
 		c.frames = 32
 	}
@@ -131,7 +125,7 @@ func newFake(c fakeConfig) (*core, *fakeKernel) {
 }
 
 // newFakeMember adds a core to a pool.
-func newFakeMember(p *pool, q *xskernel.Queue, o Options, c fakeConfig) *fakeKernel {
+func newFakeMember(p *pool, q *xskernel.Queue, o Options, c fakeConfig) *xskernel.Kernel {
 	e := &core{maxPacket: 1518, mtu: 1500, chains: c.chains}
 	if c.chains {
 		e.maxPacket, e.mtu = 1728, 9000
@@ -139,34 +133,7 @@ func newFakeMember(p *pool, q *xskernel.Queue, o Options, c fakeConfig) *fakeKer
 	p.join(e)
 	k := simKernel(e, q, o, c.start, func() {})
 	k.HoldCompletions(true)
-	return &fakeKernel{Kernel: k, mem: p.mem}
-}
-
-func (k *fakeKernel) deliver(packet []byte) bool { return k.Deliver(packet) }
-
-// begin takes one packet to be sent.
-func (k *fakeKernel) begin() bool { return k.Transmit(1) == 1 }
-
-// finish completes one of the packets begun, any of them.
-func (k *fakeKernel) finish(pick int) bool {
-	n := k.Sending()
-	return n > 0 && k.CompleteAt(pick%n)
-}
-
-// lie says something that a kernel must not.
-func (k *fakeKernel) lie(r *rand.Rand) {
-	addr := r.Uint64N(uint64(len(k.mem)) + 4096)
-	if r.IntN(8) == 0 {
-		addr = r.Uint64()
-	}
-	switch r.IntN(3) {
-	case 0:
-		k.ForgeReceive(xskernel.Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
-	case 1:
-		k.ForgeCompletion(addr)
-	case 2:
-		k.ForgeReceive(xskernel.Desc{Addr: addr &^ 2047, Len: r.Uint32()})
-	}
+	return k
 }
 
 // TestRingUnits: each of the four rings, alone, against its other end: no more can be taken than

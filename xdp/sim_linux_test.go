@@ -187,13 +187,14 @@ func TestSimConnect(t *testing.T) {
 	}
 }
 
-// poolModel makes random moves with several sockets on one simulated queue, with packets in one
-// frame or several, and keeps its own account of all packets. Sockets come and go.
+// poolModel makes random moves with one socket on a simulated queue, or with several, whose packets
+// are in one frame or more and which come and go. It keeps its own account of all packets.
 type poolModel struct {
 	r       *rand.Rand
 	members []*poolMember
 	started int
 	honest  bool
+	chains  bool
 	got     [40]xdp.Received
 	done    [16]xdp.Sent
 }
@@ -211,19 +212,22 @@ type poolMember struct {
 }
 
 type poolLoan struct {
-	r   xdp.Received
-	gen uint32
+	r     xdp.Received
+	gen   uint32
+	bytes []byte // of the packet, as they were lent
 }
 
-const poolMembers = 4
-
-func newPoolModel(t *testing.T, seed uint64, start uint32, honest bool) *poolModel {
-	o := xdptest.SimOptions{MTU: 9000, StartIndex: start, Options: xdp.Options{MultiBuffer: true,
+func newPoolModel(t *testing.T, seed uint64, start uint32, members int, honest bool) *poolModel {
+	chains := members > 1
+	o := xdptest.SimOptions{StartIndex: start, Options: xdp.Options{MultiBuffer: chains,
 		RxEntries: 32, TxEntries: 32, CompEntries: 32, FillEntries: 64}}
+	if chains {
+		o.MTU = 9000
+	}
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 128}, o)
-	m := &poolModel{r: rand.New(rand.NewPCG(seed, 7)), honest: honest, started: 1}
+	m := &poolModel{r: rand.New(rand.NewPCG(seed, 7)), honest: honest, chains: chains, started: 1}
 	m.add(s, k)
-	for range poolMembers - 1 {
+	for range members - 1 {
 		m.start(t)
 	}
 	return m
@@ -268,7 +272,11 @@ func (m *poolModel) step(t *testing.T) {
 }
 
 func (m *poolModel) arrive(p *poolMember) {
-	b := make([]byte, 60+m.r.IntN(1+m.r.IntN(8000)))
+	most := 1400
+	if m.chains {
+		most = 8000
+	}
+	b := bytes.Repeat([]byte{byte(p.sent)}, 60+m.r.IntN(1+m.r.IntN(most)))
 	binary.LittleEndian.PutUint64(b[14:], p.sent)
 	if p.k.Deliver(b) {
 		p.sent++
@@ -310,14 +318,16 @@ func (m *poolModel) settle(t *testing.T, p *poolMember) {
 				m.must(t, "drop", p.s.Drop(r.Frame)) // a part, or no room
 			}
 		case 2:
-			if p.s.Loan(r.Frame, gen) {
-				p.loans = append(p.loans, poolLoan{r, gen})
+			lent := p.s.Loan(r.Frame, gen)
+			if m.must(t, "loan", lent); lent {
+				p.loans = append(p.loans, poolLoan{r, gen, bytes.Clone(p.s.Packet(r))})
 			}
 		}
 	}
 	if n := len(p.loans); n > 0 && m.r.IntN(2) == 0 {
 		l := p.loans[n-1]
 		p.loans = p.loans[:n-1]
+		m.must(t, "the content of a loan", bytes.Equal(p.s.Packet(l.r), l.bytes))
 		other := m.members[m.r.IntN(len(m.members))]
 		if other != p && other.s.Return(l.r.Off, l.gen) {
 			t.Fatal("a socket took the loan of another one back")
@@ -332,7 +342,7 @@ func (m *poolModel) settle(t *testing.T, p *poolMember) {
 func (m *poolModel) must(t *testing.T, what string, ok bool) {
 	t.Helper()
 	if m.honest && !ok {
-		t.Fatalf("%s was refused", what)
+		t.Fatalf("%s is not as it should be", what)
 	}
 }
 
@@ -353,9 +363,19 @@ func (m *poolModel) send(t *testing.T, p *poolMember) {
 		p.built = p.built[:0]
 		return
 	}
-	n := 1 + m.r.IntN(min(5, len(p.built)))
+	n := 1
+	if m.chains {
+		n += m.r.IntN(min(5, len(p.built)))
+	}
+	err := p.s.Post(p.built[0].Frame, 13, 0)
+	m.must(t, "a packet of 13 bytes", errors.Is(err, xdp.ErrTooBig))
 	p.context++
-	if err := p.s.PostChain(p.built[:n], p.context); err == nil {
+	if n == 1 && m.r.IntN(2) == 0 {
+		err = p.s.Post(p.built[0].Frame, p.built[0].Len, p.context)
+	} else {
+		err = p.s.PostChain(p.built[:n], p.context)
+	}
+	if err == nil {
 		p.open[p.context] = true
 		p.built = append(p.built[:0], p.built[n:]...)
 	}
@@ -391,6 +411,7 @@ func (m *poolModel) rare(t *testing.T, i int) {
 		if !m.honest {
 			addr := m.r.Uint64N(129 * 2048)
 			p.k.ForgeReceive(xskernel.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(4)})
+			p.k.ForgeReceive(xskernel.Desc{Addr: addr &^ 2047, Len: m.r.Uint32()})
 			p.k.ForgeCompletion(addr &^ 2047)
 			p.k.ForgeCompletion(m.r.Uint64())
 		}
@@ -436,6 +457,7 @@ func (m *poolModel) check(t *testing.T) {
 	if f.Sum() != f.Frames || f.Frames != 128 {
 		t.Fatalf("%d frames in all states: %+v", f.Sum(), f)
 	}
+	must(t, xdp.Recount(m.members[0].s))
 	if !m.honest {
 		return
 	}
@@ -446,37 +468,41 @@ func (m *poolModel) check(t *testing.T) {
 		loans += len(p.loans)
 		held += len(p.held)
 		built += len(p.built)
-		if n := p.s.Sending(); n != len(p.open) {
-			t.Fatalf("%d packets under way, want %d", n, len(p.open))
+		s := p.s.RingStats()
+		if n := s.Posted - s.Sent; n != uint64(len(p.open)) || s.BadDescriptors+s.RingFaults != 0 {
+			t.Fatalf("%d packets under way, want %d: %+v", n, len(p.open), s)
 		}
 	}
 	if f.States[xdp.FrameLoaned] != uint64(loans) || f.States[xdp.FrameReceived] != uint64(held) ||
 		f.States[xdp.FrameBuild] != uint64(built) || f.States[xdp.FrameQuarantine] != 0 ||
-		f.States[xdp.FrameFill] != uint64(waiting) {
+		f.States[xdp.FrameFill] != uint64(waiting) || f.Illegal != 0 {
 		t.Fatalf("%d loans, %d held, %d built, %d with the kernel: %+v", loans, held, built,
 			waiting, f)
 	}
 }
 
 // TestPoolProperty: 100,000 random moves of the sockets of a queue, their kernel and applications;
-// the sum of all states is the number of frames after each.
+// the sum of all states is the number of frames after each, and each frame in one of them. The
+// indices of half of the rings start just below the wrap of their 32 bits.
 func TestPoolProperty(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	shmtest.Long(t)
-	for name, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
-		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(10) {
-				start := uint32(0)
-				if seed%2 == 1 {
-					start = ^uint32(300)
+	seeds := uint64(10)
+	if testing.Short() {
+		seeds = 2
+	}
+	for members, name := range map[int]string{1: "alone", 4: "together"} {
+		for kernel, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
+			t.Run(name+", "+kernel, func(t *testing.T) {
+				t.Parallel()
+				for seed := range seeds {
+					m := newPoolModel(t, seed, uint32(seed%2)*^uint32(300), members, honest)
+					for range 10_000 {
+						m.step(t)
+						m.check(t)
+					}
 				}
-				m := newPoolModel(t, seed, start, honest)
-				for range 10_000 {
-					m.step(t)
-					m.check(t)
-				}
-			}
-		})
+			})
+		}
 	}
 }
