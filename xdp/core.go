@@ -52,7 +52,6 @@ type core struct {
 	rx        consumer[xskernel.Desc]
 	tx        producer[xskernel.Desc]
 	built     uint32   // frames acquired and not posted
-	inflight  uint32   // packets posted that Reap has not returned
 	routed    []Sent   // completions that another member of the pool came upon
 	withdrawn []uint64 // contexts of packets that were never sent
 	tap       Tap      // sees every packet; nil most often

@@ -80,7 +80,6 @@ func (c *core) Post(frame uint32, n int, context uint64) error {
 	c.sends[i] = sending{context: context, owner: c.id}
 	c.tx.put(xskernel.Desc{Addr: c.sendOff(frame), Len: uint32(n)})
 	c.built--
-	c.inflight++
 	c.stats.Posted++
 	return nil
 }
@@ -116,7 +115,6 @@ func (c *core) Forward(r Received, context uint64) bool {
 		return false
 	}
 	c.put(r.Frame, xskernel.Desc{Addr: r.Off, Len: r.Len}, context)
-	c.inflight++
 	c.stats.Posted++
 	return true
 }
@@ -157,7 +155,6 @@ func (c *core) PostChain(parts []Part, context uint64) error {
 		c.put(p.Frame, d, context)
 	}
 	c.built -= uint32(len(parts))
-	c.inflight++
 	c.stats.Posted++
 	return nil
 }
@@ -217,7 +214,6 @@ func (c *core) Reap(dst []Sent) int {
 		}
 	}
 	c.comp.release()
-	c.inflight -= uint32(n)
 	c.stats.Sent += uint64(n)
 	return n
 }
@@ -259,9 +255,6 @@ func (c *core) completed(addr uint64) (Sent, bool) {
 	return s, ok && m == c
 }
 
-// Sending returns how many posted packets have not come out of Reap.
-func (c *core) Sending() int { return int(c.inflight) }
-
 // Forfeit gives up all posted packets of this socket that the kernel is not known to be done with,
 // calls f with the context of each, and returns how many there were. It is for the time after
 // Close, and after Reap has returned all that it can. If no other socket uses the frames, those
@@ -290,7 +283,6 @@ func (c *core) Forfeit(f func(context uint64)) (n int) {
 			n++
 		}
 	}
-	c.inflight = 0
 	c.members[c.id] = nil
 	return n
 }
@@ -355,7 +347,6 @@ func (c *core) ForwardLoan(off uint64, n int, generation uint32, context uint64)
 		return ErrRingFull
 	}
 	c.put(c.frameOf(off), xskernel.Desc{Addr: off, Len: uint32(n)}, context)
-	c.inflight++
 	c.stats.Posted++
 	return nil
 }

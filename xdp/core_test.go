@@ -150,7 +150,8 @@ func TestNoAllocationPerPacket(t *testing.T) {
 			c.Return(r.Off, 7)
 		}
 		f, _, _ := c.Acquire()
-		if c.Post(f, 60, 1) != nil || !c.Flush() || k.Transmit(1) != 1 || !k.CompleteAt(0) || c.Reap(sent) != 1 {
+		if c.Post(f, 60, 1) != nil || !c.Flush() || k.Transmit(1) != 1 || !k.CompleteAt(0) ||
+			c.Reap(sent) != 1 {
 			t.Error("the packet was not sent")
 		}
 	})

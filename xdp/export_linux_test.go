@@ -22,7 +22,6 @@ func ForgePost(s *Socket, d xskernel.Desc, context uint64) bool {
 	}
 	if id := s.frameOf(d.Addr); s.acquired(id) {
 		s.built--
-		s.inflight++
 		s.put(id, d, context)
 		return true
 	}
@@ -144,4 +143,15 @@ func Recount(s *Socket) error {
 		}
 	}
 	return nil
+}
+
+// Sending is how many posted packets have not come out of Reap.
+func Sending(s *Socket) int {
+	n := s.RingStats()
+	return int(n.Posted - n.Sent)
+}
+
+// Headroom is what the kernel leaves alone at the start of a frame's chunk.
+func Headroom(s *Socket, frame uint32) []byte {
+	return s.mem[s.base(frame):][:s.headroom]
 }

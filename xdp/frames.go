@@ -378,11 +378,5 @@ func (p *pool) completion(addr uint64) (m *core, s Sent, ok bool) {
 	return m, Sent{Frame: id, Context: e.context}, true
 }
 
-// Headroom returns the bytes at the start of a frame's chunk that the kernel leaves alone.
-func (p *pool) Headroom(frame uint32) []byte {
-	b := p.base(frame)
-	return p.mem[b : b+p.headroom : b+p.headroom]
-}
-
 // FrameStats counts the frames by state: all frames of the sockets that share them.
 func (p *pool) FrameStats() FrameStats { return p.frames.stats() }

@@ -570,7 +570,7 @@ func TestXskLyingBuilder(t *testing.T) {
 				t.Errorf("frame %d: %v", g, err)
 			}
 		}
-		if x.tx.Flush() || x.tx.Unsent() != 0 || x.tx.Sending() != 0 {
+		if x.tx.Flush() || x.tx.Unsent() != 0 || xdp.Sending(x.tx) != 0 {
 			t.Error("something was sent")
 		}
 		if !x.tx.Abandon(f) || x.tx.FrameStats().States != before.States {

@@ -40,8 +40,10 @@ type xsk struct {
 	next   int                 // number of the next packet to be sent
 	seen   int                 // and of the next one to be received
 	done   int                 // completions
-	got    [64]xdp.Received
-	sent   [64]xdp.Sent
+	// contexts is the sum of those that were posted, less those that came back.
+	contexts int
+	got      [64]xdp.Received
+	sent     [64]xdp.Sent
 }
 
 // eachXsk runs a case in all modes that it can be run in.
@@ -111,6 +113,7 @@ func (x *xsk) post(t testing.TB, s *xdp.Socket, n, size, slot int) bool {
 	}
 	xskPacket(buf[:size], n, slot)
 	must(t, s.Post(f, size, uint64(n)))
+	x.contexts += n
 	return true
 }
 
@@ -120,7 +123,11 @@ func (x *xsk) kick(t testing.TB, s *xdp.Socket) {
 	s.Flush()
 	_, err := s.Kick()
 	must(t, err)
-	x.done += s.Reap(x.sent[:])
+	n := s.Reap(x.sent[:])
+	for _, d := range x.sent[:n] {
+		x.contexts -= int(d.Context)
+	}
+	x.done += n
 }
 
 // take receives what is there, checks it against the numbers and sizes that are expected, and gives
@@ -142,11 +149,11 @@ func (x *xsk) take(t testing.TB, s *xdp.Socket, size func(int) int) int {
 }
 
 // stream sends packets from one socket to the other, no more at a time than the wire holds. All
-// arrive, in order, with their bytes, and all complete.
+// arrive, in order, with their bytes, and all complete with their contexts.
 func (x *xsk) stream(t testing.TB, from, to *xdp.Socket, packets int, size func(int) int) {
 	t.Helper()
 	const window = 64
-	end, done := x.next+packets, x.done+packets
+	end, done, contexts := x.next+packets, x.done+packets, x.contexts
 	await(t, "all packets and completions", func() bool {
 		for {
 			for x.next < end && x.next < x.seen+window &&
@@ -159,6 +166,9 @@ func (x *xsk) stream(t testing.TB, from, to *xdp.Socket, packets int, size func(
 			}
 		}
 	})
+	if x.contexts != contexts {
+		t.Errorf("contexts came back that are %d off in sum", x.contexts-contexts)
+	}
 }
 
 // finish checks what has to hold after each case.

@@ -98,34 +98,6 @@ func checkSum(t testing.TB, s *xdp.Socket) {
 	}
 }
 
-// TestReceive sends numbered datagrams from a kernel socket; they must come out complete, in order
-// and with the right bytes, in both modes.
-func TestReceive(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) {
-			r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
-			if r.prog.Info().Mode != mode || r.prog.Info().Refused != nil {
-				t.Fatalf("mode %v, %v", r.prog.Info().Mode, r.prog.Info().Refused)
-			}
-			if r.socket.Info().Granted.Mode != xdp.BindCopy {
-				t.Fatalf("veth granted %v", r.socket.Info().Granted.Mode)
-			}
-			r.stream(t, 5000)
-			c, err := r.prog.Counters()
-			must(t, err)
-			if c.Redirected != 5000 || c.NoSocket != 0 {
-				t.Errorf("counters: %+v", c)
-			}
-			k, err := r.socket.KernelStats()
-			must(t, err)
-			if k.RxDropped != 0 || k.RxInvalid != 0 || k.RxQueueFull != 0 {
-				t.Errorf("kernel: %+v", k)
-			}
-		})
-	}
-}
-
 // stream passes n datagrams through the socket with a window that cannot lose any.
 func (r *rig) stream(t testing.TB, n int) {
 	t.Helper()
@@ -174,24 +146,6 @@ func pattern(b []byte, n int) {
 	}
 }
 
-func TestHeadroomIsOurs(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{Frames: 64}, xdp.Options{SendFrames: 16})
-	g := r.umem.Geometry()
-	mem := r.umem.Region().Bytes()
-	for f := range g.Frames {
-		copy(mem[uint64(f)*uint64(g.ChunkBytes):][:g.HeadroomBytes],
-			bytes.Repeat([]byte{0x5a}, int(g.HeadroomBytes)))
-	}
-	r.stream(t, 500)
-	for f := range g.Frames {
-		head := mem[uint64(f)*uint64(g.ChunkBytes):][:g.HeadroomBytes]
-		if !bytes.Equal(head, bytes.Repeat([]byte{0x5a}, int(g.HeadroomBytes))) {
-			t.Fatalf("the kernel wrote to the headroom of frame %d: %x", f, head)
-		}
-	}
-}
-
 // TestOtherPortsReachTheKernel: what is not steered belongs to the sockets of the stack.
 func TestOtherPortsReachTheKernel(t *testing.T) {
 	t.Parallel()
@@ -225,67 +179,6 @@ func TestOtherPortsReachTheKernel(t *testing.T) {
 	must(t, err)
 	if c.OtherPort != 2 || c.NoSocket != 1 || c.Redirected != 0 {
 		t.Errorf("counters: %+v", c)
-	}
-}
-
-func TestReceiveStatistics(t *testing.T) {
-	t.Parallel()
-	// Nobody takes packets: the receive ring fills up, or the fill ring runs dry.
-	for name, o := range map[string]xdp.Options{
-		"queue full": {RxEntries: 4, FillEntries: 32},
-		"fill empty": {RxEntries: 32, FillEntries: 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{Frames: 64}, o)
-			from := udp(t, r.pair.A, 0)
-			for range 20 {
-				_, err := from.WriteToUDPAddrPort([]byte("x"),
-					netip.AddrPortFrom(r.pair.B.Addr, testPort))
-				must(t, err)
-			}
-			await(t, "a count", func() bool {
-				k, err := r.socket.KernelStats()
-				must(t, err)
-				return name == "queue full" && k.RxQueueFull == 16 ||
-					name == "fill empty" && k.RxFillRingEmpty >= 16
-			})
-			if n := r.socket.Pending(100); n != 4 {
-				t.Errorf("%d packets wait, want 4", n)
-			}
-		})
-	}
-}
-
-// TestTwoQueues: in native mode a frame sent from queue 1 arrives on queue 1.
-func TestTwoQueues(t *testing.T) {
-	t.Parallel()
-	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
-	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
-	var rx [2]*xdp.Socket
-	for q := range rx {
-		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
-		rx[q] = xdptest.Open(t, pair.B, uint32(q), u, xdp.Options{})
-		must(t, rx[q].Register(prog, 0))
-	}
-	must(t, prog.Steer(testPort, 0))
-	tpl, err := packet.NewTemplate([6]byte(pair.A.MAC), [6]byte(pair.B.MAC),
-		netip.AddrPortFrom(pair.A.Addr, 1), netip.AddrPortFrom(pair.B.Addr, testPort))
-	must(t, err)
-	var got [1]xdp.Received
-	for q := range rx {
-		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
-		tx := xdptest.Open(t, pair.A, uint32(q), u, xdp.Options{})
-		frame, buf, _ := tx.Acquire()
-		n, err := tpl.Build(buf, []byte{byte(q)})
-		must(t, err)
-		must(t, tx.Post(frame, n, 0))
-		tx.Flush()
-		_, err = tx.Kick()
-		must(t, err)
-		await(t, "a packet", func() bool { return rx[q].Receive(got[:]) == 1 })
-		if b := rx[q].Packet(got[0]); b[len(b)-1] != byte(q) {
-			t.Errorf("queue %d got %x", q, b)
-		}
 	}
 }
 

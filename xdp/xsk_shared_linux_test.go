@@ -109,9 +109,9 @@ func (x *xsk) shared(t *testing.T, tx, rx []*xdp.Socket, packets int, pick func(
 				t.Errorf("socket %d reaped packet %d of socket %d", i, c, pick(c))
 			}
 		}
-		if len(got[i]) != len(want[i]) || tx[i].Sending() != 0 {
+		if len(got[i]) != len(want[i]) || xdp.Sending(tx[i]) != 0 {
 			t.Errorf("socket %d: %d packets of %d, %d under way", i, len(got[i]), len(want[i]),
-				tx[i].Sending())
+				xdp.Sending(tx[i]))
 		}
 	}
 	x.finish(t)

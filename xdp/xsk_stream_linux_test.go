@@ -1,6 +1,7 @@
 package xdp_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"testing"
@@ -65,6 +66,9 @@ func TestXskPollReceive(t *testing.T) {
 			await(t, "poll", func() bool { return poll(t, x.rx, unix.POLLIN, 1000) != 0 })
 			if x.take(t, x.rx, always(64)) != 1 {
 				t.Fatalf("packet %d: poll says that one waits", n)
+			}
+			if x.rx.Pending(1) != 0 || poll(t, x.rx, unix.POLLIN, 0) != 0 {
+				t.Fatalf("packet %d: poll says that another one waits", n)
 			}
 		}
 		x.finish(t)
@@ -132,18 +136,25 @@ func TestXskPollNothing(t *testing.T) {
 	}
 }
 
-// TestXskHeadroom (UMEM_HEADROOM): packets lie behind the headroom that was asked for and the
-// kernel's.
+// TestXskHeadroom (UMEM_HEADROOM): packets lie behind the headroom that was asked for, where the
+// kernel writes nothing, and the kernel's.
 func TestXskHeadroom(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{rxUMEM: xdp.UMEMOptions{HeadroomBytes: 128}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		ours := bytes.Repeat([]byte{0x5a}, 128)
+		for f := range x.rx.UMEM().Geometry().Frames {
+			copy(xdp.Headroom(x.rx, f), ours)
+		}
 		for n := range 100 {
 			x.post(t, x.tx, n, 64, 0)
 			x.kick(t, x.tx)
 			await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
 			r := x.got[0]
+			if b := xdp.Headroom(x.rx, r.Frame); !bytes.Equal(b, ours) {
+				t.Fatalf("the kernel wrote to the headroom of frame %d: %x", r.Frame, b)
+			}
 			if at := r.Off - uint64(r.Frame)*2048; at != 256+128 {
 				t.Fatalf("packet at %d of its chunk", at)
 			}

@@ -335,7 +335,10 @@ func TestVethDownUp(t *testing.T) {
 		must(t, err)
 		must(t, w.pair.B.SetUp(true))
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
-		w.await(t, "both sends", func() bool { return w.Socket().Sending() == 0 })
+		w.await(t, "both sends", func() bool {
+			s := w.Socket().RingStats()
+			return s.Sent == s.Posted
+		})
 		for len(w.read(t)) > 0 {
 		}
 		for { // the one that waited may have come, or been lost while the link came up
