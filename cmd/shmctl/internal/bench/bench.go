@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/shmring/shmring/xdp"
@@ -274,6 +275,7 @@ func (c benchCase) unit() string {
 const (
 	libfabricSource = "libfabric"
 	queuePrefix     = "cq-" // of our child's commands on whole queues
+	goPrefix        = "go-" // of those on what Go programs would use instead
 	readBatch       = 64    // entries a read, in rows about reads of many
 	// readShare: filling a queue takes libfabric many times as long as reading it.
 	readShare = 16
@@ -309,7 +311,7 @@ func queueCases(o Options) []benchCase {
 		trip.source = libfabricSource
 		cases = append(cases, trip)
 	}
-	return append(withSelf(o, cases), priceCases()...)
+	return append(append(withSelf(o, cases), goCases()...), priceCases()...)
 }
 
 // priceCases measure us against ourselves: what an option costs.
@@ -330,6 +332,21 @@ func priceCases() []benchCase {
 		c := price("sread", wait, "ours-unspec", 1)
 		c.solo, c.sleeps = false, true
 		cases = append(cases, c)
+	}
+	return cases
+}
+
+// goCases measure us against what a Go program would use instead: a channel in one process, unix
+// sockets and pipes between two.
+func goCases() []benchCase {
+	var cases []benchCase
+	for _, c := range []struct{ name, ours, rival string }{
+		{"trip", "cq-trip", "chan"}, {"rate", "cq-rate", "chan-rate"},
+		{"sread", "cq-sread", "unix"}, {"sread", "cq-sread", "pipe"},
+	} {
+		cases = append(cases, benchCase{name: c.name, batch: 1, pauses: tripPauses, ours: c.ours,
+			rival: goPrefix + c.rival, rivalName: goPrefix + strings.TrimSuffix(c.rival, "-rate"),
+			rivalOurs: true, sleeps: true, perSecond: c.name == "rate"})
 	}
 	return cases
 }

@@ -52,6 +52,7 @@ type party struct {
 	queues *queues        // made when a cq command comes
 	ports  *wirePorts     // made when a command about packets comes
 	herd   *herd          // made when a scale command comes
+	stream *stream        // made when a command wants a socket or pipes
 	heap   *heap          // made when a tail command wants one
 }
 
@@ -77,7 +78,7 @@ func child(name string, cpu int) error {
 	p := &party{role: role, all: mem, peerFD: -1}
 	defer p.closeQueues()
 	defer p.closePorts()
-	defer func() { p.herd.close() }()
+	defer func() { p.herd.close(); p.stream.Close() }()
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 

@@ -41,7 +41,8 @@ ring: throughput, and one-way latency with both sides looking all the time, agai
 same layout. wake: round trip of two processes that sleep for every message, against the raw
 primitive. cq: calls of completion queues, event queues and counters, against the same call of
 libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
-processes, also against a bare cache line; and what options cost, against ourselves. scale: what
+processes, also against a bare cache line, and against what a Go program would use instead: a
+channel in one process, a unix socket, pipes; and what options cost, against ourselves. scale: what
 many writers of a queue, or many queues of a wait set, cost over one; BATCH is how many. tail:
 single messages timed one by one, one way, with and without a heap that is busy, over a ring in C;
 --json and --report have the distribution. xdp: packets over pairs of veth interfaces in namespaces
