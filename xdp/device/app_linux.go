@@ -372,12 +372,18 @@ func (a *app) complete() {
 	crash.At(crash.DevCompleted)
 }
 
-// publish shows counters to the application and to Stats.
+// publish shows counters to Stats, and to the application after that: who sees on the page what it
+// did counted finds it in Stats of the server too.
 func (a *app) publish() {
 	if !a.dirty && a.shown.Load() != nil {
 		return
 	}
 	a.dirty = false
+	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
+		Frames: a.pool.limit, Loaned: a.pool.out, Sends: a.limit, UnderWay: a.underWay,
+		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,
+		BadChecksum: a.badChecksum, Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed,
+		BytesIn: a.bytesIn, BytesOut: a.bytesOut})
 	c := a.page.counts
 	update := c[kind.CountBegun].Add(1)
 	c[kind.CountReceived].Store(a.received)
@@ -389,11 +395,6 @@ func (a *app) publish() {
 	c[kind.CountFailed].Store(a.failed)
 	c[kind.CountBadChecksum].Store(a.badChecksum)
 	c[kind.CountEnded].Store(update)
-	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
-		Frames: a.pool.limit, Loaned: a.pool.out, Sends: a.limit, UnderWay: a.underWay,
-		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,
-		BadChecksum: a.badChecksum, Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed,
-		BytesIn: a.bytesIn, BytesOut: a.bytesOut})
 }
 
 // addQueues adds what the queues of an application cost.

@@ -72,9 +72,10 @@ func sendAndReceive(t *testing.T, inPlace bool) {
 		return len(s.Apps) == 1 && s.Apps[0].Loaned == 0 && s.Apps[0].Returned == 600 &&
 			s.Apps[0].UnderWay == 0 && s.Apps[0].Sent == 300 && sum == all
 	})
-	if s := e.Stats(); s.Received != 600 || s.Sent != 300 || s.Stale != 0 {
-		t.Errorf("%+v", s)
-	}
+	await(t, "the same counts", func() bool {
+		s := e.Stats()
+		return s.Received == 600 && s.Sent == 300 && s.Stale == 0
+	})
 	must(t, r.reported())
 }
 

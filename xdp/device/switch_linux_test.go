@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -243,4 +244,33 @@ func TestWindow(t *testing.T) {
 			t.Error("did not end")
 		}
 	}
+}
+
+// TestShownBeforeTold: an application that sees on its page what it did counted finds it in Stats of
+// the server too.
+func TestShownBeforeTold(t *testing.T) {
+	t.Parallel()
+	page, err := newPage(1, 1, 1)
+	must(t, err)
+	a := &app{peer: &place.Peer{}, pool: newPool(1), page: page}
+	a.publish()
+	const updates = 20000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range updates {
+			a.received++
+			a.dirty = true
+			a.publish()
+		}
+	}()
+	for told := uint64(0); told < updates; {
+		told = countsOf(page).Received
+		if shown := a.shown.Load().Received; shown < told {
+			t.Errorf("%d are told, %d shown", told, shown)
+			break
+		}
+	}
+	<-done
+	must(t, page.close())
 }
