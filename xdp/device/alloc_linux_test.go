@@ -23,11 +23,11 @@ func TestNoAllocations(t *testing.T) {
 	var bad error
 	sent, end := 0, time.Now().Add(time.Minute)
 	if n := testing.AllocsPerRun(5000, func() {
-		err := e.SendTo(payload, to, 1)
+		err := e.SendTo(payload, 0, to, 1)
 		for errors.Is(err, device.ErrNoSlot) && time.Now().Before(end) {
 			time.Sleep(time.Microsecond) // for one processor runs both sides
 			_, _ = cq.Read(e.Queue(), es[:])
-			err = e.SendTo(payload, to, 1)
+			err = e.SendTo(payload, 0, to, 1)
 		}
 		if err == nil {
 			sent++

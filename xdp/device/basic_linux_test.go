@@ -56,7 +56,7 @@ func sendAndReceive(t *testing.T, inPlace bool) {
 	buf := make([]byte, 2000)
 	for i := range 300 {
 		want := fmt.Sprint("answer ", i)
-		must(t, e.SendTo([]byte(want), addrOf(peer), uint64(i)))
+		must(t, e.SendTo([]byte(want), 0, addrOf(peer), uint64(i)))
 		n, from, err := peer.ReadFromUDPAddrPort(buf)
 		must(t, err)
 		if string(buf[:n]) != want || from.Port() != 5000 {
@@ -133,7 +133,7 @@ func TestParkedOrder(t *testing.T) {
 	for round := range 40 {
 		way.left.Store(int64(1 + round%7))
 		for i := range 5 {
-			must(t, e.InjectTo([]byte{byte(i)}, addrOf(peer)))
+			must(t, e.InjectTo([]byte{byte(i)}, 0, addrOf(peer)))
 		}
 		for i := range 5 {
 			_, _, err := peer.ReadFromUDPAddrPort(buf)
@@ -165,7 +165,7 @@ func TestFairness(t *testing.T) {
 				return
 			default:
 			}
-			if err := e.SendTo(make([]byte, 1000), sink, 1); err != nil &&
+			if err := e.SendTo(make([]byte, 1000), 0, sink, 1); err != nil &&
 				!errors.Is(err, device.ErrNoSlot) {
 				t.Error(err)
 				return
@@ -272,7 +272,7 @@ func TestIPv6(t *testing.T) {
 	if n != most || string(buf[:n]) != string(want) || from != netip.AddrPortFrom(sixB, 5000) {
 		t.Errorf("%d bytes from %v", n, from)
 	}
-	must(t, e.SendTo(make([]byte, most+1), netip.AddrPortFrom(sixA, 6000), 2))
+	must(t, e.SendTo(make([]byte, most+1), 0, netip.AddrPortFrom(sixA, 6000), 2))
 	if c := nextError(t, e); c.Context != 2 || c.Err.Error() != unix.EMSGSIZE.Error() {
 		t.Errorf("one byte more: %+v", c)
 	}
@@ -294,7 +294,7 @@ func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.Add
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		must(t, e.SendTo(payload, to, 1))
+		must(t, e.SendTo(payload, 0, to, 1))
 		var es [1]cq.Entry
 		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
 		if n == 1 && es[0].Context == 1 {
@@ -332,7 +332,7 @@ func TestDeviceGone(t *testing.T) {
 	must(t, err)
 	// Down first: it goes on, and up again it is as before.
 	must(t, pair.B.SetUp(false))
-	must(t, e.SendTo([]byte("x"), netip.AddrPortFrom(pair.A.Addr, 6000), 1))
+	must(t, e.SendTo([]byte("x"), 0, netip.AddrPortFrom(pair.A.Addr, 6000), 1))
 	must(t, pair.B.SetUp(true))
 	if c := next(t, e); c.Context != 1 {
 		t.Errorf("%+v", c)
@@ -345,7 +345,7 @@ func TestDeviceGone(t *testing.T) {
 		t.Errorf("Err: %v", err)
 	}
 	must(t, s.Close())
-	if ev := <-events; ev.Kind != device.EventGone {
+	if ev := <-events; ev.Err == nil {
 		t.Errorf("%+v", ev)
 	}
 	must(t, e.Close())

@@ -43,7 +43,7 @@ func throughDevice(b *testing.B) *path {
 	b.Cleanup(func() { must(b, e.Close()) })
 	return &path{to: to, qs: []*cq.Queue{e.Queue()}, release: e.Release,
 		move: func() error { return nil },
-		send: func(payload []byte) error { return e.SendTo(payload, to, 1) }}
+		send: func(payload []byte) error { return e.SendTo(payload, 0, to, 1) }}
 }
 
 func linked(b *testing.B) *path {

@@ -36,7 +36,7 @@ type Config struct {
 	NoObject  bool
 	// Report is told of applications that were refused or broke the protocol, and of what the server
 	// itself ran out of. Of each cause it is told a few times, and then once in a while how often it
-	// was left out, with an *[OmittedError]; Stats counts all. It may be called from several
+	// was left out, with the last one; Stats counts all. It may be called from several
 	// goroutines.
 	Report func(error)
 

@@ -59,36 +59,15 @@ type Request struct {
 	NoReconnect bool
 }
 
-// EventKind says what happened to an endpoint.
-type EventKind int
-
-const (
-	// EventGone: the device process is gone. What was sent and not completed gets error completions
-	// with ECANCELED.
-	EventGone EventKind = 1 + iota
-	// EventBack: the endpoint has a device process again, with new memory. Frames of the former one
-	// stay readable until they are released.
-	EventBack
-)
-
-// String returns the event in words, or its number.
-func (k EventKind) String() string {
-	switch k {
-	case EventGone:
-		return "device process gone"
-	case EventBack:
-		return "device process back"
-	}
-	return fmt.Sprintf("event %d", int(k))
-}
-
-// Event is news of an endpoint.
+// Event is news of an endpoint: that its device process is gone, or that it has one again.
+//
+// With the first, what was sent and not completed gets error completions with ECANCELED. With the
+// second the memory is new; frames of the former one stay readable until they are released.
 type Event struct {
-	Kind       EventKind
+	Err        error  // why the device process is gone; nil if there is one again
 	Generation uint64 // of the UMEM: of the one that is lost, or of the new one
 	PID        int    // of the device process that is gone, or that was found
 	Cancelled  int    // sends that were answered with ECANCELED
-	Err        error  // why, with EventGone
 }
 
 // session is what an endpoint has of one device process.

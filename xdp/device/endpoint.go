@@ -80,8 +80,8 @@ const keptFormer = 4
 // meaning afterwards.
 //
 // Errors: those of connecting (ECONNREFUSED and fs.ErrNotExist when nobody serves the path);
-// *[RefusedError], which matches [ErrRefused], [ErrBudget] and [ErrPortTaken]; [ErrProtocol]; the
-// context's.
+// what the device process says no with, [ErrRefused], [ErrBudget] and [ErrPortTaken] among them;
+// [ErrProtocol]; the context's.
 func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 	const op = "dial"
 	e := &Endpoint{path: path, req: r, ports: append([]uint16(nil), r.Ports...), q: r.Queue}
@@ -156,25 +156,20 @@ func (e *Endpoint) Info() EndpointInfo {
 		Frames: int(s.grant.frames), Sends: int(s.grant.sends), MaxPayload: int(s.grant.maxPayload)}
 }
 
-// SendTo sends payload to an address from the first port of the request (fi_sendto). The payload is
-// copied, so it can be used again at once. A completion with the context follows when the kernel is
-// done with the packet.
+// SendTo sends payload to an address, from one of the endpoint's ports or, if from is 0, from the
+// first one (fi_sendto). The payload is copied, so it can be used again at once. A completion with
+// the context follows when the kernel is done with the packet.
 //
 // Errors: [ErrNoSlot], which is EAGAIN: read completions and try again; EMSGSIZE; [ErrServerGone];
 // os.ErrClosed. What the server finds out comes as an error completion: EHOSTUNREACH, EACCES for a
 // port that is not taken.
-func (e *Endpoint) SendTo(payload []byte, to netip.AddrPort, context uint64) error {
-	return e.send(payload, 0, to, context, sendFlags)
-}
-
-// SendFrom is SendTo from another port of this endpoint.
-func (e *Endpoint) SendFrom(payload []byte, from uint16, to netip.AddrPort, context uint64) error {
+func (e *Endpoint) SendTo(payload []byte, from uint16, to netip.AddrPort, context uint64) error {
 	return e.send(payload, from, to, context, sendFlags)
 }
 
 // InjectTo is SendTo without a completion if all goes well (fi_inject). Errors are those of SendTo.
-func (e *Endpoint) InjectTo(payload []byte, to netip.AddrPort) error {
-	return e.send(payload, 0, to, 0, injectFlags)
+func (e *Endpoint) InjectTo(payload []byte, from uint16, to netip.AddrPort) error {
+	return e.send(payload, from, to, 0, injectFlags)
 }
 
 func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context uint64,
@@ -435,11 +430,6 @@ func (s *session) returns(entries, a, b []cq.Entry) (k int) {
 		k++
 	}
 	return k
-}
-
-// InjectFrom is InjectTo from another port of this endpoint.
-func (e *Endpoint) InjectFrom(payload []byte, from uint16, to netip.AddrPort) error {
-	return e.send(payload, from, to, 0, injectFlags)
 }
 
 // Settle waits until the device process is done with every send that was accepted, or is gone. A

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -57,28 +58,23 @@ func failed(op, name string, err error, hint string) error {
 	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err, Hint: hint}
 }
 
-// RefusedError is the no of a device process.
-type RefusedError struct {
-	Errno syscall.Errno
-	Text  string // in its own words
+// refusedError is the no of a device process. It matches its number, and the sentinels of this
+// package that have it.
+type refusedError struct {
+	errno syscall.Errno
+	text  string // in its own words
 }
 
-// Error repeats what the device process said.
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("device: the device process says: %s (%v)", shm.Printable(e.Text), e.Errno)
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("device: the device process says: %s (%v)", shm.Printable(e.text), e.errno)
 }
 
-// Is matches the number, and the sentinels of this package that have it.
-func (e *RefusedError) Is(target error) bool {
-	if n, ok := target.(syscall.Errno); ok {
-		return n == e.Errno
-	}
-	for _, s := range refusals {
-		if target == s.err && s.num == e.Errno {
-			return true
-		}
-	}
-	return false
+func (e *refusedError) Unwrap() error { return e.errno }
+
+func (e *refusedError) Is(target error) bool {
+	return slices.ContainsFunc(refusals, func(r reason) bool {
+		return target == r.err && r.num == e.errno
+	})
 }
 
 // reason is an error that passes over the socket as a number.
@@ -106,7 +102,7 @@ var refusals = []reason{
 
 // hintOf is what can be done about an error of connecting.
 func hintOf(err error) string {
-	no := (*RefusedError)(nil)
+	no := (*refusedError)(nil)
 	refused := errors.As(err, &no)
 	for _, h := range []struct {
 		err  error
@@ -141,20 +137,19 @@ func hintOf(err error) string {
 	return ""
 }
 
-// OmittedError is what Config.Report gets in place of errors that are told too often. errors.Is and
-// errors.As see the last of them.
-type OmittedError struct {
-	Count int // reports left out since the last one of this cause
-	Err   error
+// omittedError stands for errors that are told too often: how many were left out since the last one
+// of their cause, and the last of them.
+type omittedError struct {
+	count int
+	error
 }
 
-// Error says how many there were, and the last one.
-func (e *OmittedError) Error() string {
-	return fmt.Sprintf("%d more reports of this cause were left out, the last one: %v", e.Count, e.Err)
+func (e *omittedError) Error() string {
+	return fmt.Sprintf("%d more reports of this cause were left out, the last one: %v", e.count,
+		e.error)
 }
 
-// Unwrap returns the last error.
-func (e *OmittedError) Unwrap() error { return e.Err }
+func (e *omittedError) Unwrap() error { return e.error }
 
 // errClosing is why a server that closes refuses, or ends to serve.
 var errClosing = fmt.Errorf("%w: %w", ErrClosing, os.ErrClosed)
@@ -298,7 +293,7 @@ func (c *cause) take() error {
 	if c.left == 0 {
 		return nil
 	}
-	err := &OmittedError{Count: c.left, Err: c.last}
+	err := &omittedError{c.left, c.last}
 	c.left, c.last = 0, nil
 	return err
 }

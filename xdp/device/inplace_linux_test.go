@@ -180,12 +180,12 @@ func TestInPlaceThrownOut(t *testing.T) {
 	write(t, peer, r, 5000, "held")
 	entry := next(t, e)
 	must(t, r.server.Unreadable(5000))
-	must(t, e.SendTo([]byte("x"), addrOf(peer), 1))
-	if ev := <-gone; ev.Kind != device.EventGone {
+	must(t, e.SendTo([]byte("x"), 0, addrOf(peer), 1))
+	if ev := <-gone; ev.Err == nil {
 		t.Fatalf("%+v", ev)
 	}
 	await(t, "the end of the search", func() bool {
-		err := e.SendTo([]byte("x"), addrOf(peer), 2)
+		err := e.SendTo([]byte("x"), 0, addrOf(peer), 2)
 		return errors.Is(err, device.ErrServerGone) && strings.Contains(err.Error(), "lives on")
 	})
 	if got := text(t, e, &entry); got != "held" {

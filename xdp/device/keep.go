@@ -97,7 +97,7 @@ func (e *Endpoint) lose(s *session, why error) {
 		e.cancelled(c)
 	}
 	crash.At(crash.AppCancelled)
-	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, PID: s.peer.PID,
+	e.notify(Event{Generation: s.grant.generation, PID: s.peer.PID,
 		Cancelled: len(lost), Err: why})
 }
 
@@ -144,7 +144,7 @@ func (e *Endpoint) notify(ev Event) {
 		return
 	}
 	news := cq.Event{Event: cq.EventPeerDeath, Context: e.req.Context, Data: uint64(ev.Cancelled)}
-	if ev.Kind == EventBack {
+	if ev.Err == nil {
 		news.Event, news.Data = cq.EventConnected, ev.Generation
 	}
 	_, _ = e.req.Events.Write(&news) // the calls tell it too
@@ -183,7 +183,7 @@ func (e *Endpoint) seek(generation uint64) *session {
 		if s.failed = s.start(e.ctx); e.ctx.Err() != nil {
 			return nil
 		}
-		e.notify(Event{Kind: EventBack, Generation: s.grant.generation, PID: s.peer.PID})
+		e.notify(Event{Generation: s.grant.generation, PID: s.peer.PID})
 		return s
 	}
 }

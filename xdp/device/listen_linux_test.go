@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -246,18 +247,21 @@ func TestAcceptOutOfFiles(t *testing.T) {
 	defer func() { _ = restore() }()
 	begin := time.Now()
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
-	var omitted *device.OmittedError
+	var omitted error
 	told := 0
 	await(t, "reports, and what was left out", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		told = slices.IndexFunc(r.errs, func(err error) bool { return errors.As(err, &omitted) })
+		told = slices.IndexFunc(r.errs, func(err error) bool { return strings.Contains(err.Error(), "left out") })
+		if told >= 0 {
+			omitted = r.errs[told]
+		}
 		return told >= 0
 	})
 	must(t, errors.Join(err, restore()))
 	// In windows in which the server had no time to fail more often nothing is left out.
 	most := 8 * (1 + int(time.Since(begin)/time.Second))
-	if told > most || omitted.Count < 1 || !errors.Is(omitted, syscall.EMFILE) {
+	if told > most || !errors.Is(omitted, syscall.EMFILE) {
 		t.Errorf("%d reports, of which %d may be told, then: %v", told, most, omitted)
 	}
 	must(t, r.dial(device.Request{}).Close())

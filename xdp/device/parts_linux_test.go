@@ -232,12 +232,12 @@ func TestReports(t *testing.T) {
 	r := &reports{tell: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		var o *OmittedError
+		var o *omittedError
 		if errors.As(err, &o) {
-			if o.Count < 1 || !strings.Contains(err.Error(), fmt.Sprint(o.Count)) {
+			if o.count < 1 || !strings.Contains(err.Error(), fmt.Sprint(o.count)) {
 				t.Errorf("%+v", o)
 			}
-			left[causeOf(err)] += o.Count
+			left[causeOf(err)] += o.count
 			return
 		}
 		told[causeOf(err)]++
@@ -292,9 +292,9 @@ func TestReportsForEver(t *testing.T) {
 			r := &reports{tell: func(err error) {
 				mu.Lock()
 				defer mu.Unlock()
-				var o *OmittedError
+				var o *omittedError
 				if lines++; errors.As(err, &o) {
-					counted += o.Count
+					counted += o.count
 				} else {
 					single++
 					if time.Since(begin) < lastWindow {

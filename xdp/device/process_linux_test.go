@@ -199,7 +199,7 @@ func (l *ledger) post(most int) (err error) {
 	l.t.Helper()
 	for range most {
 		text := fmt.Sprint("send ", l.next)
-		if err = l.e.SendTo([]byte(text), l.to, l.next); err != nil {
+		if err = l.e.SendTo([]byte(text), 0, l.to, l.next); err != nil {
 			if !errors.Is(err, device.ErrNoSlot) && !errors.Is(err, device.ErrServerGone) {
 				l.t.Fatal(err)
 			}
@@ -311,13 +311,13 @@ func serverKilled(t *testing.T, inPlace bool) {
 		}
 		_ = server.cmd.Wait()
 		gone := <-events
-		if gone.Kind != device.EventGone || gone.Err == nil || gone.Generation != generation {
+		if gone.Err == nil || gone.Generation != generation {
 			t.Fatalf("%+v", gone)
 		}
 		l.settle()
 		server = r.serve()
 		back := <-events
-		if back.Kind != device.EventBack || back.Generation <= generation {
+		if back.Err != nil || back.Generation <= generation {
 			t.Fatalf("%+v after %d", back, generation)
 		}
 		generation = back.Generation

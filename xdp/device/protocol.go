@@ -49,7 +49,7 @@ var protocol = place.Protocol{Pkg: pkg, Op: "read message", Magic: "shmrdev\n", 
 	},
 	No: func(status uint32, b []byte) error {
 		text := bytes.TrimRight(b[offText:offTextEnd], "\x00")
-		return &RefusedError{Errno: syscall.Errno(status), Text: printable(string(text))}
+		return &refusedError{syscall.Errno(status), printable(string(text))}
 	}}
 
 const (

@@ -297,9 +297,9 @@ func answer(e *device.Endpoint, entry *cq.Entry) error {
 	if err != nil {
 		return err
 	}
-	for err = e.SendTo(loan.Bytes(), rec.Src, 0); errors.Is(err, device.ErrNoSlot); {
+	for err = e.SendTo(loan.Bytes(), 0, rec.Src, 0); errors.Is(err, device.ErrNoSlot); {
 		time.Sleep(20 * time.Microsecond)
-		err = e.SendTo(loan.Bytes(), rec.Src, 0)
+		err = e.SendTo(loan.Bytes(), 0, rec.Src, 0)
 	}
 	loan.Release()
 	if err != nil && !errors.Is(err, device.ErrServerGone) {

@@ -58,17 +58,17 @@ func TestServerStep(t *testing.T) {
 	l := newLedger(t, e, to)
 	for _, step := range stepsOf("dev-") {
 		server.kill()
-		l.event(events, device.EventGone)
+		l.event(events, true)
 		nth := 30
 		if slices.Contains(seldom, step) {
 			nth = 3
 		}
 		server = r.serve(fmt.Sprintf("%s=%v:%d", crash.Env, step, nth))
-		l.event(events, device.EventBack)
+		l.event(events, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		others := make(chan error, 1)
 		go func() { others <- comeAndGo(ctx, r.path) }()
-		l.event(events, device.EventGone)
+		l.event(events, true)
 		l.settle()
 		cancel()
 		must(t, <-others)
@@ -77,7 +77,7 @@ func TestServerStep(t *testing.T) {
 			t.Fatalf("%v: %v", step, server.cmd.ProcessState)
 		}
 		server = r.serve()
-		l.event(events, device.EventBack)
+		l.event(events, false)
 		before := l.echoes
 		await(t, "traffic after "+step.String(), func() bool {
 			_ = l.post(4)
@@ -90,17 +90,17 @@ func TestServerStep(t *testing.T) {
 }
 
 // event waits for an event, with traffic meanwhile.
-func (l *ledger) event(events <-chan device.Event, kind device.EventKind) {
+func (l *ledger) event(events <-chan device.Event, gone bool) {
 	l.t.Helper()
-	await(l.t, kind.String(), func() bool {
+	await(l.t, news(gone), func() bool {
 		if l.post(4) != nil {
 			time.Sleep(100 * time.Microsecond)
 		}
 		l.drain()
 		select {
 		case ev := <-events:
-			if ev.Kind != kind {
-				l.t.Fatalf("%+v instead of %v", ev, kind)
+			if (ev.Err != nil) != gone {
+				l.t.Fatalf("%+v instead of %v", ev, news(gone))
 			}
 			return true
 		default:
@@ -156,7 +156,7 @@ func lifeChild() error {
 	fmt.Println("up")
 	var es [16]cq.Entry
 	for i := 0; ; i++ {
-		_ = e.SendTo([]byte("send of a life"), to, 0)
+		_ = e.SendTo([]byte("send of a life"), 0, to, 0)
 		if i%16 == 0 {
 			_ = e.Take(ctx, uint16(port)+1)
 			_ = e.Drop(ctx, uint16(port)+1)
@@ -411,7 +411,7 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 	for _, step := range []crash.Label{crash.DevGranted, crash.DevAttached} {
 		l.goesOn()
 		server.kill()
-		l.hears(events, device.EventGone)
+		l.hears(events, true)
 		server = r.serveHalting(step.String())
 		server.stops()
 		until := time.Now().Add(halted + shortHello)
@@ -423,7 +423,7 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 			t.Errorf("%v: while it is stopped: %+v", step, <-events)
 		}
 		server.goOn()
-		l.hears(events, device.EventBack)
+		l.hears(events, false)
 		l.settle()
 		l.lost = 0 // what the dead one had
 	}

@@ -37,7 +37,7 @@ type onEndpoint struct {
 // The endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it.
 // The queue stays the caller's.
 func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (backend, error) {
-	f, raw, err := pollable(e.FD())
+	f, raw, err := pollable(e.Socket().FD())
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: err}
 	}
@@ -301,7 +301,7 @@ func (b *onDevice) MaxPayload(to netip.Addr) int {
 }
 
 func (b *onDevice) Send(payload []byte, from, to netip.AddrPort) error {
-	err := b.e.InjectFrom(payload, from.Port(), to)
+	err := b.e.InjectTo(payload, from.Port(), to)
 	if errors.Is(err, device.ErrServerGone) {
 		return nil
 	}

@@ -471,7 +471,7 @@ func (p *endpointPort) back() error {
 
 func (p *endpointPort) settle() error { return p.settled(p.turn) }
 
-func (p *endpointPort) await() error { return pollIn(p.e.FD()) }
+func (p *endpointPort) await() error { return pollIn(p.e.Socket().FD()) }
 
 // servePath is where the device process of a side listens.
 func servePath() string { return filepath.Join(shm.DefaultPath(), "device") }
@@ -529,7 +529,7 @@ func (p *devicePort) put(s uint64, n int) (int, error) {
 	k := 0
 	for ; k < n; k++ {
 		binary.LittleEndian.PutUint64(p.payload[sequenceOff-payloadOff:], s+uint64(k))
-		if err := p.e.SendTo(p.payload[:], endAddrs[1], 0); err != nil {
+		if err := p.e.SendTo(p.payload[:], 0, endAddrs[1], 0); err != nil {
 			if errors.Is(err, device.ErrNoSlot) {
 				break
 			}

@@ -109,7 +109,7 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 	})
 	defer c.Close()
 	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	must(t, e.SendTo([]byte("there"), netip.AddrPortFrom(pair.A.Addr, 6000), 7))
+	must(t, e.SendTo([]byte("there"), 0, netip.AddrPortFrom(pair.A.Addr, 6000), 7))
 	buf := make([]byte, 100)
 	n, from, err := c.ReadFromUDPAddrPort(buf)
 	must(t, err)

@@ -330,7 +330,7 @@ func (t *through) arrived(e *cq.Entry) (ns uint64, err error) {
 }
 
 func (t *through) post(_ int, sequence, context uint64) error {
-	return t.e.SendTo(t.payload[:wire.Put(t.payload[:], sequence)], t.to, context)
+	return t.e.SendTo(t.payload[:wire.Put(t.payload[:], sequence)], 0, t.to, context)
 }
 
 func (t *through) stats() (wakes, publishes uint64) {

@@ -242,8 +242,7 @@ func (c *child) assess(what string, err error) {
 	}
 	var errno syscall.Errno
 	var number cq.Errno
-	no := new(device.RefusedError)
-	known := errors.As(err, &errno) || errors.As(err, &number) || errors.As(err, &no)
+	known := errors.As(err, &errno) || errors.As(err, &number)
 	for _, t := range typedErrors {
 		known = known || errors.Is(err, t)
 	}

@@ -189,7 +189,7 @@ func (a *app) send(to netip.AddrPort) error {
 	for range 8 {
 		payload := binary.LittleEndian.AppendUint64(nil, a.n)
 		payload = binary.LittleEndian.AppendUint64(payload, seal(a.c.Key, 0, a.n))
-		err := a.e.SendTo(payload, to, a.n)
+		err := a.e.SendTo(payload, 0, to, a.n)
 		if errors.Is(err, device.ErrNoSlot) {
 			break
 		}
@@ -287,7 +287,7 @@ func attackServer(c *child) error {
 // useHostile sends, receives, and gives frames back that it does not have.
 func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
 	c.counts[mutations].Add(1)
-	if e.SendTo(make([]byte, c.rnd.IntN(1400)), to, c.rnd.Uint64()) != nil {
+	if e.SendTo(make([]byte, c.rnd.IntN(1400)), 0, to, c.rnd.Uint64()) != nil {
 		time.Sleep(20 * time.Microsecond)
 	}
 	var es [16]cq.Entry
@@ -358,7 +358,7 @@ func (c *child) useServer(rnd *rand.Rand, i int) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		for time.Now().Before(until) && c.ctx.Err() == nil {
 			over := c.watch("a send")
-			err := e.SendTo(make([]byte, rnd.IntN(1400)), to, rnd.Uint64())
+			err := e.SendTo(make([]byte, rnd.IntN(1400)), 0, to, rnd.Uint64())
 			over()
 			c.counts[calls].Add(1)
 			if c.assess("send", err); err != nil {

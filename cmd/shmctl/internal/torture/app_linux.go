@@ -191,7 +191,7 @@ func (a *app) send(n int) error {
 		if a.rnd.IntN(500) == 0 {
 			to = netip.AddrPortFrom(silent, 9)
 		}
-		switch err := a.e.SendTo(b, to, a.next); {
+		switch err := a.e.SendTo(b, 0, to, a.next); {
 		case errors.Is(err, device.ErrNoSlot), errors.Is(err, device.ErrServerGone):
 			return nil
 		case err != nil:
@@ -286,10 +286,10 @@ func (a *app) listen() error {
 		}
 		a.mu.Unlock()
 		switch {
-		case want.Kind == device.EventGone && ev.Event == cq.EventPeerDeath &&
+		case want.Err != nil && ev.Event == cq.EventPeerDeath &&
 			ev.Data == uint64(want.Cancelled):
 			a.notice(noticeServer, cq.PeerEntry{PID: want.PID})
-		case want.Kind == device.EventBack && ev.Event == cq.EventConnected &&
+		case want.Err == nil && ev.Event == cq.EventConnected &&
 			ev.Data == want.Generation:
 			a.place(wordPeer).Store(uint64(want.PID))
 		default:
