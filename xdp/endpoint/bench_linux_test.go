@@ -189,7 +189,7 @@ func waysToSend(s *side, posted bool) map[string]func() error {
 			if err != nil {
 				return err
 			}
-			return s.SendFrame(f, copy(f.Bytes(), payload), s.peer, 1)
+			return s.SendFrame(f, copy(f.Bytes(), payload), &endpoint.Msg{To: s.peer, Context: 1})
 		},
 	}
 	if !posted {

@@ -49,7 +49,8 @@ type Config struct {
 	TransmitFlags cq.Flags
 	// Counters count sends (FlagSend), receives (FlagRecv) or both that end.
 	Counters map[*cq.Counter]cq.Flags
-	// Events learns of a lack of frames (cq.EventStarved) and of a device that is gone, which is
+	// Events learns once a second at most of a lack of frames (cq.EventStarved, whose Data is how
+	// many are lent) and of a device that is gone, which is
 	// an error event with ENXIO; with Watch also of everything else that happens to the interface.
 	Events Events
 	// Watch makes the endpoint follow its interface: cq.EventLinkUp to cq.EventQueues come to
@@ -94,8 +95,11 @@ type Config struct {
 	// MinMultiRecv is how much room a multi-receive buffer must have left to stay in use, in bytes
 	// (FI_OPT_MIN_MULTI_RECV); 64 by default.
 	MinMultiRecv int
-	// MultiRecv says how the release of such a buffer is told.
-	MultiRecv MultiRecvStyle
+	// ReleaseAlone tells the release of such a buffer by an entry of its own, whose only flag is
+	// FlagMultiRecv. By default the completion of the last message in the buffer has that flag, and
+	// only a buffer whose rest is too small for the next message has such an entry, since its last
+	// message was reported before that was known.
+	ReleaseAlone bool
 	// WrongChecksums lends frames of datagrams with a wrong UDP checksum too, whose record has
 	// xdp.RecordChecksumWrong. By default they are dropped and counted, as the kernel does. An absent
 	// sum is right over IPv4, and that of the pseudo header alone, as veth leaves it, on every
@@ -127,18 +131,6 @@ type Tag struct {
 	TCI  uint16 // priority in the upper 3 bits, VLAN id in the lower 12
 }
 
-// MultiRecvStyle says how the release of a multi-receive buffer is told.
-type MultiRecvStyle uint8
-
-const (
-	// ReleaseWithMessage sets FlagMultiRecv on the completion of the last message in the buffer.
-	// Only a buffer whose rest is too small for the next message is released by an entry of its
-	// own, since its last message was reported before that was known.
-	ReleaseWithMessage MultiRecvStyle = iota
-	// ReleaseAlone posts a completion whose only flag is FlagMultiRecv.
-	ReleaseAlone
-)
-
 // MaxPieces is the longest scatter list (iov_limit).
 const MaxPieces = 8
 
@@ -159,8 +151,8 @@ func (c *Config) resolve() error {
 			"possible are FlagTransmit and FlagRecv")
 	case c.TransmitFlags&^postFlags != 0:
 		return bad(fmt.Sprintf("TransmitFlags has %v", c.TransmitFlags&^postFlags), "")
-	case c.RxBatch < 0 || c.MinMultiRecv < 0 || c.MultiRecv > ReleaseAlone:
-		return bad("RxBatch, MinMultiRecv or MultiRecv is out of range", "")
+	case c.RxBatch < 0 || c.MinMultiRecv < 0:
+		return bad("RxBatch or MinMultiRecv is negative", "")
 	case c.Addresses != nil && c.Addresses.Options().Format == cq.AddrOpaque:
 		return bad("Addresses holds no socket addresses", "create it with cq.AddrSockaddr")
 	case c.SourceErr && c.Addresses == nil:

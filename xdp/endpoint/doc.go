@@ -3,7 +3,7 @@
 //
 //	e, err := endpoint.Open(endpoint.Config{Socket: s, Receive: rx, Transmit: tx, Addresses: av,
 //		Resolver: table, Local: addr})
-//	err = e.Send(payload, to, context)      // fi_send; SendMsg, SendData, SendBatch, Inject
+//	err = e.Send(payload, to, context)      // fi_send; SendMsg, SendBatch, Inject
 //	f, err := e.Frame()                     // write to f.Bytes(), then SendFrame: no copy
 //	n, err := e.Progress()                  // or Run in a goroutine, or Config.Progress
 //	b, err := e.Payload(&entry)             // a received datagram, in place

@@ -206,14 +206,10 @@ func (e *Endpoint) usable() error {
 
 var errClosed = fault("use", os.ErrClosed, "")
 
-// Socket returns the endpoint's socket, to be looked at: its mode, its interface. What moves frames
-// is the endpoint's.
+// Socket returns the endpoint's socket, to be looked at: its mode, its interface, its descriptor,
+// which is readable when a packet arrived. In copy mode polling that runs the kernel's transmit
+// path too, which has nothing to do: posts are sent at once. What moves frames is the endpoint's.
 func (e *Endpoint) Socket() *xdp.Socket { return e.socket }
-
-// FD returns the descriptor that is readable when a packet arrived, for a poll of one's own. It
-// stays the endpoint's. In copy mode polling it runs the kernel's transmit path too, which has
-// nothing to do: posts are sent at once.
-func (e *Endpoint) FD() int { return e.socket.FD() }
 
 // MaxPayload is the longest payload to a neighbour over IPv4, in bytes (max_msg_size). One for an
 // IPv6 peer has 20 bytes less, and a path may have less still.

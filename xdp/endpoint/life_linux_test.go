@@ -146,7 +146,7 @@ func TestStarved(t *testing.T) {
 	}
 	s.drive(t)
 	var ev cq.Event
-	if _, err := events.Read(&ev, 0); err != nil || ev.Event != endpoint.EventStarved ||
+	if _, err := events.Read(&ev, 0); err != nil || ev.Event != cq.EventStarved ||
 		ev.Data != 48 {
 		t.Errorf("%+v, %v", ev, err)
 	}

@@ -117,7 +117,7 @@ func (m *model) frame() {
 		f := m.frames[n-1]
 		m.frames = m.frames[:n-1]
 		if m.r.IntN(4) > 0 {
-			err := m.SendFrame(f, 20, m.peer, 1)
+			err := m.SendFrame(f, 20, &endpoint.Msg{To: m.peer, Context: 1})
 			m.sent(err)
 			if err == nil {
 				return

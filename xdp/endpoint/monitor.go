@@ -152,10 +152,6 @@ func (e *Endpoint) checkGone() error {
 	return err
 }
 
-// EventStarved says that the kernel has no frame left to receive into: all are lent, and nobody
-// gives them back. It comes once a second at most; Data is the number of frames that are lent.
-const EventStarved = cq.EventStarved
-
 // starvedEveryNs bounds how often a lack of frames is looked for and told.
 const starvedEveryNs = 1e9
 
@@ -173,7 +169,7 @@ func (e *Endpoint) checkStarved(now int64) {
 	e.starvedAt = now
 	e.stats.Starved++
 	// An event queue that is full is told again in a second.
-	_ = e.tell(&cq.Event{Event: EventStarved, FID: e.FID(), Context: e.cfg.Context,
+	_ = e.tell(&cq.Event{Event: cq.EventStarved, FID: e.FID(), Context: e.cfg.Context,
 		Data: s.States[xdp.FrameLoaned]})
 }
 

@@ -33,8 +33,8 @@ func (e *Endpoint) Recv(buf []byte, context uint64) error {
 // completion, whose Buf is Base plus where it lies in the buffer, and whose room in the queue is
 // not reserved: datagrams wait for it, and while such a buffer is posted others are refused
 // (cq.ErrFull) that would reserve all that there is. The release of the buffer is told as
-// Config.MultiRecv says, by a selective binding too, and always has room. Iov is not for these, nor
-// is a Buf that is too short to begin with ([ErrFlags]).
+// Config.ReleaseAlone says, by a selective binding too, and always has room. Iov is not for these,
+// nor is a Buf that is too short to begin with ([ErrFlags]).
 func (e *Endpoint) RecvMsg(m *Msg) error {
 	e.lock()
 	defer e.unlock()
@@ -246,7 +246,7 @@ func (e *Endpoint) placeMulti(b *buffer, payload []byte, p *span) bool {
 		return e.placeNext(payload, p)
 	}
 	last := left-len(payload) < e.cfg.MinMultiRecv
-	alone := e.cfg.MultiRecv == ReleaseAlone
+	alone := e.cfg.ReleaseAlone
 	together := last && !alone // one entry is both, and room for that was reserved
 	if !together && e.staged.room <= 0 {
 		return false

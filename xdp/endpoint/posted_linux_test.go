@@ -110,11 +110,10 @@ func TestPostedTruncation(t *testing.T) {
 // TestMultiRecv: several messages into one buffer, in both styles.
 func TestMultiRecv(t *testing.T) {
 	shmtest.Conforms(t)
-	for _, style := range []endpoint.MultiRecvStyle{endpoint.ReleaseWithMessage,
-		endpoint.ReleaseAlone} {
-		t.Run(fmt.Sprint(style), func(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("alone=%v", alone), func(t *testing.T) {
 			a, b := newPosted(t, func(c *endpoint.Config) {
-				c.MultiRecv, c.MinMultiRecv = style, 10
+				c.ReleaseAlone, c.MinMultiRecv = alone, 10
 			})
 			const base = 7000
 			bufs := [2][]byte{make([]byte, 40), make([]byte, 40)}
@@ -132,7 +131,7 @@ func TestMultiRecv(t *testing.T) {
 			}
 			want := []string{"0 MSG|RECV aaaaaaaaaaaaaaa",
 				"0 MSG|RECV|MULTI_RECV bbbbbbbbbbbbbbbb", "1 MSG|RECV c"}
-			if style == endpoint.ReleaseAlone {
+			if alone {
 				want = []string{want[0], "0 MSG|RECV bbbbbbbbbbbbbbbb", "0 MULTI_RECV ", want[2]}
 			}
 			if !slices.Equal(got, want) {

@@ -538,7 +538,8 @@ func (s *side) sender(t *testing.T, way int, sent *atomic.Int64) {
 		case 1:
 			var f endpoint.Frame
 			if f, err = s.Frame(); err == nil {
-				if err = s.SendFrame(f, copy(f.Bytes(), "frame"), s.peer, 1); err != nil {
+				n := copy(f.Bytes(), "frame")
+				if err = s.SendFrame(f, n, &endpoint.Msg{To: s.peer, Context: 1}); err != nil {
 					if e := s.AbandonFrame(f); e != nil && !errors.Is(err, os.ErrClosed) {
 						t.Error(e)
 					}

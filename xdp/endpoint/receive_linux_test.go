@@ -202,12 +202,13 @@ func TestSourceErr(t *testing.T) {
 func TestRemoteData(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := newPair(t, configured(func(c *endpoint.Config) { c.RemoteData = true }))
-	must(t, a.SendData([]byte("with"), 1<<60|7, a.peer, 1))
+	must(t, a.SendMsg(&endpoint.Msg{Buf: []byte("with"), Data: 1<<60 | 7, To: a.peer,
+		Flags: cq.FlagRemoteCQData}))
 	must(t, a.Send([]byte("without"), a.peer, 2))
-	must(t, a.InjectData(nil, 9, a.peer))
+	must(t, a.InjectMsg(&endpoint.Msg{Data: 9, To: a.peer, Flags: cq.FlagRemoteCQData}))
 	f, err := a.Frame()
 	must(t, err)
-	must(t, a.SendFrameMsg(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: a.peer, Data: 5,
+	must(t, a.SendFrame(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: a.peer, Data: 5,
 		Flags: cq.FlagRemoteCQData}))
 	b.arrive(t, addrA, addrB, "no header at all, but long enough")
 	b.arrive(t, addrA, addrB, "short")
@@ -246,14 +247,15 @@ func TestFrames(t *testing.T) {
 	f, err := s.Frame()
 	must(t, err)
 	n := copy(f.Bytes(), "in place")
-	if err := s.SendFrame(f, len(f.Bytes())+1, s.peer, 1); !errors.Is(err, syscall.EMSGSIZE) {
+	to := &endpoint.Msg{To: s.peer, Context: 1}
+	if err := s.SendFrame(f, len(f.Bytes())+1, to); !errors.Is(err, syscall.EMSGSIZE) {
 		t.Errorf("too long: %v", err)
 	}
-	if err := s.SendFrame(f, n, 99, 1); !errors.Is(err, syscall.EINVAL) {
+	if err := s.SendFrame(f, n, &endpoint.Msg{To: 99}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("to nobody: %v", err)
 	}
-	must(t, s.SendFrame(f, n, s.peer, 1))
-	if err := s.SendFrame(f, n, s.peer, 2); !errors.Is(err, endpoint.ErrFrame) {
+	must(t, s.SendFrame(f, n, to))
+	if err := s.SendFrame(f, n, to); !errors.Is(err, endpoint.ErrFrame) {
 		t.Errorf("twice: %v", err)
 	}
 	if err := s.AbandonFrame(f); !errors.Is(err, endpoint.ErrFrame) {
@@ -284,7 +286,7 @@ func TestFrameNowhere(t *testing.T) {
 	s := alone(t, nil)
 	f, err := s.Frame()
 	must(t, err)
-	must(t, s.SendFrameMsg(f, 1, &endpoint.Msg{Dest: stranger, Context: 7}))
+	must(t, s.SendFrame(f, 1, &endpoint.Msg{Dest: stranger, Context: 7}))
 	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
 	}

@@ -48,15 +48,9 @@ func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
 	return e.SendMsg(&Msg{Buf: payload, To: to, Context: context, Flags: e.cfg.TransmitFlags})
 }
 
-// SendData is Send with a word for the receiver's completion (fi_senddata). It needs
-// Config.RemoteData, else it is [ErrNotSupported].
-func (e *Endpoint) SendData(payload []byte, data uint64, to cq.Addr, context uint64) error {
-	return e.SendMsg(&Msg{Buf: payload, To: to, Context: context, Data: data,
-		Flags: e.cfg.TransmitFlags | cq.FlagRemoteCQData})
-}
-
-// SendMsg is the send that takes everything (fi_sendmsg). Flags: FlagCompletion, FlagInject (of no
-// effect: payloads are copied), FlagMore, FlagFence, FlagMulticast, FlagRemoteCQData, and a level.
+// SendMsg is the send that takes everything (fi_sendmsg, fi_senddata). Flags: FlagCompletion,
+// FlagInject (of no effect: payloads are copied), FlagMore, FlagFence, FlagMulticast, a level, and
+// FlagRemoteCQData, which has Data be in the receiver's completion and needs Config.RemoteData.
 // Config.TransmitFlags are not added. Beside the errors of Send there are [ErrFenced], which is
 // EAGAIN; [ErrFlags] and [ErrPieces]; and [ErrNotSupported] for levels beyond transmit complete.
 func (e *Endpoint) SendMsg(m *Msg) error {
@@ -91,18 +85,18 @@ func (e *Endpoint) SendBatch(ms []Msg) (n int, err error) {
 // Inject sends a datagram of which nobody wants to hear again (fi_inject). Counters count it.
 // Errors are those of Send but for cq.ErrFull, and [ErrUnreachable].
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
-	return e.inject(&Msg{Buf: payload, To: to})
+	return e.InjectMsg(&Msg{Buf: payload, To: to})
 }
 
-// InjectData is Inject with a word for the receiver's completion (fi_injectdata).
-func (e *Endpoint) InjectData(payload []byte, data uint64, to cq.Addr) error {
-	return e.inject(&Msg{Buf: payload, To: to, Data: data, Flags: cq.FlagRemoteCQData})
-}
-
-func (e *Endpoint) inject(m *Msg) error {
+// InjectMsg is Inject of a message, of which it takes the payload, the addresses and the data. Two
+// flags count: FlagRemoteCQData (fi_injectdata), and FlagMore, with which the kernel is shown the
+// packet by Flush, or with the next one.
+func (e *Endpoint) InjectMsg(m *Msg) error {
 	e.lock()
-	err := e.post(m, m.Flags|cq.FlagInjectCall)
-	e.push()
+	err := e.post(m, m.Flags&(cq.FlagMore|cq.FlagRemoteCQData)|cq.FlagInjectCall)
+	if m.Flags&cq.FlagMore == 0 {
+		e.push()
+	}
 	e.unlock()
 	return err
 }
@@ -251,18 +245,6 @@ func (e *Endpoint) accept(frame uint32, context uint64, bytes uint32, op cq.Flag
 	if op&cq.FlagInjectComplete != 0 && op&higherLevels == 0 {
 		e.completeEarly(o)
 	}
-}
-
-// InjectMsg is Inject of a message, of which it takes the payload and the addresses. FlagMore is
-// the only flag that counts: the kernel is shown the packet by Flush then, or with the next one.
-func (e *Endpoint) InjectMsg(m *Msg) error {
-	e.lock()
-	err := e.post(m, m.Flags&cq.FlagMore|cq.FlagInjectCall)
-	if m.Flags&cq.FlagMore == 0 {
-		e.push()
-	}
-	e.unlock()
-	return err
 }
 
 // higherLevels wait for more than that the payload can be used again.

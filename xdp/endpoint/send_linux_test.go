@@ -98,8 +98,9 @@ func TestSendRefused(t *testing.T) {
 		"not available": {s.Send(nil, cq.AddrNotAvail, 1), syscall.EINVAL},
 		"no port": {s.SendMsg(&endpoint.Msg{Dest: netip.AddrPortFrom(addrB.Addr(), 0)}),
 			syscall.EINVAL},
-		"data":         {s.SendData(nil, 1, s.peer, 1), syscall.EOPNOTSUPP},
-		"inject data":  {s.InjectData(nil, 1, s.peer), syscall.EOPNOTSUPP},
+		"data": {flagged(s, cq.FlagRemoteCQData), syscall.EOPNOTSUPP},
+		"inject data": {s.InjectMsg(&endpoint.Msg{To: s.peer, Flags: cq.FlagRemoteCQData}),
+			syscall.EOPNOTSUPP},
 		"delivery":     {flagged(s, cq.FlagDeliveryComplete), syscall.EOPNOTSUPP},
 		"match":        {flagged(s, cq.FlagMatchComplete), syscall.EOPNOTSUPP},
 		"commit":       {flagged(s, cq.FlagCommitComplete), syscall.EOPNOTSUPP},
@@ -210,7 +211,7 @@ func TestSendIPv6AndTags(t *testing.T) {
 	must(t, s.Send([]byte("six"), s.peer, 1))
 	f, err := s.Frame()
 	must(t, err)
-	must(t, s.SendFrame(f, copy(f.Bytes(), "frame"), s.peer, 2))
+	must(t, s.SendFrame(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: s.peer, Context: 2}))
 	for i, p := range s.kernel.TakeSent() {
 		var d packet.Datagram
 		must(t, packet.Parse(p, &d))

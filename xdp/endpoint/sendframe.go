@@ -21,7 +21,7 @@ type Frame struct {
 func (f *Frame) Bytes() []byte { return f.payload }
 
 // Frame takes a free frame to write a payload to. It belongs to the caller until it is given to
-// SendFrame, SendFrameMsg or AbandonFrame. The room is for peers of the family of Config.Local, or
+// SendFrame or AbandonFrame. The room is for peers of the family of Config.Local, or
 // IPv4 if that is not set; to a peer of the other family the payload is moved. Errors:
 // [ErrNoFrame], [xdp.ErrDeviceGone], os.ErrClosed.
 func (e *Endpoint) Frame() (Frame, error) {
@@ -46,18 +46,12 @@ func (e *Endpoint) Frame() (Frame, error) {
 	return Frame{id: id, header: header, buf: buf, payload: buf[header:]}, nil
 }
 
-// SendFrame sends the first n bytes of a frame's payload (fi_send of registered memory, without a
-// copy). After an error the frame is still the caller's; after nil it is the endpoint's. Errors are
-// those of Send.
-func (e *Endpoint) SendFrame(f Frame, n int, to cq.Addr, context uint64) error {
-	return e.SendFrameMsg(f, n, &Msg{To: to, Context: context,
-		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
-}
-
-// SendFrameMsg is SendFrame with the flags, data and address of a message, whose Buf and Iov are
-// not looked at. The frame is not free again before the kernel is done with it: FlagInject is
-// [ErrNotSupported], and FlagInjectComplete the same as FlagTransmitComplete.
-func (e *Endpoint) SendFrameMsg(f Frame, n int, m *Msg) error {
+// SendFrame sends the first n bytes of a frame's payload, without a copy (fi_sendmsg of registered
+// memory). m says whom to, as for SendMsg; its Buf and Iov are not looked at. The frame is not free
+// again before the kernel is done with it: FlagInject is [ErrNotSupported], and FlagInjectComplete
+// the same as FlagTransmitComplete. After an error the frame is still the caller's; after nil it is
+// the endpoint's. Other errors are those of SendMsg.
+func (e *Endpoint) SendFrame(f Frame, n int, m *Msg) error {
 	e.lock()
 	defer e.unlock()
 	err := e.postFrame(f, n, m, m.Flags)
@@ -158,7 +152,7 @@ func (e *Endpoint) giveUp(f Frame) {
 //
 // After nil the frame is the endpoint's: it is not to be released, and goes back to those that are
 // received into when the kernel is done with it. After an error it is still lent. [ErrFrame] says
-// that it is not, any more or at all; other errors are those of SendFrameMsg, where [ErrNoFrame]
+// that it is not, any more or at all; other errors are those of SendFrame, where [ErrNoFrame]
 // stands for a transmit ring without room.
 func (e *Endpoint) Forward(c *cq.Entry, n int, m *Msg) error {
 	e.lock()
