@@ -308,7 +308,8 @@ func TestSendRefusals(t *testing.T) {
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Sends: 4})
 	to := addrOf(r.peer(6000))
-	if err := e.SendTo(make([]byte, e.Info().MaxPayload+1), 0, to, 1); !errors.Is(err, syscall.EMSGSIZE) {
+	big := make([]byte, e.Info().MaxPayload+1)
+	if err := e.SendTo(big, 0, to, 1); !errors.Is(err, syscall.EMSGSIZE) {
 		t.Error(err)
 	}
 	must(t, e.SendTo([]byte("x"), 5001, to, 2))

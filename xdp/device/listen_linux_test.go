@@ -252,7 +252,9 @@ func TestAcceptOutOfFiles(t *testing.T) {
 	await(t, "reports, and what was left out", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		told = slices.IndexFunc(r.errs, func(err error) bool { return strings.Contains(err.Error(), "left out") })
+		told = slices.IndexFunc(r.errs, func(err error) bool {
+			return strings.Contains(err.Error(), "left out")
+		})
 		if told >= 0 {
 			omitted = r.errs[told]
 		}

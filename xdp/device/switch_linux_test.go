@@ -246,8 +246,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestShownBeforeTold: an application that sees on its page what it did counted finds it in Stats of
-// the server too.
+// TestShownBeforeTold: an application that sees on its page what it did counted finds it in Stats
+// of the server too.
 func TestShownBeforeTold(t *testing.T) {
 	t.Parallel()
 	page, err := newPage(1, 1, 1)
