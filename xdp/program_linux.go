@@ -328,13 +328,13 @@ func (p *Program) AddRule(r Rule, to Target) (RuleID, error) {
 }
 
 func (p *Program) addRule(r Rule, to Target) (RuleID, error) {
-	if err := r.check(); err != nil {
+	if err := errors.Join(r.check(), to.check()); err != nil {
 		return 0, err
 	}
 	if i := p.find(r); i >= 0 {
 		return 0, fmt.Errorf("%w: number %d", ErrRuleExists, p.rules[i].id)
 	}
-	n := &installed{id: p.lastID + 1, rule: r}
+	n := &installed{id: p.lastID + 1, rule: r, target: to}
 	for n.index = 0; slices.ContainsFunc(p.rules, func(o *installed) bool {
 		return o.index == n.index
 	}); {
@@ -342,9 +342,6 @@ func (p *Program) addRule(r Rule, to Target) (RuleID, error) {
 	}
 	if most := p.objs.Hits.MaxEntries(); n.index >= most {
 		return 0, fmt.Errorf("%w: possible are %d, see ProgramOptions.Rules", ErrRulesFull, most)
-	}
-	if err := p.setTarget(n, to); err != nil {
-		return 0, err
 	}
 	none := make([]hit, ebpf.MustPossibleCPU())
 	if err := p.objs.Hits.Put(n.index, none); err != nil {
@@ -355,31 +352,6 @@ func (p *Program) addRule(r Rule, to Target) (RuleID, error) {
 	}
 	p.lastID = n.id
 	return n.id, nil
-}
-
-// setTarget gives a rule that is not installed its target, with room for the slots that it lists.
-func (p *Program) setTarget(n *installed, to Target) error {
-	if to.Action > Drop || to.Slots != nil && (len(to.Slots) == 0 || to.Action != ToSocket) {
-		return fmt.Errorf("%w: target %+v", ErrRule, to)
-	}
-	n.target = to
-	if to.Slots == nil {
-		return nil
-	}
-	n.target.Slots = slices.Clone(to.Slots)
-	most := p.objs.Slots.MaxEntries()
-	first, ok := freeRange(p.rules, uint32(len(to.Slots)), most)
-	if !ok {
-		return fmt.Errorf("%w: %d slots are more than is left of %d", ErrRulesFull,
-			len(to.Slots), most)
-	}
-	n.first = first
-	for i, slot := range to.Slots {
-		if err := p.objs.Slots.Put(first+uint32(i), slot); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // find returns the index of the rule, or -1.
@@ -403,18 +375,15 @@ func (p *Program) SetTarget(id RuleID, to Target) error {
 		if err != nil {
 			return err
 		}
-		return p.retarget(i, to)
+		if err := to.check(); err != nil {
+			return err
+		}
+		n := *p.rules[i]
+		n.target = to
+		next := slices.Clone(p.rules)
+		next[i] = &n
+		return p.install(next)
 	})
-}
-
-func (p *Program) retarget(i int, to Target) error {
-	n := *p.rules[i]
-	if err := p.setTarget(&n, to); err != nil {
-		return err
-	}
-	next := slices.Clone(p.rules)
-	next[i] = &n
-	return p.install(next)
 }
 
 // RemoveRule takes a rule away; frames that it decided about are for the next rule that matches
@@ -545,7 +514,6 @@ func (p *Program) Rules() ([]RuleStatus, error) {
 
 func (p *Program) status(r *installed) (RuleStatus, error) {
 	s := RuleStatus{ID: r.id, Rule: r.rule, Target: r.target}
-	s.Target.Slots = slices.Clone(s.Target.Slots)
 	var perCPU []hit
 	if err := p.objs.Hits.Lookup(r.index, &perCPU); err != nil {
 		return s, err

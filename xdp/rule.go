@@ -246,17 +246,18 @@ func (a Action) String() string {
 	return [...]string{"socket", "kernel", "drop"}[a]
 }
 
-// NoSlot in Target.Slots leaves a queue's frames to the kernel's stack.
-const NoSlot = ^uint32(0)
-
 // Target says where frames of a rule go. The zero value is the sockets from slot 0 on.
 type Target struct {
 	Action Action
 	// Base is the slot for frames of queue 0; those of queue n go to Base+n.
 	Base uint32
-	// Slots, if not nil, stands for Base: it lists the slot of each queue. Frames of queues beyond
-	// its end go to the kernel's stack.
-	Slots []uint32
+}
+
+func (t Target) check() error {
+	if t.Action > Drop {
+		return fmt.Errorf("%w: target %+v", ErrRule, t)
+	}
+	return nil
 }
 
 // RuleStatus is a rule and what it did. Frames that it decided about are counted even if there was
@@ -285,7 +286,7 @@ type ruleKey struct {
 }
 
 // ruleValue is a value of the map rules.
-type ruleValue struct{ Rule, Action, Base, Queues uint32 }
+type ruleValue struct{ Rule, Action, Base uint32 }
 
 // netKey is a key of the map nets.
 type netKey struct {
@@ -314,15 +315,10 @@ type installed struct {
 	rule   Rule // normal
 	target Target
 	index  uint32 // in hits
-	first  uint32 // of its slots, if the target has some
 }
 
 func (r *installed) value() ruleValue {
-	v := ruleValue{Rule: r.index, Action: uint32(r.target.Action), Base: r.target.Base}
-	if r.target.Slots != nil {
-		v.Base, v.Queues = r.first, uint32(len(r.target.Slots))
-	}
-	return v
+	return ruleValue{Rule: r.index, Action: uint32(r.target.Action), Base: r.target.Base}
 }
 
 func (r Rule) key(net uint32) ruleKey {
@@ -379,25 +375,4 @@ func keyOf(p netip.Prefix) netKey {
 	}
 	k.Addr = p.Addr().As16()
 	return k
-}
-
-// freeRange finds room for n slots beside those of the rules, or says that there is none.
-func freeRange(rules []*installed, n, size uint32) (first uint32, ok bool) {
-	taken := make([]bool, size)
-	for _, r := range rules {
-		for i := range r.target.Slots {
-			taken[r.first+uint32(i)] = true
-		}
-	}
-	for run := uint32(0); first+n <= size; {
-		if run == n {
-			return first, true
-		}
-		if taken[first+run] {
-			first, run = first+run+1, 0
-		} else {
-			run++
-		}
-	}
-	return 0, false
 }

@@ -321,45 +321,6 @@ func TestVLANRule(t *testing.T) {
 	}
 }
 
-// TestSlotsByQueue: a target may list a slot for each queue, in any order.
-func TestSlotsByQueue(t *testing.T) {
-	t.Parallel()
-	pair := xdptest.NewPair(t, veth.Config{Queues: 3})
-	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
-	bases := []uint32{9, 4} // the slots are 9 and 5
-	var rx [2]*xdp.Socket
-	for q := range rx {
-		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
-		rx[q] = xdptest.Open(t, pair.B, uint32(q), u, xdp.Options{})
-		must(t, rx[q].Register(prog, bases[q]))
-	}
-	id := addRule(t, prog, xdp.Rule{UDPPort: testPort}, xdp.Target{Slots: []uint32{9, 5}})
-	tpl, err := packet.NewTemplate([6]byte(pair.A.MAC), [6]byte(pair.B.MAC),
-		netip.AddrPortFrom(pair.A.Addr, 1), netip.AddrPortFrom(pair.B.Addr, testPort))
-	must(t, err)
-	for q := range uint32(3) { // of the last the target knows nothing
-		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
-		tx := xdptest.Open(t, pair.A, q, u, xdp.Options{})
-		frame, buf, _ := tx.Acquire()
-		n, err := tpl.Build(buf, binary.BigEndian.AppendUint32(nil, q))
-		must(t, err)
-		must(t, tx.Post(frame, n, 0))
-		tx.Flush()
-		_, err = tx.Kick()
-		must(t, err)
-		if q < 2 {
-			if got := take(t, rx[q], 1); got[0] != q {
-				t.Errorf("queue %d got %d", q, got[0])
-			}
-		}
-	}
-	await(t, "the third frame", func() bool {
-		s, err := prog.RuleStats(id)
-		must(t, err)
-		return s.Frames == 3 && s.NoSocket == 1
-	})
-}
-
 // TestRulesChangeUnderTraffic: rules of other ports come and go, for wider and narrower prefixes of
 // the same address; the stream misses nothing.
 func TestRulesChangeUnderTraffic(t *testing.T) {
@@ -383,7 +344,7 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 			for _, bits := range []int{32, 24, 8, 20} {
 				id, err := r.prog.AddRule(xdp.Rule{UDPPort: 1, Dst: at(bits)}, xdp.Target{})
 				if err == nil && round%2 == 0 {
-					err = r.prog.SetTarget(id, xdp.Target{Slots: []uint32{3}})
+					err = r.prog.SetTarget(id, xdp.Target{Base: 3})
 				}
 				if err == nil {
 					err = r.prog.RemoveRule(id)

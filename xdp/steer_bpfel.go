@@ -22,7 +22,6 @@ const (
 	steerMapLocals      = "locals"
 	steerMapNets        = "nets"
 	steerMapRules       = "rules"
-	steerMapSlots       = "slots"
 	steerMapSocks       = "socks"
 	steerProgSteer      = "steer"
 	steerVarMultiBuffer = "multi_buffer"
@@ -84,7 +83,6 @@ type steerMapSpecs struct {
 	Locals *ebpf.MapSpec `ebpf:"locals"`
 	Nets   *ebpf.MapSpec `ebpf:"nets"`
 	Rules  *ebpf.MapSpec `ebpf:"rules"`
-	Slots  *ebpf.MapSpec `ebpf:"slots"`
 	Socks  *ebpf.MapSpec `ebpf:"socks"`
 }
 
@@ -122,7 +120,6 @@ type steerMaps struct {
 	Locals *ebpf.Map `ebpf:"locals"`
 	Nets   *ebpf.Map `ebpf:"nets"`
 	Rules  *ebpf.Map `ebpf:"rules"`
-	Slots  *ebpf.Map `ebpf:"slots"`
 	Socks  *ebpf.Map `ebpf:"socks"`
 }
 
@@ -134,7 +131,6 @@ func (m *steerMaps) Close() error {
 		m.Locals,
 		m.Nets,
 		m.Rules,
-		m.Slots,
 		m.Socks,
 	)
 }

@@ -20,7 +20,6 @@
 #define MAX_EXTENSIONS 6
 #define IP_FRAGMENT 0x3fff /* more fragments, or an offset */
 #define VLAN_ID 0x0fff
-#define NO_SLOT 0xffffffff
 
 /* Fields that a rule names. As a number they say which of two rules is the more special one. */
 #define FIELD_LOCAL 1
@@ -90,8 +89,7 @@ struct rule_key {
 struct rule_value {
 	__u32 rule; /* index into hits */
 	__u32 action;
-	__u32 base;   /* slot of queue 0, or index into slots of its slot */
-	__u32 queues; /* 0, or number of entries in slots */
+	__u32 base; /* slot of queue 0 */
 };
 
 struct hit {
@@ -156,14 +154,6 @@ struct {
 	__type(value, struct local);
 	__uint(max_entries, 4096);
 } locals SEC(".maps");
-
-/* Slots by queue, for targets that list them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, __u32);
-	__type(value, __u32);
-	__uint(max_entries, 1024);
-} slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -364,16 +354,9 @@ static __always_inline struct rule_value *find(struct flow *f, struct ethhdr *et
 
 static __always_inline int redirect(struct xdp_md *ctx, struct rule_value *v, struct hit *hit)
 {
-	__u32 slot = v->base + ctx->rx_queue_index, *listed;
-	int action = XDP_PASS;
-
-	if (v->queues) {
-		listed = ctx->rx_queue_index < v->queues ? bpf_map_lookup_elem(&slots, &slot) : 0;
-		slot = listed ? *listed : NO_SLOT;
-	}
 	/* A queue without a socket falls back to the stack, not to a drop. */
-	if (slot != NO_SLOT)
-		action = bpf_redirect_map(&socks, slot, XDP_PASS);
+	int action = bpf_redirect_map(&socks, v->base + ctx->rx_queue_index, XDP_PASS);
+
 	if (action == XDP_REDIRECT)
 		return done(COUNT_REDIRECT, action);
 	if (hit)
