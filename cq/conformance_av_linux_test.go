@@ -9,12 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/shm"
 )
 
 // lookup is the reading side of an address vector, in this process or in another one.
@@ -55,102 +52,20 @@ func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 
 func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
 	t.Helper()
-	a := VectorArgs{Name: v.Name(), FD: -1}
-	if at.memfd {
-		a.FD = v.ObjectFD()
-	}
 	if at.far {
-		look := &farVector{t: t, p: p}
-		p.send(t, a.FD)
-		p.call(t, "OpenVector", a, &look.handle)
-		t.Cleanup(func() { p.call(t, "CloseVector", look.handle, new(int)) })
-		return look
+		if at.memfd {
+			p.send(t, v.ObjectFD())
+		}
+		return p.open(t, OpenArgs{Kind: "vector", Name: v.Name(), FD: at.memfd})
 	}
-	look, err := openVector(openDir(t), a)
+	place := cq.Named(openDir(t), v.Name())
+	if at.memfd {
+		place = cq.FromFD(v.ObjectFD(), v.Name())
+	}
+	look, err := cq.AttachAddresses(place)
 	must(t, err)
 	t.Cleanup(func() { must(t, look.Close()) })
 	return look
-}
-
-// VectorArgs say which vector: by descriptor, or by name.
-type VectorArgs struct {
-	Name   string
-	FD     int // of the parent
-	Handle int
-	Addr   cq.Addr
-	Raw    []byte
-	Room   int
-}
-
-// VectorReply is what is in it.
-type VectorReply struct {
-	N    int
-	Addr cq.Addr
-	OK   bool
-	Raw  []byte
-	Err  wire
-}
-
-func openVector(d *shm.Dir, a VectorArgs) (*cq.AddressVector, error) {
-	if a.FD < 0 {
-		return cq.AttachAddresses(cq.Named(d, a.Name))
-	}
-	return cq.AttachAddresses(cq.FromFD(a.FD, a.Name))
-}
-
-// OpenVector opens a vector of the parent's.
-func (p *Peer) OpenVector(a VectorArgs, handle *int) error {
-	if a.FD >= 0 {
-		fd, err := p.receive()
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		a.FD = fd
-	}
-	v, err := openVector(p.d, a)
-	p.Lock()
-	defer p.Unlock()
-	p.vectors = append(p.vectors, v)
-	*handle = len(p.vectors) - 1
-	return err
-}
-
-// CloseVector ends the use.
-func (p *Peer) CloseVector(handle int, _ *int) error { return p.vectors[handle].Close() }
-
-// Vector looks something up, or resolves an address.
-func (p *Peer) Vector(a VectorArgs, reply *VectorReply) error {
-	p.Lock()
-	v := p.vectors[a.Handle]
-	p.Unlock()
-	if len(a.Raw) > 0 {
-		reply.Addr, reply.OK = v.Resolve(a.Raw)
-		return nil
-	}
-	reply.Raw = make([]byte, a.Room)
-	n, err := v.Lookup(a.Addr, reply.Raw)
-	reply.N, reply.Err = n, toWire(err)
-	return nil
-}
-
-type farVector struct {
-	t      testing.TB
-	p      *peer
-	handle int
-}
-
-func (v *farVector) Lookup(a cq.Addr, buf []byte) (int, error) {
-	var reply VectorReply
-	v.p.call(v.t, "Vector", VectorArgs{Handle: v.handle, Addr: a, Room: len(buf)}, &reply)
-	copy(buf, reply.Raw)
-	return reply.N, reply.Err.err()
-}
-
-func (v *farVector) Resolve(raw []byte) (cq.Addr, bool) {
-	var reply VectorReply
-	v.p.call(v.t, "Vector", VectorArgs{Handle: v.handle, Raw: raw}, &reply)
-	return reply.Addr, reply.OK
 }
 
 // finds checks both directions.

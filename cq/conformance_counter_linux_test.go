@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -26,6 +24,7 @@ type adder interface {
 	SetErr(v uint64) error
 	Read() (uint64, error)
 	ReadErr() (uint64, error)
+	Completed(lenBytes uint64) error
 	Close() error
 }
 
@@ -67,123 +66,31 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, r.c.Close()) })
-	a := VectorArgs{Name: name, FD: -1}
-	if at.memfd {
-		a.FD = r.c.ObjectFD()
-	}
 	if at.far {
-		w := &farCounter{t: t, p: p}
-		p.send(t, a.FD)
-		p.call(t, "OpenCounter", a, &w.handle)
-		r.w = w
-	} else {
-		r.w, err = openCounter(r.d, a)
-		must(t, err)
+		if at.memfd {
+			p.send(t, r.c.ObjectFD())
+		}
+		r.w = p.open(t, OpenArgs{Kind: "counter", Name: name, FD: at.memfd})
+		return r
 	}
-	t.Cleanup(func() { must(t, r.w.Close()) })
+	place := cq.Named(r.d, name)
+	if at.memfd {
+		place = cq.FromFD(r.c.ObjectFD(), "")
+	}
+	w, err := cq.AttachCounter(place, cq.CounterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	r.w = &nearCounter{w}
 	return r
 }
 
-func openCounter(d *shm.Dir, a VectorArgs) (*cq.Counter, error) {
-	if a.FD < 0 {
-		return cq.AttachCounter(cq.Named(d, a.Name), cq.CounterOptions{})
-	}
-	return cq.AttachCounter(cq.FromFD(a.FD, ""), cq.CounterOptions{})
-}
+// nearCounter is a counter that operations complete at.
+type nearCounter struct{ *cq.Counter }
 
-// CountArgs is a call of a counter.
-type CountArgs struct {
-	Handle int
-	How    string
-	N      uint64
-}
-
-// CountReply is what came of it.
-type CountReply struct {
-	N   uint64
-	Err wire
-}
-
-// OpenCounter opens a counter of the parent's.
-func (p *Peer) OpenCounter(a VectorArgs, handle *int) error {
-	if a.FD >= 0 {
-		fd, err := p.receive()
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		a.FD = fd
-	}
-	c, err := openCounter(p.d, a)
-	p.Lock()
-	defer p.Unlock()
-	p.counters = append(p.counters, c)
-	*handle = len(p.counters) - 1
-	return err
-}
-
-// Count does what a counter can.
-func (p *Peer) Count(a CountArgs, reply *CountReply) (err error) {
-	p.Lock()
-	c := p.counters[a.Handle]
-	p.Unlock()
-	switch a.How {
-	case "add":
-		err = c.Add(a.N)
-	case "adderr":
-		err = c.AddErr(a.N)
-	case "set":
-		err = c.Set(a.N)
-	case "seterr":
-		err = c.SetErr(a.N)
-	case "completion":
-		err = completed(c, a.N)
-	case "read":
-		reply.N, err = c.Read()
-	case "readerr":
-		reply.N, err = c.ReadErr()
-	case "close":
-		err = c.Close()
-	default:
-		return errors.New("no such call: " + a.How)
-	}
-	reply.Err = toWire(err)
-	return nil
-}
-
-// farCounter is a handle of another process.
-type farCounter struct {
-	t      testing.TB
-	p      *peer
-	handle int
-}
-
-func (c *farCounter) do(how string, n uint64) (uint64, error) {
-	var reply CountReply
-	c.p.call(c.t, "Count", CountArgs{Handle: c.handle, How: how, N: n}, &reply)
-	return reply.N, reply.Err.err()
-}
-
-func (c *farCounter) just(how string, n uint64) error {
-	_, err := c.do(how, n)
-	return err
-}
-
-func (c *farCounter) Add(n uint64) error       { return c.just("add", n) }
-func (c *farCounter) AddErr(n uint64) error    { return c.just("adderr", n) }
-func (c *farCounter) Set(v uint64) error       { return c.just("set", v) }
-func (c *farCounter) SetErr(v uint64) error    { return c.just("seterr", v) }
-func (c *farCounter) Read() (uint64, error)    { return c.do("read", 0) }
-func (c *farCounter) ReadErr() (uint64, error) { return c.do("readerr", 0) }
-func (c *farCounter) Close() error             { return c.just("close", 0) }
-
-// completed has an operation of so many bytes complete that is counted.
-func completed(a adder, lenBytes uint64) error {
-	if far, ok := a.(*farCounter); ok {
-		return far.just("completion", lenBytes)
-	}
+// Completed has an operation of so many bytes complete that is counted.
+func (c *nearCounter) Completed(lenBytes uint64) error {
 	b, err := feed.Bind(feed.Options{Flags: cq.FlagTransmit,
-		Counters: map[*cq.Counter]cq.Flags{a.(*cq.Counter): cq.FlagSend}})
+		Counters: map[*cq.Counter]cq.Flags{c.Counter: cq.FlagSend}})
 	if err != nil {
 		return err
 	}
@@ -193,7 +100,7 @@ func completed(a adder, lenBytes uint64) error {
 // wantValues checks both numbers through both handles.
 func wantValues(t *testing.T, r *countRig, what string, value, errs uint64) {
 	t.Helper()
-	for _, c := range []adder{r.c, r.w} {
+	for _, c := range []adder{&nearCounter{r.c}, r.w} {
 		v, err := c.Read()
 		e, err2 := c.ReadErr()
 		if v != value || e != errs || err != nil || err2 != nil {
@@ -251,15 +158,15 @@ func TestConformanceCounter(t *testing.T) {
 	}
 	bytes := cq.CounterOptions{Events: cq.BytesCounter}
 	conformCounter(t, "bytes", bytes, func(t *testing.T, r *countRig) {
-		must(t, completed(r.w, 1000))
-		must(t, completed(r.c, 24))
+		must(t, r.w.Completed(1000))
+		must(t, (&nearCounter{r.c}).Completed(24))
 		wantValues(t, r, "bytes", 1024, 0)
 		must(t, r.c.AddErr(1))
 		wantValues(t, r, "a failure counts one", 1024, 1)
 	})
 	conformCounter(t, "completions", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
-		must(t, completed(r.w, 1000))
-		must(t, completed(r.c, 0))
+		must(t, r.w.Completed(1000))
+		must(t, (&nearCounter{r.c}).Completed(0))
 		wantValues(t, r, "completions", 2, 0)
 	})
 	conformCounter(t, "max-values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {

@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,8 +69,6 @@ func (r *eqRig) attach(t *testing.T) eventWriter {
 	if !r.far {
 		return r.e
 	}
-	w := &farEvents{t: t, p: r.p}
-	var reply AttachReply
 	address := r.e.Name()
 	if r.memfd {
 		r.p.start(t)
@@ -80,13 +77,7 @@ func (r *eqRig) attach(t *testing.T) eventWriter {
 		defer func() { must(t, <-done) }()
 		address = ""
 	}
-	r.p.call(t, "AttachEvents", address, &reply)
-	must(t, reply.Err.err())
-	w.handle = reply.Handle
-	t.Cleanup(func() {
-		w.p.call(t, "WriteEvent", EventArgs{Handle: w.handle, How: "close"}, new(PostReply))
-	})
-	return w
+	return r.p.open(t, OpenArgs{Kind: "events", Name: address})
 }
 
 // near attaches one more writer, in this process.
@@ -102,67 +93,6 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 	must(t, errors.Join(err, <-done))
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
-}
-
-// farEvents is an event writer of another process.
-type farEvents struct {
-	t      testing.TB
-	p      *peer
-	handle int
-}
-
-func (w *farEvents) Write(ev *cq.Event) (int, error) {
-	var reply PostReply
-	w.p.call(w.t, "WriteEvent", EventArgs{Handle: w.handle, How: "event", Event: *ev}, &reply)
-	return reply.N, reply.Err.err()
-}
-
-func (w *farEvents) WriteErr(ev *cq.EventError) (int, error) {
-	var reply PostReply
-	w.p.call(w.t, "WriteEvent", EventArgs{Handle: w.handle, How: "error", Error: *ev}, &reply)
-	return reply.N, reply.Err.err()
-}
-
-// EventArgs is a call of an event writer.
-type EventArgs struct {
-	Handle int
-	How    string
-	Event  cq.Event
-	Error  cq.EventError
-}
-
-// AttachEvents adds a writer of an event queue.
-func (p *Peer) AttachEvents(queue string, reply *AttachReply) error {
-	var w *cq.EventWriter
-	var err error
-	if queue == "" {
-		w, err = cq.AttachEvents(context.Background(), cq.Over(p.conn), p.options())
-	} else {
-		w, err = cq.AttachEvents(context.Background(), cq.Named(p.d, queue), cq.WriterOptions{})
-	}
-	p.Lock()
-	defer p.Unlock()
-	p.events = append(p.events, w)
-	*reply = AttachReply{Handle: len(p.events) - 1, Err: toWire(err)}
-	return nil
-}
-
-// WriteEvent does what an event writer can.
-func (p *Peer) WriteEvent(a EventArgs, reply *PostReply) error {
-	p.Lock()
-	w := p.events[a.Handle]
-	p.Unlock()
-	n, err := 0, error(nil)
-	switch a.How {
-	case "event":
-		n, err = w.Write(&a.Event)
-	case "error":
-		n, err = w.WriteErr(&a.Error)
-	case "close":
-		err = w.Close()
-	}
-	*reply = PostReply{N: n, Err: toWire(err)}
-	return nil
 }
 
 // eventAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.

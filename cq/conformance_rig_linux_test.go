@@ -2,16 +2,20 @@ package cq_test
 
 import (
 	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/rpc"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
@@ -128,7 +132,9 @@ func (r *rig) attach(t *testing.T) sink {
 	w := new(nearWriter)
 	if r.far {
 		defer r.hand(t)()
-		return r.p.attach(t, r.address())
+		w := r.p.open(t, OpenArgs{Kind: "writer", Name: r.address()})
+		t.Cleanup(func() { must(t, w.Unbind()) })
+		return w
 	}
 	w.Writer = r.site.attach(t, r.q)
 	t.Cleanup(func() { must(t, w.Unbind()) })
@@ -175,9 +181,9 @@ func (r *rig) signalOutside(t testing.TB) error {
 	if !r.far {
 		return cq.SignalQueue(cq.Named(r.d, r.q.Name()))
 	}
-	var reply PostReply
+	var reply Wire
 	r.p.call(t, "SignalQueue", r.q.Name(), &reply)
-	return reply.Err.err()
+	return reply.err()
 }
 
 func (r *rig) postError(t testing.TB, context uint64) {
@@ -197,13 +203,13 @@ func wantContexts(t testing.TB, what string, got []uint64, want ...uint64) {
 var crossing = []error{cq.ErrFull, cq.ErrClosed, cq.ErrOverrun, cq.ErrNoCredit, cq.ErrWouldBlock,
 	cq.ErrInvalid, cq.ErrAvail, cq.ErrTimedOut, cq.ErrBusy, cq.ErrSignaled, cq.ErrNoWait}
 
-// wire is an error on its way between processes.
-type wire struct {
+// Wire is an error on its way between processes.
+type Wire struct {
 	Sentinel int // 1 + index in crossing
 	Text     string
 }
 
-func toWire(err error) (w wire) {
+func toWire(err error) (w Wire) {
 	if err == nil {
 		return w
 	}
@@ -216,7 +222,7 @@ func toWire(err error) (w wire) {
 	return w
 }
 
-func (w wire) err() error {
+func (w Wire) err() error {
 	switch {
 	case w.Text == "":
 		return nil
@@ -285,113 +291,119 @@ func (p *peer) start(t testing.TB) {
 	})
 }
 
-// attach returns a writer in the other process.
-func (p *peer) attach(t testing.TB, queue string) sink {
-	t.Helper()
-	w := &farWriter{t: t, p: p}
-	var reply AttachReply
-	p.call(t, "Attach", queue, &reply)
-	must(t, reply.Err.err())
-	w.handle = reply.Handle
-	t.Cleanup(func() { must(t, w.Unbind()); must(t, w.Close()) })
-	return w
+// OpenArgs say what the other process opens: by name, or what comes over the socket.
+type OpenArgs struct {
+	Kind, Name string
+	FD         bool // the object's descriptor comes; Name is what it is called
 }
 
-// farWriter is a writer of another process.
-type farWriter struct {
+// open opens an object in the other process, which ends with the test.
+func (p *peer) open(t testing.TB, a OpenArgs) *far {
+	t.Helper()
+	f := &far{t: t, p: p}
+	p.call(t, "Open", a, &f.handle)
+	t.Cleanup(func() { must(t, f.Close()) })
+	return f
+}
+
+// far is an object of another process, of whatever kind.
+type far struct {
 	t      testing.TB
 	p      *peer
-	handle int
+	handle Handle
 }
 
-func (w *farWriter) do(a PostArgs) (int, error) {
-	w.t.Helper()
-	a.Handle = w.handle
-	var reply PostReply
-	w.p.call(w.t, "Post", a, &reply)
-	return reply.N, reply.Err.err()
+// Handle stands for an object in the process that has it.
+type Handle int
+
+// CallArgs is a call of a method.
+type CallArgs struct {
+	Handle Handle
+	Method string
+	In     []any
 }
 
-func (w *farWriter) Post(e *cq.Entry) error {
-	_, err := w.do(PostArgs{How: "post", Entries: []cq.Entry{*e}})
-	return err
+// CallReply is what came of it: results, the error among them, and what is in the buffer that was
+// the last argument.
+type CallReply struct {
+	Out    []any
+	Err    Wire
+	Buffer []byte
 }
 
-func (w *farWriter) PostBatch(es []cq.Entry) (int, error) {
-	return w.do(PostArgs{How: "batch", Entries: es})
+func init() {
+	for _, v := range []any{&cq.Entry{}, []cq.Entry{}, &cq.ErrorEntry{}, &cq.Event{},
+		&cq.EventError{}, cq.Flags(0), cq.Addr(0), Handle(0)} {
+		gob.Register(v)
+	}
 }
 
-func (w *farWriter) PostCredited(e *cq.Entry) error {
-	_, err := w.do(PostArgs{How: "credited", Entries: []cq.Entry{*e}})
-	return err
+func (f *far) call(method string, in ...any) (reply CallReply) {
+	f.t.Helper()
+	f.p.call(f.t, "Call", CallArgs{f.handle, method, in}, &reply)
+	return reply
 }
 
-func (w *farWriter) PostError(e *cq.ErrorEntry) error {
-	_, err := w.do(PostArgs{How: "error", Error: *e})
-	return err
+// just is a method that returns an error, and num one that returns a number before it.
+func (f *far) just(method string, in ...any) error { return f.call(method, in...).Err.err() }
+
+func num[T any](r CallReply) (T, error) { return r.Out[0].(T), r.Err.err() }
+
+// What a writer can, and one with an endpoint.
+func (f *far) Post(e *cq.Entry) error                   { return f.just("Post", e) }
+func (f *far) PostBatch(es []cq.Entry) (int, error)     { return num[int](f.call("PostBatch", es)) }
+func (f *far) PostCredited(e *cq.Entry) error           { return f.just("PostCredited", e) }
+func (f *far) PostError(e *cq.ErrorEntry) error         { return f.just("PostError", e) }
+func (f *far) PostErrorCredited(e *cq.ErrorEntry) error { return f.just("PostErrorCredited", e) }
+func (f *far) Credit(n int) error                       { return f.just("Credit", n) }
+func (f *far) Bind(flags cq.Flags) error                { return f.just("Bind", flags) }
+func (f *far) Begin(op cq.Flags) error                  { return f.just("Begin", op) }
+func (f *far) Complete(e *cq.Entry, op cq.Flags) error  { return f.just("Complete", e, op) }
+func (f *far) Fail(e *cq.ErrorEntry, op cq.Flags) error { return f.just("Fail", e, op) }
+func (f *far) Unbind() error                            { return f.just("Unbind") }
+func (f *far) Close() error                             { return f.just("Close") }
+
+// PostFrom has the other process open the vector.
+func (f *far) PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector, sourceErr bool) error {
+	f.t.Helper()
+	there := &far{t: f.t, p: f.p}
+	f.p.call(f.t, "Open", OpenArgs{Kind: "vector", Name: v.Name()}, &there.handle)
+	return errors.Join(f.just("PostFrom", e, raw, there.handle, sourceErr), there.Close())
 }
 
-func (w *farWriter) PostErrorCredited(e *cq.ErrorEntry) error {
-	_, err := w.do(PostArgs{How: "error credited", Error: *e})
-	return err
+// What a writer of events can.
+func (f *far) Write(ev *cq.Event) (int, error)         { return num[int](f.call("Write", ev)) }
+func (f *far) WriteErr(ev *cq.EventError) (int, error) { return num[int](f.call("WriteErr", ev)) }
+
+// What a counter can.
+func (f *far) Add(n uint64) error       { return f.just("Add", n) }
+func (f *far) AddErr(n uint64) error    { return f.just("AddErr", n) }
+func (f *far) Set(v uint64) error       { return f.just("Set", v) }
+func (f *far) SetErr(v uint64) error    { return f.just("SetErr", v) }
+func (f *far) Read() (uint64, error)    { return num[uint64](f.call("Read")) }
+func (f *far) Completed(n uint64) error { return f.just("Completed", n) }
+func (f *far) ReadErr() (uint64, error) { return num[uint64](f.call("ReadErr")) }
+
+// What an address vector can that another process has.
+func (f *far) Lookup(a cq.Addr, buf []byte) (int, error) {
+	reply := f.call("Lookup", a, buf)
+	copy(buf, reply.Buffer)
+	return num[int](reply)
 }
 
-func (w *farWriter) Credit(n int) error {
-	_, err := w.do(PostArgs{How: "credit", N: n})
-	return err
-}
-
-func (w *farWriter) PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector,
-	sourceErr bool) error {
-	w.t.Helper()
-	a := PostArgs{How: "from", Entries: []cq.Entry{*e}, Raw: raw, SourceErr: sourceErr}
-	w.p.call(w.t, "OpenVector", VectorArgs{Name: v.Name(), FD: -1}, &a.N)
-	_, err := w.do(a)
-	w.p.call(w.t, "CloseVector", a.N, new(int))
-	return err
-}
-
-func (w *farWriter) Bind(flags cq.Flags) error {
-	_, err := w.do(PostArgs{How: "bind", Flags: flags})
-	return err
-}
-
-func (w *farWriter) Begin(op cq.Flags) error {
-	_, err := w.do(PostArgs{How: "begin", Flags: op})
-	return err
-}
-
-func (w *farWriter) Complete(e *cq.Entry, op cq.Flags) error {
-	_, err := w.do(PostArgs{How: "complete", Flags: op, Entries: []cq.Entry{*e}})
-	return err
-}
-
-func (w *farWriter) Fail(e *cq.ErrorEntry, op cq.Flags) error {
-	_, err := w.do(PostArgs{How: "fail", Flags: op, Error: *e})
-	return err
-}
-
-func (w *farWriter) Unbind() error {
-	_, err := w.do(PostArgs{How: "unbind"})
-	return err
-}
-
-func (w *farWriter) Close() error {
-	_, err := w.do(PostArgs{How: "close"})
-	return err
+func (f *far) Resolve(raw []byte) (cq.Addr, bool) {
+	reply := f.call("Resolve", raw)
+	return reply.Out[0].(cq.Addr), reply.Out[1].(bool)
 }
 
 // Peer is what the other process offers.
 type Peer struct {
 	sync.Mutex
-	d        *shm.Dir
-	conn     *net.UnixConn
-	writers  []*nearWriter
-	vectors  []*cq.AddressVector
-	events   []*cq.EventWriter
-	counters []*cq.Counter
-	side     *side
-	user     bool // another one than the parent's
+	d       *shm.Dir
+	conn    *net.UnixConn
+	objects []any // by handle
+	side    *side
+	user    bool // another one than the parent's
 }
 
 // options are those of a writer of a queue that comes over the socket.
@@ -402,35 +414,77 @@ func (p *Peer) options() (o cq.WriterOptions) {
 	return o
 }
 
-// PostArgs is a call of a writer.
-type PostArgs struct {
-	Handle, N int
-	How       string
-	Entries   []cq.Entry
-	Error     cq.ErrorEntry
-	Raw       []byte
-	SourceErr bool
-	Flags     cq.Flags
-}
-
-// PostReply is what came of it.
-type PostReply struct {
-	N   int
-	Err wire
-}
-
-// AttachReply is a new writer.
-type AttachReply struct {
-	Handle int
-	Err    wire
-}
-
 // writer attaches to a queue by name, or to the one that comes over the socket.
 func (p *Peer) writer(queue string) (*cq.Writer, error) {
+	place, o := p.where(queue)
+	return cq.Attach(context.Background(), place, o)
+}
+
+func (p *Peer) where(queue string) (cq.Place, cq.WriterOptions) {
 	if queue == "" {
-		return cq.Attach(context.Background(), cq.Over(p.conn), p.options())
+		return cq.Over(p.conn), p.options()
 	}
-	return cq.Attach(context.Background(), cq.Named(p.d, queue), cq.WriterOptions{})
+	return cq.Named(p.d, queue), cq.WriterOptions{}
+}
+
+// Open opens an object, and keeps it.
+func (p *Peer) Open(a OpenArgs, handle *Handle) (err error) {
+	place := cq.Named(p.d, a.Name)
+	if a.FD {
+		fd, err := p.receive()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		place = cq.FromFD(fd, a.Name)
+	}
+	var o any
+	switch a.Kind {
+	case "writer":
+		w := new(nearWriter)
+		w.Writer, err = p.writer(a.Name)
+		o = w
+	case "events":
+		place, wo := p.where(a.Name)
+		o, err = cq.AttachEvents(context.Background(), place, wo)
+	case "counter":
+		c := new(nearCounter)
+		c.Counter, err = cq.AttachCounter(place, cq.CounterOptions{})
+		o = c
+	case "vector":
+		o, err = cq.AttachAddresses(place)
+	}
+	p.Lock()
+	defer p.Unlock()
+	p.objects = append(p.objects, o)
+	*handle = Handle(len(p.objects) - 1)
+	return err
+}
+
+// Call calls a method.
+func (p *Peer) Call(a CallArgs, reply *CallReply) error {
+	p.Lock()
+	m := reflect.ValueOf(p.objects[a.Handle]).MethodByName(a.Method)
+	in := make([]reflect.Value, len(a.In))
+	for i, v := range a.In {
+		if h, is := v.(Handle); is {
+			v = p.objects[h]
+		}
+		in[i] = reflect.ValueOf(v)
+	}
+	p.Unlock()
+	for _, v := range m.Call(in) {
+		if v.Type() == reflect.TypeFor[error]() {
+			err, _ := v.Interface().(error)
+			reply.Err = toWire(err)
+		} else {
+			reply.Out = append(reply.Out, v.Interface())
+		}
+	}
+	if len(a.In) > 0 {
+		reply.Buffer, _ = a.In[len(a.In)-1].([]byte)
+	}
+	return nil
 }
 
 // send passes a descriptor, unless it is -1, to the call that is made next.
@@ -454,59 +508,9 @@ func (p *Peer) receive() (int, error) {
 	return fds[0], nil
 }
 
-// Attach adds a writer of the queue.
-func (p *Peer) Attach(queue string, reply *AttachReply) error {
-	w, err := p.writer(queue)
-	p.Lock()
-	defer p.Unlock()
-	p.writers = append(p.writers, &nearWriter{Writer: w})
-	*reply = AttachReply{Handle: len(p.writers) - 1, Err: toWire(err)}
-	return nil
-}
-
-// Post does what a writer can.
-func (p *Peer) Post(a PostArgs, reply *PostReply) error {
-	p.Lock()
-	w := p.writers[a.Handle]
-	p.Unlock()
-	n, err := 0, error(nil)
-	switch a.How {
-	case "post":
-		err = w.Post(&a.Entries[0])
-	case "batch":
-		n, err = w.PostBatch(a.Entries)
-	case "credited":
-		err = w.Credits().Post(&a.Entries[0])
-	case "error":
-		err = w.PostError(&a.Error)
-	case "error credited":
-		err = w.Credits().PostError(&a.Error)
-	case "credit":
-		err = w.Credits().Add(a.N)
-	case "from":
-		err = w.PostFrom(&a.Entries[0], a.Raw, p.vectors[a.N], a.SourceErr)
-	case "bind":
-		err = w.Bind(a.Flags)
-	case "begin":
-		err = w.Begin(a.Flags)
-	case "complete":
-		err = w.Complete(&a.Entries[0], a.Flags)
-	case "fail":
-		err = w.Fail(&a.Error, a.Flags)
-	case "unbind":
-		err = w.Unbind()
-	case "close":
-		err = w.Close()
-	default:
-		return errors.New("no such call: " + a.How)
-	}
-	*reply = PostReply{N: n, Err: toWire(err)}
-	return nil
-}
-
 // SignalQueue signals a queue by name.
-func (p *Peer) SignalQueue(queue string, reply *PostReply) error {
-	reply.Err = toWire(cq.SignalQueue(cq.Named(p.d, queue)))
+func (p *Peer) SignalQueue(queue string, reply *Wire) error {
+	*reply = toWire(cq.SignalQueue(cq.Named(p.d, queue)))
 	return nil
 }
 

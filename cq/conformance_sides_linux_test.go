@@ -343,9 +343,9 @@ func litmus(t *testing.T, r *rig, every int) {
 	go func() {
 		defer close(done)
 		if r.far {
-			var reply PostReply
+			var reply Wire
 			r.p.call(t, "Litmus", a, &reply)
-			ended = reply.Err.err()
+			ended = reply.err()
 		} else {
 			ended = runLitmus(near, a)
 		}
@@ -385,12 +385,12 @@ type LitmusArgs struct {
 }
 
 // Litmus is the writer's part, in the other process.
-func (p *Peer) Litmus(a LitmusArgs, reply *PostReply) error {
+func (p *Peer) Litmus(a LitmusArgs, reply *Wire) error {
 	w, err := p.writer(a.Queue)
 	if err == nil {
 		err = runLitmus(w, a)
 	}
-	reply.Err = toWire(err)
+	*reply = toWire(err)
 	return nil
 }
 
