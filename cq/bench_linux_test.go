@@ -32,37 +32,6 @@ func BenchmarkCounter(b *testing.B) {
 	}
 }
 
-// What a user writes, without a call through a function value.
-func BenchmarkCounterRead(b *testing.B) {
-	_, c := counter(b, cq.CounterOptions{})
-	var sum uint64
-	for b.Loop() {
-		v, err := c.Read()
-		if err != nil {
-			b.Fatal(err)
-		}
-		sum += v
-	}
-}
-
-func BenchmarkCounterReadErr(b *testing.B) {
-	_, c := counter(b, cq.CounterOptions{})
-	for b.Loop() {
-		if _, err := c.ReadErr(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkCounterAdd(b *testing.B) {
-	_, c := counter(b, cq.CounterOptions{})
-	for b.Loop() {
-		if err := c.Add(1); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // An add while somebody sleeps for a value that is far away.
 func BenchmarkCounterAddBelowThreshold(b *testing.B) {
 	_, c := counter(b, cq.CounterOptions{Spin: -1})

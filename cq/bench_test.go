@@ -11,23 +11,32 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-// One goroutine posts and reads: what the calls themselves cost, without another CPU's cache.
+// One goroutine posts and reads: what the calls themselves cost, without another CPU's cache; what
+// several goroutines at once cost (Options.Shared), and what the queue's own lane does.
 func BenchmarkPostRead(b *testing.B) {
 	for _, shared := range []bool{false, true} {
-		for _, batch := range []int{1, 32} {
-			b.Run(fmt.Sprintf("shared=%v/batch=%d", shared, batch), func(b *testing.B) {
-				q, w := pair(b, cq.Options{Size: 1024, Shared: shared})
-				es, dst := make([]cq.Entry, batch), make([]cq.Msg, batch)
-				for b.Loop() {
-					if _, err := w.PostBatch(es); err != nil {
-						b.Fatal(err)
+		for _, own := range []bool{false, true} {
+			for _, batch := range []int{1, 32} {
+				b.Run(fmt.Sprintf("shared=%v/own=%v/batch=%d", shared, own, batch), func(b *testing.B) {
+					q, w := pair(b, cq.Options{Size: 1024, Shared: shared})
+					if own {
+						var err error
+						w, err = q.Writer()
+						must(b, err)
+						defer w.Close()
 					}
-					if n, err := cq.Read(q, dst); n != batch {
-						b.Fatal(n, err)
+					es, dst := make([]cq.Entry, batch), make([]cq.Msg, batch)
+					for b.Loop() {
+						if _, err := w.PostBatch(es); err != nil {
+							b.Fatal(err)
+						}
+						if n, err := cq.Read(q, dst); n != batch {
+							b.Fatal(n, err)
+						}
 					}
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/entry")
-			})
+					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/entry")
+				})
+			}
 		}
 	}
 }
@@ -121,31 +130,6 @@ func BenchmarkWaitObjects(b *testing.B) {
 				}
 			})
 		})
-	}
-}
-
-// What several goroutines at once cost (Options.Shared), and what the queue's own lane does.
-func BenchmarkPostReadOne(b *testing.B) {
-	for _, shared := range []bool{false, true} {
-		for _, own := range []bool{false, true} {
-			b.Run(fmt.Sprintf("shared=%v/own=%v", shared, own), func(b *testing.B) {
-				d, q := create(b, cq.Options{Shared: shared})
-				var w *cq.Writer
-				if own {
-					var err error
-					w, err = q.Writer()
-					must(b, err)
-					b.Cleanup(func() { must(b, w.Close()) })
-				} else {
-					w = attach(b, d, q.Name())
-				}
-				dst, e := make([]cq.Tagged, 1), cq.Entry{}
-				for b.Loop() {
-					_ = w.Post(&e)
-					_, _ = cq.Read(q, dst)
-				}
-			})
-		}
 	}
 }
 
@@ -255,59 +239,6 @@ func volley(b *testing.B, far func(*atomic.Bool), near func(uint64, *atomic.Bool
 	}()
 	for i := uint64(1); b.Loop(); i++ {
 		near(i, &stop)
-	}
-}
-
-// pollers returns a queue that one writer has used and the reader only polls, long enough for idle
-// lanes to be parked.
-func pollers(b *testing.B) (*cq.Queue, *cq.Writer, []cq.Tagged) {
-	b.Helper()
-	d := openDir(b)
-	q, err := cq.Create(cq.Named(d, "polled"), cq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = q.Close() })
-	w, err := cq.Attach(b.Context(), cq.Named(d, "polled"), cq.WriterOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = w.Close() })
-	buf := make([]cq.Tagged, 64)
-	for range 2000 {
-		_, _ = cq.Read(q, buf)
-	}
-	if err := w.Post(&cq.Entry{}); err != nil {
-		b.Fatal(err)
-	}
-	if n, err := cq.Read(q, buf); n != 1 {
-		b.Fatal(n, err)
-	}
-	return q, w, buf
-}
-
-func BenchmarkPollEmpty(b *testing.B) {
-	q, _, buf := pollers(b)
-	for b.Loop() {
-		_, _ = cq.Read(q, buf)
-	}
-}
-
-func BenchmarkPollOne(b *testing.B) {
-	q, w, buf := pollers(b)
-	var e cq.Entry
-	for b.Loop() {
-		_ = w.Post(&e)
-		_, _ = cq.Read(q, buf)
-	}
-}
-
-func BenchmarkPollBatch(b *testing.B) {
-	q, w, buf := pollers(b)
-	es := make([]cq.Entry, 64)
-	for b.Loop() {
-		_, _ = w.PostBatch(es)
-		_, _ = cq.Read(q, buf)
 	}
 }
 

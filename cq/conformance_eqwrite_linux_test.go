@@ -98,7 +98,10 @@ func TestConformanceEQWrite(t *testing.T) {
 // severalWriters has the queue's writer and two more write at once, each of two from several
 // goroutines: every event comes once, and to one reader in its writer's order.
 func severalWriters(t *testing.T, r *eqRig, readers int) {
-	const each = 300
+	each := uint64(300)
+	if testing.Short() {
+		each = 100
+	}
 	ws := []eventWriter{r.w, r.near(t), r.near(t)}
 	if readers > 1 { // the lane of a queue that is shared is too
 		ws = append(ws, ws...)
@@ -124,7 +127,7 @@ func severalWriters(t *testing.T, r *eqRig, readers int) {
 	}
 	var next [6]atomic.Uint64
 	var left atomic.Int64
-	left.Store(int64(each * len(ws)))
+	left.Store(int64(each) * int64(len(ws)))
 	for range readers {
 		all.Go(func() {
 			ev := cq.Event{Payload: make([]byte, 0, 8)}

@@ -390,52 +390,6 @@ func TestCounterDescriptorClosed(t *testing.T) {
 	wantErr(t, "trywait", c.TryWait(), cq.ErrClosed, os.ErrClosed)
 }
 
-// TestCounterHostilePeer: whatever a peer writes into the shared words costs an error or a late
-// wake, and no crash, no hang beyond a deadline, and no descriptor.
-func TestCounterHostilePeer(t *testing.T) {
-	t.Parallel()
-	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
-	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
-	obj, err := d.Open(c.Name(), shm.ReadWrite)
-	must(t, err)
-	defer obj.Close()
-	mem, _, err := obj.Section(cq.SectCounter, 0)
-	must(t, err)
-	r := rand.New(rand.NewPCG(1, 2))
-	words := []func() uint64{r.Uint64, func() uint64 { return 0 }, func() uint64 { return ^uint64(0) },
-		func() uint64 { return r.Uint64N(70) }, func() uint64 { return uint64(os.Getpid()) }}
-	for range 300 {
-		for range 1 + r.IntN(40) {
-			at := r.IntN(len(mem)/8) * 8
-			if r.IntN(2) == 0 { // more often where it matters
-				at = r.IntN((cq.OffCounterRows+4*cq.CounterRowBytes)/8) * 8
-			}
-			poke(mem, at, words[r.IntN(len(words))]())
-		}
-		_ = other.Add(r.Uint64N(3))
-		_ = other.AddErr(1)
-		v, err := c.Read()
-		must(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if err := c.Wait(ctx, v+1, cq.WaitOptions{}); err != nil && !errors.Is(err, cq.ErrAvail) &&
-			!errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		cancel()
-		if err := cntrWait(other, r.Uint64(), time.Millisecond); err != nil &&
-			!errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) {
-			t.Fatal(err)
-		}
-		if err := c.TryWait(); err != nil && err != cq.ErrWouldBlock {
-			t.Fatal(err)
-		}
-		showCounter(t, d, c.Name())
-	}
-	c2, err := cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{})
-	must(t, err)
-	must(t, c2.Close())
-}
-
 // TestCounterBadObject: an object that says it is a counter and is not one of ours is refused.
 func TestCounterBadObject(t *testing.T) {
 	d := openDir(t)
@@ -485,34 +439,57 @@ func FuzzCounterWords(f *testing.F) {
 		f.Add(at, word(^uint64(0)), []byte{0, 2, 1, 3, 2, 4, 6})
 	}
 	f.Add(uint16(384), append(word(1), word(^uint64(0))...), []byte{3, 0, 3, 5, 0})
-	f.Fuzz(func(t *testing.T, at uint16, patch, steps []byte) {
-		d := openDir(t)
-		const name = "fuzz-counter"
-		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
-		must(t, err)
-		other, err := cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{Spin: -1})
-		must(t, err)
-		obj, err := d.Open(name, shm.ReadWrite)
-		must(t, err)
-		mem, _, err := obj.Section(cq.SectCounter, 0)
-		must(t, err)
-		copy(mem[int(at)%len(mem):], patch)
-		for _, step := range steps[:min(len(steps), 24)] {
-			counterStep(t, c, other, step)
+	f.Fuzz(counterWords)
+}
+
+// TestCounterHostilePeer has random ones, more often where it matters.
+func TestCounterHostilePeer(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	words := []func() uint64{r.Uint64, func() uint64 { return 0 }, func() uint64 { return ^uint64(0) },
+		func() uint64 { return r.Uint64N(70) }, func() uint64 { return uint64(os.Getpid()) }}
+	for range 60 {
+		at, n := r.IntN(1<<16), 1+r.IntN(40)
+		if r.IntN(2) == 0 {
+			at = r.IntN(cq.OffCounterRows + 4*cq.CounterRowBytes)
 		}
-		showCounter(t, d, name)
-		checked, err := inspect.CheckObject(filepath.Join(d.Path(), name), nil)
-		must(t, err)
-		for _, v := range checked.Violations {
-			if v.Offset+8 > obj.Header().TotalBytes {
-				t.Errorf("%+v", v)
-			}
+		var patch, steps []byte
+		for range n {
+			patch = binary.LittleEndian.AppendUint64(patch, words[r.IntN(len(words))]())
+			steps = append(steps, byte(r.Uint32()))
 		}
-		must(t, errors.Join(obj.Close(), other.Close(), c.Close()))
-		if err := collect.Remove(d, name, collect.Options{}); err != nil {
-			t.Errorf("nobody has it: %v", err)
+		counterWords(t, uint16(at&^7), patch, steps)
+	}
+}
+
+// counterWords has bytes stand somewhere in a counter, and then takes steps.
+func counterWords(t *testing.T, at uint16, patch, steps []byte) {
+	d := openDir(t)
+	const name = "fuzz-counter"
+	c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+	must(t, err)
+	other, err := cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{Spin: -1})
+	must(t, err)
+	obj, err := d.Open(name, shm.ReadWrite)
+	must(t, err)
+	mem, _, err := obj.Section(cq.SectCounter, 0)
+	must(t, err)
+	copy(mem[int(at)%len(mem):], patch)
+	for _, step := range steps[:min(len(steps), 24)] {
+		counterStep(t, c, other, step)
+	}
+	showCounter(t, d, name)
+	checked, err := inspect.CheckObject(filepath.Join(d.Path(), name), nil)
+	must(t, err)
+	for _, v := range checked.Violations {
+		if v.Offset+8 > obj.Header().TotalBytes {
+			t.Errorf("%+v", v)
 		}
-	})
+	}
+	must(t, errors.Join(obj.Close(), other.Close(), c.Close()))
+	if err := collect.Remove(d, name, collect.Options{}); err != nil {
+		t.Errorf("nobody has it: %v", err)
+	}
 }
 
 // counterStep does something with a counter that nobody changes meanwhile.
@@ -533,9 +510,14 @@ func counterStep(t *testing.T, c, other *cq.Counter, step byte) {
 		if step&7 == 3 {
 			waiter = other
 		}
-		err := cntrWait(waiter, before+n, time.Millisecond)
-		if err != nil && !errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) {
-			t.Error(err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		for _, err := range []error{cntrWait(waiter, before+n, time.Millisecond),
+			waiter.Wait(ctx, before+n, cq.WaitOptions{})} {
+			if err != nil && !errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) &&
+				!errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
 		}
 	case 4:
 		must(t, other.Set(n))

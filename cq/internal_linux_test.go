@@ -75,13 +75,6 @@ func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 	return d
 }
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
 	t.Helper()
 	w, err := Attach(t.Context(), Named(d, name), WriterOptions{})
@@ -221,23 +214,15 @@ func TestAttachWhileRemoved(t *testing.T) {
 func TestLaneMayComeFree(t *testing.T) {
 	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
 	d, err := shm.OpenDir(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer os.RemoveAll(path)
 	defer d.Close()
 	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(err)
+	noError(t, err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(err)
+	noError(t, err)
 	dir, err := d.Sub("q", false)
-	must(err)
+	noError(t, err)
 	claim := place.Claim{Dir: dir, Name: "q", Queue: q.opt.attrs(), Reader: q.obj, Rows: q.rows}
 	free := claim.MayComeFree
 	if free() {
@@ -256,14 +241,14 @@ func TestLaneMayComeFree(t *testing.T) {
 	q.rows[1].Bell.Parked.Store(had)
 	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(gen)
 	tail := w.words.Tail.Load()
-	must(w.Close())
+	noError(t, w.Close())
 	if !free() {
 		t.Error("one that was left is not there to be had")
 	}
 	lane, err := dir.Open(kind.LaneFile(1), shm.ReadWrite)
-	must(err)
+	noError(t, err)
 	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
-	must(err)
+	noError(t, err)
 	words.Tail.Store(tail + 100)
 	if free() {
 		t.Error("one that nobody can go on in is waited for")
@@ -278,14 +263,14 @@ func TestLaneMayComeFree(t *testing.T) {
 	if !errors.Is(err, ErrBusy) {
 		t.Error(err)
 	}
-	must(lane.Claim(nil))
-	must(lane.Unlink())
-	must(lane.Close())
+	noError(t, lane.Claim(nil))
+	noError(t, lane.Unlink())
+	noError(t, lane.Close())
 	if !free() {
 		t.Error("a row without a lane is not there to be had")
 	}
-	must(dir.Close())
-	must(q.Close())
+	noError(t, dir.Close())
+	noError(t, q.Close())
 }
 
 // TestAttachAwaitsFormerLane: what a writer of a destroyed queue, who has not noticed that yet, has
@@ -339,24 +324,18 @@ func (h *starvedSide) openLane(bit int) (*shm.Object, error) {
 // TestDeathsStarved: lanes that could not be opened for want of descriptors are looked at as soon
 // as there are some, though no lane comes or goes meanwhile.
 func TestDeathsStarved(t *testing.T) {
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	d := dirOfItsOwn(t, "starved")
 	q, err := Create(Named(d, "q"), Options{Size: 4})
-	must(err)
+	noError(t, err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(err)
+	noError(t, err)
 	h := &starvedSide{readerSide: q.side, starved: true}
 	q.side = h
 	early := newWriterDeaths(&q.core, 1) // nothing is seen
 	h.starved = false
 	late := newWriterDeaths(&q.core, 2)
 	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(err)
+	noError(t, err)
 	h.starved = true
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
@@ -379,9 +358,9 @@ func TestDeathsStarved(t *testing.T) {
 		}
 		m.close(nil)
 	}
-	must(w.Close())
-	must(w2.Close())
-	must(q.Close())
+	noError(t, w.Close())
+	noError(t, w2.Close())
+	noError(t, q.Close())
 }
 
 // TestSeatDeathOutlivesFailedOpen: an open that fails for want of descriptors, wherever, does not
@@ -396,15 +375,9 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 			seat.Owner().Generation == died && seat.Owner().State == shm.StateOwned
 	}
 	var had unix.Rlimit
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
 	limit := func(n uint64) {
-		must(unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
+		noError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
 	}
 	defer limit(had.Cur)
 	fd := c.ObjectFD()
@@ -414,7 +387,7 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		next, err := AttachCounter(FromFD(fd, ""), CounterOptions{Wait: WaitFD})
 		limit(had.Cur)
 		if err == nil {
-			must(next.Close())
+			noError(t, next.Close())
 			break
 		}
 		failed++
@@ -435,19 +408,13 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 func TestSeatOfClosedIsNobodys(t *testing.T) {
 	c := newSeatRig(t).c
 	other, err := AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	seat := c.seats.At(rigSeat)
 	if who := seat.Owner(); who.State != shm.StateOwned {
 		t.Fatal("it has no seat")
 	}
-	if err := other.obj.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
-	}
+	noError(t, other.obj.Close())
+	noError(t, other.Close())
 	if who := seat.Owner(); who.State != shm.StateReleased {
 		t.Errorf("the seat is still that of %+v", who)
 	}

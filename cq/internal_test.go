@@ -14,6 +14,13 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // foreign is an object of another package that is bound to something here.
 type foreign struct{}
 
@@ -81,18 +88,12 @@ func (s *slowSink) bind() error {
 
 // TestBindEventsWhole: of two event queues that are bound at once one gets everything.
 func TestBindEventsWhole(t *testing.T) {
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	q, err := Create(Unnamed("q"), Options{Size: 4})
-	must(err)
+	noError(t, err)
 	var es [2]*EventQueue
 	for i := range es {
 		es[i], err = CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-		must(err)
+		noError(t, err)
 	}
 	other := make(chan error, 1)
 	slow := &slowSink{EventSink: es[0], between: func() {
@@ -106,8 +107,8 @@ func TestBindEventsWhole(t *testing.T) {
 		case <-time.After(50 * time.Millisecond): // it waits its turn
 		}
 	}}
-	must(q.BindEvents(slow))
-	must(<-other)
+	noError(t, q.BindEvents(slow))
+	noError(t, <-other)
 	q.feeders.mu.Lock()
 	overruns := q.feeders.events
 	q.feeders.mu.Unlock()
@@ -117,9 +118,9 @@ func TestBindEventsWhole(t *testing.T) {
 	if overruns != deaths {
 		t.Errorf("overruns go to %v, deaths to %v", overruns, deaths)
 	}
-	must(q.Close())
-	must(es[0].Close())
-	must(es[1].Close())
+	noError(t, q.Close())
+	noError(t, es[0].Close())
+	noError(t, es[1].Close())
 }
 
 // TestDetachThatFailsTurnsNobodyAway: an event queue that nobody could find cannot be detached, and
@@ -127,9 +128,7 @@ func TestBindEventsWhole(t *testing.T) {
 // is writing.
 func TestDetachThatFailsTurnsNobodyAway(t *testing.T) {
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true, Shared: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if !e.own.lock() {
 		t.Fatal("shut")
 	}
@@ -219,17 +218,11 @@ func (f *lateFace) Look() (more, signaled bool, err error) {
 func TestSignalBetweenLooks(t *testing.T) {
 	t.Parallel()
 	q, err := Create(Unnamed("q"), Options{Size: 4, Wait: WaitFD})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	s, err := NewWaitSet(nil, WaitSetOptions{Wait: WaitFD})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	late := &lateQueue{Queue: q}
-	if err := s.Add(late); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Add(late))
 	if err := s.TryWait(); err != ErrWouldBlock || late.looks < 2 {
 		t.Errorf("after %d looks: %v", late.looks, err)
 	}
@@ -239,9 +232,7 @@ func TestSignalBetweenLooks(t *testing.T) {
 	if err := s.TryWait(); err != nil {
 		t.Errorf("with nothing there: %v", err)
 	}
-	if err := errors.Join(s.Remove(late), s.Close(), q.Close()); err != nil {
-		t.Error(err)
-	}
+	noError(t, errors.Join(s.Remove(late), s.Close(), q.Close()))
 }
 
 // seatRig is a counter in whose next seat tests die.
@@ -260,13 +251,9 @@ const (
 func newSeatRig(t *testing.T) seatRig {
 	t.Helper()
 	c, err := CreateCounter(Unnamed("seats"), CounterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		noError(t, c.Close())
 	})
 	return seatRig{t, c}
 }
@@ -407,19 +394,9 @@ func TestSeatDeathsKept(t *testing.T) {
 // is.
 func TestDeathsBetweenSinks(t *testing.T) {
 	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	noError(t, err)
 	h := q.side.(*unnamedReader)
 	kept := func(what string, want int) {
 		t.Helper()
@@ -433,10 +410,10 @@ func TestDeathsBetweenSinks(t *testing.T) {
 	m := newWriterDeaths(&q.core, e.sinkID())
 	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
 	kept("replaced", 1)
-	must(q.BindEvents(nil))
+	noError(t, q.BindEvents(nil))
 	kept("ended", 0)
-	must(q.Close())
-	must(e.Close())
+	noError(t, q.Close())
+	noError(t, e.Close())
 }
 
 // lateSink notes whether it got its room back while deaths could still be reported to it.
@@ -457,23 +434,15 @@ func (s *lateSink) returnCredits(n int) {
 // replaces it, not into the room that the former one gets back by that.
 func TestSinkReplacedWhole(t *testing.T) {
 	q, err := Create(Unnamed("q"), Options{Size: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	was := &lateSink{EventSink: e, q: q}
 	for _, sink := range []EventSink{was, e, was, nil} {
-		if err := q.BindEvents(sink); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, q.BindEvents(sink))
 	}
 	if was.early {
 		t.Error("its room came back before its deaths ended")
 	}
-	if err := errors.Join(q.Close(), e.Close()); err != nil {
-		t.Error(err)
-	}
+	noError(t, errors.Join(q.Close(), e.Close()))
 }

@@ -115,24 +115,25 @@ func TestPlan(t *testing.T) {
 	wantErr(t, "addresses", err, cq.ErrInvalid)
 }
 
-func TestErrorsMatch(t *testing.T) {
+// errorsMatch: each error is the number of the same meaning, of the system or of fi_errno.
+func errorsMatch(t *testing.T) {
 	for _, tt := range []struct {
 		err     error
 		targets []error
 	}{
 		{cq.ErrWouldBlock, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
-		{cq.ErrTimedOut, []error{syscall.ETIMEDOUT, os.ErrDeadlineExceeded,
-			context.DeadlineExceeded}},
-		{cq.ErrSignaled, []error{syscall.EAGAIN}},
-		{cq.ErrFull, []error{syscall.EAGAIN}},
+		{cq.ErrTimedOut, []error{syscall.ETIMEDOUT, cq.Errno(syscall.ETIMEDOUT),
+			os.ErrDeadlineExceeded, context.DeadlineExceeded}},
+		{cq.ErrSignaled, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
+		{cq.ErrFull, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
 		{cq.ErrNoCredit, []error{syscall.EAGAIN}},
 		{cq.ErrAvail, []error{cq.EAvail}},
 		{cq.ErrOverrun, []error{cq.EOverrun, syscall.EOVERFLOW}},
 		{cq.ErrClosed, []error{syscall.ESHUTDOWN}},
-		{cq.ErrNoWait, []error{syscall.ENOSYS}},
-		{cq.ErrInvalid, []error{syscall.EINVAL}},
-		{cq.ErrFormat, []error{syscall.EINVAL}},
-		{cq.ErrBusy, []error{syscall.EBUSY}},
+		{cq.ErrNoWait, []error{syscall.ENOSYS, cq.Errno(syscall.ENOSYS)}},
+		{cq.ErrInvalid, []error{syscall.EINVAL, cq.Errno(syscall.EINVAL)}},
+		{cq.ErrFormat, []error{syscall.EINVAL, cq.Errno(syscall.EINVAL)}},
+		{cq.ErrBusy, []error{syscall.EBUSY, cq.Errno(syscall.EBUSY)}},
 		{cq.ErrLanes, []error{syscall.ENOSPC}},
 		{cq.ErrCorrupt, []error{syscall.EBADMSG, shm.ErrCorrupt}},
 		{cq.ETrunc, []error{syscall.EMSGSIZE}},
