@@ -1,10 +1,12 @@
 package cq
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 )
 
@@ -20,6 +22,16 @@ type Feeder interface {
 	// Overrun tells the feeder that the queue loses entries and reports nothing new any more. It
 	// may come from any goroutine, and must not call the queue, bind or unbind.
 	Overrun(q *Queue)
+}
+
+// belled is a feeder with a bell of its own, which others ring when Progress has something to do.
+// A read that waits sleeps on that bell too, so how soon Progress wants to be called again means
+// nothing to it unless that is at once. Sets, channels and descriptors know no such bell.
+type belled interface {
+	// HoldBell returns the bell, which is shared, and keeps its memory until DropBell; nil once the
+	// feeder is closed.
+	HoldBell() *doorbell.Bell
+	DropBell()
 }
 
 // manualFeeders counts them in all queues of the process, so that sets need not ask their members.
@@ -159,6 +171,7 @@ type feeder struct {
 	f      Feeder
 	q      *Queue // which it is bound to
 	manual bool
+	belled belled // of a manual one, or nil
 }
 
 // Bind says that f posts into the queue. Until unbind is called the queue cannot be closed
@@ -173,7 +186,10 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if err := q.holders.bind(); err != nil {
 		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: q.name, Err: err}
 	}
-	e := &feeder{f, q, manual}
+	e := &feeder{f: f, q: q, manual: manual}
+	if manual {
+		e.belled, _ = f.(belled)
+	}
 	q.feeders.mu.Lock()
 	q.feeders.all = append(q.feeders.all, e)
 	if manual {
@@ -208,23 +224,83 @@ func (q *core) driven() bool { return q.feeders.manual.Load() > 0 }
 
 // progress drives the feeders that do not drive themselves, and returns after how long they want it
 // again, or a negative number for never.
-func (q *core) progress() (again time.Duration) {
+func (q *core) progress() (again time.Duration) { return q.drive(false) }
+
+// drive is progress. With asleep the caller sleeps on the bells of feeders that have one.
+func (q *core) drive(asleep bool) (again time.Duration) {
 	again = -1
-	if !q.driven() {
-		return again
-	}
-	q.feeders.mu.Lock()
-	all := q.feeders.all // never changed in place
-	q.feeders.mu.Unlock()
-	for _, e := range all {
+	for _, e := range q.drivenFeeders() {
 		if !e.manual {
 			continue
 		}
-		if d := e.f.Progress(); d >= 0 && (again < 0 || d < again) {
+		d := e.f.Progress()
+		if asleep && e.belled != nil && d > 0 {
+			continue
+		}
+		if d >= 0 && (again < 0 || d < again) {
 			again = d
 		}
 	}
 	return again
+}
+
+// drivenFeeders returns all feeders if there are some that do not drive themselves.
+func (q *core) drivenFeeders() []*feeder {
+	if !q.driven() {
+		return nil
+	}
+	q.feeders.mu.Lock()
+	defer q.feeders.mu.Unlock()
+	return q.feeders.all // never changed in place
+}
+
+// feederBells are the bells of a queue's feeders while somebody looks at them or sleeps on them. A
+// feeder that is closed ends that, and waits for it.
+type feederBells struct {
+	bells []*doorbell.Bell
+	held  []belled
+	room1 [2]*doorbell.Bell
+	room2 [2]belled
+}
+
+// holdBells fills h, for which there is a drop.
+func (q *core) holdBells(h *feederBells) {
+	h.bells, h.held = h.room1[:0], h.room2[:0]
+	for _, e := range q.drivenFeeders() {
+		if e.belled == nil {
+			continue
+		}
+		if b := e.belled.HoldBell(); b != nil {
+			h.bells, h.held = append(h.bells, b), append(h.held, e.belled)
+		}
+	}
+}
+
+func (h *feederBells) drop() {
+	for _, f := range h.held {
+		f.DropBell()
+	}
+}
+
+// pending reports whether a feeder has something to do.
+func (h *feederBells) pending() (any bool) {
+	for _, b := range h.bells {
+		b.Lock()
+		any = any || b.Pending()
+		b.Unlock()
+	}
+	return any
+}
+
+// park has others ring from now on, and reports whether there is something to do.
+func (h *feederBells) park() (more bool, err error) {
+	for _, b := range h.bells {
+		b.Lock()
+		m, e := b.Park()
+		b.Unlock()
+		more, err = more || m, errors.Join(err, e)
+	}
+	return more, err
 }
 
 // reportedOverrun reports whether an event queue was told that the queue loses entries.

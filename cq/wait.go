@@ -124,6 +124,7 @@ type wait struct {
 	deadlineNs int64       // 0 is none
 	broadcast  uint64      // Queue.broadcast when the call began
 	spun       bool
+	feeders    feederBells // of a spell of spinning, or a sleep
 }
 
 // errNoWait is what a blocking read of a queue that cannot block returns, whatever is there.
@@ -219,6 +220,8 @@ func (w *wait) once() error {
 // look.
 func (w *wait) spin() bool {
 	const stretch = 5 * spin.Default
+	w.q.holdBells(&w.feeders)
+	defer w.feeders.drop()
 	for left := w.q.spin; left > 0; left -= stretch {
 		if spin.Until(min(left, stretch), w.look) || w.over() != nil {
 			return true
@@ -232,7 +235,7 @@ func (w *wait) spin() bool {
 func (w *wait) look() bool {
 	w.q.bell.Lock()
 	defer w.q.bell.Unlock()
-	return w.q.bell.Pending() || w.q.guard.isClosed() || w.q.broadcast.Load() != w.broadcast
+	return w.q.bell.Pending() || w.feeders.pending() || w.q.guard.isClosed() || w.q.broadcast.Load() != w.broadcast
 }
 
 // sleep is R5 to R9, and the full look at the end of a slice.
@@ -242,11 +245,17 @@ func (w *wait) sleep(d doorbell.Wait) error {
 		w.cancel = context.AfterFunc(w.ctx, q.kick)
 	}
 	d.DeadlineNs = w.deadlineNs
-	again := q.progress()
+	again := q.drive(true)
 	if again == 0 {
 		runtime.Gosched()
 		return nil
 	}
+	q.holdBells(&w.feeders)
+	defer w.feeders.drop()
+	if more, err := w.feeders.park(); more || err != nil {
+		return err
+	}
+	d.Feeders = w.feeders.bells
 	if again > 0 {
 		d.SliceNs = int64(again)
 	}

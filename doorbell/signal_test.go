@@ -333,7 +333,7 @@ func TestDozesOnLanes(t *testing.T) {
 	r.listen(0, &rung)
 	rung.Add(1)
 	deadline := spin.Now() + int64(time.Minute)
-	r.doze(r.hints.epoch.Load(), deadline)
+	r.doze([]futex.Watched{{Value: uint64(r.hints.epoch.Load()), Word: r.hints.epoch}}, deadline)
 	if spin.Now() >= deadline {
 		t.Error("slept until the deadline")
 	}

@@ -24,15 +24,47 @@ type Wait struct {
 	// Missing is how many entries the caller still waits for, beyond those that it counted and
 	// left in their lanes; 0 means any entry, with all lanes found empty.
 	Missing uint64
+	// Feeders are bells of what posts into the queue by the reader's own progress: the sleep ends with
+	// theirs too. Each was parked since it was looked at, and all of them are shared.
+	Feeders []*Bell
 	// Takes is what Bell.Take returned when the caller began to look; for Missing > 0 only.
 	Takes uint64
 }
 
 // Sleep is R5 to R9, to be called without the lock after Park reported that nothing is there. It
 // returns when a look is worth while, at the deadline, the end of a slice, or for no reason.
+//
+// With feeders every epoch is loaded before the first bell is armed, and every bell is looked at
+// again after it was armed, under its lock: who took its marks meanwhile left candidates.
 func (b *Bell) Sleep(w Wait) {
-	e := b.hints.epoch.Load() // R5
+	var room [feederRoom]futex.Watched
+	words := append(room[:0], futex.Watched{Value: uint64(b.hints.epoch.Load()), Word: b.hints.epoch})
+	for _, f := range w.Feeders { // R5
+		words = append(words, futex.Watched{Value: uint64(f.hints.epoch.Load()), Word: f.hints.epoch})
+	}
+	busy := b.rouse(w)
+	for _, f := range w.Feeders {
+		busy = f.rouse(Wait{}) || busy
+	}
+	if !busy && (w.Stop == nil || !w.Stop()) {
+		b.sleeps.Add(1)
+		crash.At(crash.SleepNext)
+		b.doze(words, w.until()) // R8
+		crash.At(crash.SleepEnded)
+	}
+	for _, f := range w.Feeders {
+		f.calm(Wait{})
+	}
+	b.calm(w)
+}
+
+// feederRoom is for how many words a sleep needs no allocation.
+const feederRoom = 4
+
+// rouse is R6 and R7: it reports that there is something to look at.
+func (b *Bell) rouse(w Wait) (busy bool) {
 	b.Lock()
+	defer b.Unlock()
 	thr := uint64(0)
 	if w.Missing > 0 {
 		b.counts++
@@ -47,28 +79,26 @@ func (b *Bell) Sleep(w Wait) {
 	b.alter(armThr, armDirect|thr) // R6
 	crash.At(crash.ArmStored)
 	// R7, with the shared bits and what other goroutines of this process took from them.
-	busy := b.news() || b.hints.latch.Load() != 0
+	busy = b.news() || b.hints.latch.Load() != 0
 	if w.Missing > 0 {
 		busy = busy || b.takes != w.Takes
 	} else {
 		busy = busy || !b.cand.empty()
 	}
-	b.Unlock()
-	if !busy && (w.Stop == nil || !w.Stop()) {
-		b.sleeps.Add(1)
-		crash.At(crash.SleepNext)
-		b.doze(e, w.until()) // R8
-		crash.At(crash.SleepEnded)
-	}
+	return busy
+}
+
+// calm is R9: only the last to leave disarms, else it would mute the others.
+func (b *Bell) calm(w Wait) {
 	b.Lock()
+	defer b.Unlock()
 	if w.Missing > 0 {
 		b.counts--
 	}
-	b.direct-- // R9: only the last to leave disarms, else it would mute the others
+	b.direct--
 	if b.direct == 0 {
 		b.alter(armDirect|armThr, 0)
 	}
-	b.Unlock()
 }
 
 func (w Wait) until() int64 {
@@ -302,23 +332,24 @@ func (b *Bell) listensToParked() bool {
 	return false
 }
 
-// doze is R8. The reader of a queue that is not shared sleeps on its lanes' words itself; in a
-// shared one Forward rings the queue's own word for them.
-func (b *Bell) doze(e uint32, deadlineNs int64) {
-	if b.shared || len(b.listened) == 0 { // in this order: others may change the list of a shared one
-		futex.Wait(b.hints.epoch, e, deadlineNs)
-		return
-	}
-	words := append(b.sleepOn[:0], futex.Watched{Value: uint64(e), Word: b.hints.epoch})
-	for i := range b.listened {
-		l := &b.listened[i]
-		if l.quiet() {
-			if deadlineNs == 0 || l.quietNs < deadlineNs {
+// doze is R8, on the queue's own word and those of its feeders. The reader of a queue that is not
+// shared sleeps on its lanes' words itself; in a shared one Forward rings the queue's own for them.
+func (b *Bell) doze(words []futex.Watched, deadlineNs int64) {
+	// In this order: others may change the list of a shared one.
+	if !b.shared && len(b.listened) > 0 {
+		words = append(b.sleepOn[:0], words...)
+		for i := range b.listened {
+			l := &b.listened[i]
+			if !l.quiet() {
+				words = append(words, futex.Watched{Value: uint64(l.heard), Word: l.word})
+			} else if deadlineNs == 0 || l.quietNs < deadlineNs {
 				deadlineNs = l.quietNs
 			}
-			continue
 		}
-		words = append(words, futex.Watched{Value: uint64(l.heard), Word: l.word})
+	}
+	if len(words) == 1 {
+		futex.Wait(words[0].Word, uint32(words[0].Value), deadlineNs)
+		return
 	}
 	_ = futex.WaitMany(words, deadlineNs)
 }
