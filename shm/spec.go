@@ -26,6 +26,9 @@ const (
 
 	KindEndpoint Kind = 9  // what an endpoint on a network device says about itself
 	KindCapture  Kind = 10 // copies of packets, from an endpoint to a tool
+
+	KindFabric Kind = 11 // what a fabric endpoint, and who sends to it, write
+	KindOutbox Kind = 12 // what a fabric endpoint sends
 )
 
 // String returns the lower-case name of the kind.
@@ -51,6 +54,10 @@ func (k Kind) String() string {
 		return "endpoint"
 	case KindCapture:
 		return "capture"
+	case KindFabric:
+		return "fabric"
+	case KindOutbox:
+		return "outbox"
 	}
 	return fmt.Sprintf("kind %d", uint32(k))
 }

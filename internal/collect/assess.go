@@ -15,6 +15,7 @@ type terms struct {
 	over       bool       // its owner destroyed it, or it means nothing without its process
 	persistent bool       // made to wait for a successor
 	shared     bool       // it has no owner: its maker leaves it to all who have it open
+	unread     int        // lanes of an outbox that somebody who lives has to examine
 	queue      kind.Queue // of the reader's object of a queue
 }
 
@@ -26,8 +27,12 @@ func (t *target) terms(obj *shm.Object) (m terms, err error) {
 	case t.isQueue():
 		m.queue, err = kind.StoredQueue(op, "", h)
 		lifetime = m.queue.Lifetime
-	case h.Kind == shm.KindBell, h.Kind == shm.KindEndpoint, h.Kind == shm.KindCapture:
+	case h.Kind == shm.KindBell, h.Kind == shm.KindEndpoint, h.Kind == shm.KindCapture,
+		h.Kind == shm.KindFabric:
 		m.over = true
+	case h.Kind == shm.KindOutbox:
+		m.over = true
+		m.unread, err = t.unexamined(obj)
 	case h.Kind == shm.KindCounter:
 		var c kind.Counter
 		c, err = kind.StoredCounter(op, obj.Name(), h)
@@ -55,6 +60,8 @@ func (m *terms) fate(life shm.Life, unread uint64, o Options) Fate {
 	switch {
 	case m.foreign:
 		return Foreign
+	case m.unread > 0:
+		return Unread
 	case m.over:
 		return Garbage
 	case waits && unread > 0:

@@ -35,7 +35,9 @@ var good = map[string]shm.Spec{
 		Capture{Slots: 16, SnapBytes: 100}.Put(&s)
 		return s
 	}(),
-	"status page of a device": PageSpec(8, 2, 1),
+	"fabric endpoint":             Fabric{Rows: 8, Window: 1 << 16}.Spec(""),
+	"outbox of a fabric endpoint": Outbox{Lanes: 8, Slots: 64}.Spec(""),
+	"status page of a device":     PageSpec(8, 2, 1),
 }
 
 // stored are the ways in which attributes come back from a header.
@@ -48,6 +50,8 @@ var stored = map[shm.Kind]func(shm.Header) error{
 		_, err := storedUMEM("t", h, make([]byte, h.Sections[0].Length))
 		return err
 	},
+	shm.KindFabric:  func(h shm.Header) error { _, err := StoredFabric("t", h); return err },
+	shm.KindOutbox:  func(h shm.Header) error { _, err := StoredOutbox("t", h); return err },
 	shm.KindCapture: func(h shm.Header) error { _, err := StoredCapture("t", h); return err },
 }
 

@@ -1,0 +1,200 @@
+package kind
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// Sections of the two objects of a fabric endpoint. docs/fabric.md draws them.
+const (
+	SectFabricPage  shm.SectionKind = 0x600 + iota // endpoint, its owner writes
+	SectFabricRows                                 // endpoint, its owner writes: a row a sender
+	SectFabricMail                                 // endpoint, its senders write: hints, claims
+	SectFabricLanes                                // outbox, its owner writes: a header a lane
+	SectFabricSlots                                // outbox, its owner writes
+	SectFabricDone                                 // outbox, its receivers write: a word a lane
+)
+
+// Bounds of what an endpoint has.
+const (
+	FabricMostPeers = 1 << 12
+	FabricMostSlots = 1 << 10 // of a lane
+	FabricMinWindow = 1 << 12 // bytes
+	FabricMaxWindow = 1 << 30
+	FabricInline    = 192 // bytes of payload in a slot
+	FabricCharge    = 64  // bytes that a message counts at least against a grant
+	FabricClosed    = 1   // state of an endpoint that takes nothing any more
+	FabricPageBytes = 4096
+	FabricRowBytes  = 256
+	FabricLaneBytes = 256
+	FabricSlotBytes = 256
+)
+
+// What a slot holds: the lowest byte of its second word. The next byte are flags, none of which is
+// known; then 16 bits for the number of the operation; then 32 bits of length.
+const (
+	FabricMessage = 1 // an untagged message, payload inline
+	FabricFin     = 2 // the lane ends here
+	// FabricGrow, FabricRTS and FabricChunk name what the layout has room for.
+	FabricGrow  = 3
+	FabricRTS   = 4
+	FabricChunk = 5
+)
+
+// The number of a lane names its outbox, its place there, and which user of that place it is. No
+// two lanes ever have the same. Bit 0 of it is set in a row whose lane was refused.
+//
+//	bits 24..63  outbox, random and not 0    bits 1..11  user of the place, from 1
+//	bits 12..23  place in the outbox         bit 0       0
+const (
+	FabricRefused = 1
+	fabricBox     = 24
+	fabricPlace   = 12
+	// FabricMostUses is how many lanes one place of an outbox can have after each other.
+	FabricMostUses = 1<<11 - 1
+)
+
+// FabricLaneID makes the number of a lane. The outbox is one of [FabricOutboxID].
+func FabricLaneID(outbox uint64, place, use int) uint64 {
+	return outbox | uint64(place)<<fabricPlace | uint64(use)<<1
+}
+
+// FabricOutboxID makes the number of an outbox of random bits.
+func FabricOutboxID(random uint64) uint64 { return (random>>fabricBox | 1) << fabricBox }
+
+// FabricLaneOf takes the number of a lane apart.
+func FabricLaneOf(id uint64) (outbox uint64, place int) {
+	return id >> fabricBox << fabricBox, int(id >> fabricPlace & (1<<fabricPlace - 1))
+}
+
+const outboxPrefix = "outbox-"
+
+// FabricOutboxName is the name of an outbox, beside the endpoints.
+func FabricOutboxName(id uint64) string { return fmt.Sprintf("%s%010x", outboxPrefix, id>>fabricBox) }
+
+// IsFabricOutbox reports whether a name is one of an outbox.
+func IsFabricOutbox(name string) bool { return strings.HasPrefix(name, outboxPrefix) }
+
+// Fabric is what is fixed when a fabric endpoint is made.
+type Fabric struct {
+	Rows   int    // senders that it can have at once, and the lanes of its outbox
+	Window uint64 // bytes that each of them may have examined and not matched
+	Outbox uint64
+}
+
+var fabricCodec = codec[Fabric]{
+	{Attribute{"rows", Bound{Least: 1, Most: FabricMostPeers}, "senders that it can have at once"},
+		func(f *Fabric) any { return &f.Rows }},
+	{Attribute{"window", Bound{Least: FabricMinWindow, Most: FabricMaxWindow},
+		"bytes that a sender may have unmatched here; its first grant"},
+		func(f *Fabric) any { return &f.Window }},
+	{Attribute{"outbox", Bound{Most: anyWord}, "number of the endpoint's own outbox"},
+		func(f *Fabric) any { return &f.Outbox }},
+}
+
+// FabricMailBytes returns the size of what senders write: the hints of a bell with a bit for each
+// row and then one for each lane, and, from [FabricClaims] on, a claim for each row.
+func FabricMailBytes(rows int) uint64 { return FabricClaims(rows) + uint64(rows)*8 }
+
+// FabricClaims returns where the claims begin.
+func FabricClaims(rows int) uint64 { return (doorbell.HintsBytes(2*rows) + 127) &^ 127 }
+
+// Spec is the layout of an endpoint.
+func (f Fabric) Spec(name string) shm.Spec {
+	mail := FabricMailBytes(f.Rows)
+	s := shm.Spec{Kind: shm.KindFabric, Name: name, Sections: []shm.Section{
+		{Kind: SectFabricPage, Length: FabricPageBytes, ElemSize: FabricPageBytes, Capacity: 1,
+			LayoutHash: LayoutVersion},
+		{Kind: SectFabricRows, Length: uint64(f.Rows) * FabricRowBytes, ElemSize: FabricRowBytes,
+			Capacity: uint64(f.Rows), LayoutHash: LayoutVersion},
+		{Kind: SectFabricMail, Length: mail, ElemSize: mail, Capacity: 1,
+			LayoutHash: LayoutVersion}}}
+	fabricCodec.put(&s, f)
+	return s
+}
+
+// StoredFabric returns what an endpoint was made with.
+func StoredFabric(name string, h shm.Header) (f Fabric, err error) {
+	if err = CheckKind(h, shm.KindFabric); err != nil {
+		return f, err
+	}
+	if f, err = fabricCodec.take(h); err != nil {
+		return f, Refuse("open", name, "attributes", err, "what an endpoint writes", ErrCorrupt)
+	}
+	return f, HasSections("open", name, h, f.Spec(name))
+}
+
+// Outbox is what is fixed when an outbox is made. Its header has the name of its endpoint.
+type Outbox struct {
+	Lanes      int
+	Slots      int // of all lanes together
+	ID         uint64
+	High, Low  uint64 // uuid of its endpoint
+	Generation uint64
+}
+
+var outboxCodec = codec[Outbox]{
+	{Attribute{"lanes", Bound{Least: 1, Most: FabricMostPeers}, "peers that it can send to at once"},
+		func(o *Outbox) any { return &o.Lanes }},
+	{Attribute{"slots", Bound{Least: 2, Most: FabricMostPeers * FabricMostSlots},
+		"of all lanes together"}, func(o *Outbox) any { return &o.Slots }},
+	{Attribute{"number", Bound{Most: anyWord}, "as in its name, times 2^24"},
+		func(o *Outbox) any { return &o.ID }},
+	{Attribute{"endpoint, high half", Bound{Most: anyWord}, "uuid of its endpoint"},
+		func(o *Outbox) any { return &o.High }},
+	{Attribute{"endpoint, low half", Bound{Most: anyWord}, "the rest of it"},
+		func(o *Outbox) any { return &o.Low }},
+	{Attribute{"generation", Bound{Most: anyWord}, "of its endpoint"},
+		func(o *Outbox) any { return &o.Generation }},
+}
+
+// Spec is the layout of an outbox of the endpoint of that name.
+func (o Outbox) Spec(endpoint string) shm.Spec {
+	section := func(k shm.SectionKind, n int, elem uint64) shm.Section {
+		return shm.Section{Kind: k, Length: uint64(n) * elem, ElemSize: elem, Capacity: uint64(n),
+			LayoutHash: LayoutVersion}
+	}
+	s := shm.Spec{Kind: shm.KindOutbox, Name: endpoint, Sections: []shm.Section{
+		section(SectFabricLanes, o.Lanes, FabricLaneBytes),
+		section(SectFabricSlots, o.Slots, FabricSlotBytes),
+		section(SectFabricDone, o.Lanes, 8)}}
+	outboxCodec.put(&s, o)
+	return s
+}
+
+// StoredOutbox returns what an outbox was made with.
+func StoredOutbox(name string, h shm.Header) (o Outbox, err error) {
+	if err = CheckKind(h, shm.KindOutbox); err != nil {
+		return o, err
+	}
+	if o, err = outboxCodec.take(h); err != nil {
+		return o, Refuse("open", name, "attributes", err, "what an endpoint writes", ErrCorrupt)
+	}
+	return o, HasSections("open", name, h, o.Spec(name))
+}
+
+// OutboxLanes lays the headers of all lanes, and the words of their receivers, over an outbox.
+func OutboxLanes(obj *shm.Object, o Outbox) ([]FabricLane, []Word, error) {
+	heads, _, err := obj.Section(SectFabricLanes, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, _, err := obj.Section(SectFabricDone, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Overlays[FabricLane](heads)[:o.Lanes], Overlays[Word](done)[:o.Lanes], nil
+}
+
+// OutboxOpen returns the lanes of an outbox whose receivers have not said that they are done.
+func OutboxOpen(lanes []FabricLane, done []Word) (open []int) {
+	for i := range lanes {
+		if id := lanes[i].ID.Load(); id != 0 && done[i].Load() != id {
+			open = append(open, i)
+		}
+	}
+	return open
+}

@@ -1,0 +1,78 @@
+package kind
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Word is one word of shared memory.
+type Word = atomic.Uint64
+
+// FabricPage is the first section of an endpoint.
+type FabricPage struct {
+	Arm   doorbell.Arm // of the endpoint's bell
+	State Word         // FabricClosed after the last head was stored
+	_     [FabricPageBytes - 136]byte
+}
+
+// FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
+type FabricRow struct {
+	Bell      doorbell.Row // parked: the receiver does not look at the lane
+	Owner     Word         // number of the lane that the row is for, stored after Head
+	Head      Word         // messages before this index were examined
+	Granted   Word         // bytes that the sender may have sent in all
+	Delivered Word         // 0: room for the watermarks of levels
+	Matched   Word         // 0
+	Returned  Word         // 0: tail of the ring of returned chunks
+	Control   Word         // 0: tail of the control ring
+	Rev       Word         // stored last: it moves when one of the others has
+	Acks      [8]Word      // 0: final words of operations
+}
+
+// FabricLane is what a sender writes about one lane.
+type FabricLane struct {
+	Bell       doorbell.Row // parked: the sender does not look at the row
+	ID         Word         // number of the lane, stored last; 0: nobody's
+	Slab       Word         // its first slot
+	Slots      Word         // how many it has, a power of two
+	Target     Word         // outbox of the endpoint that it leads to
+	Pays       Word         // 1: each publish is a full fence; 0: the receiver runs membarrier
+	Control    Word         // 0: head of the control ring
+	TargetHigh Word         // uuid of the endpoint that it leads to
+	TargetLow  Word
+	_          [64]byte
+}
+
+// FabricSlot is one message. Its first line has the first 32 bytes of the payload.
+type FabricSlot struct {
+	Seq     Word // index + 1, stored last
+	Head    Word // what it is, flags, operation, length
+	Tag     Word // 0
+	Data    Word // 0
+	Payload [FabricInline]byte
+	More    [4]Word // 0: room for the other ring's tail, the length and place of what is not inline
+}
+
+// Layouts, asserted in both directions.
+const (
+	_ = uint(unsafe.Sizeof(FabricPage{}) - FabricPageBytes)
+	_ = uint(FabricPageBytes - unsafe.Sizeof(FabricPage{}))
+	_ = uint(unsafe.Sizeof(FabricRow{}) - FabricRowBytes)
+	_ = uint(FabricRowBytes - unsafe.Sizeof(FabricRow{}))
+	_ = uint(unsafe.Sizeof(FabricLane{}) - FabricLaneBytes)
+	_ = uint(FabricLaneBytes - unsafe.Sizeof(FabricLane{}))
+	_ = uint(unsafe.Sizeof(FabricSlot{}) - FabricSlotBytes)
+	_ = uint(FabricSlotBytes - unsafe.Sizeof(FabricSlot{}))
+	_ = uint(unsafe.Offsetof(FabricPage{}.State) - 128)
+	_ = uint(128 - unsafe.Offsetof(FabricPage{}.State))
+	_ = uint(unsafe.Offsetof(FabricRow{}.Rev) - 184)
+	_ = uint(184 - unsafe.Offsetof(FabricRow{}.Rev))
+	_ = uint(unsafe.Offsetof(FabricLane{}.ID) - 128)
+	_ = uint(128 - unsafe.Offsetof(FabricLane{}.ID))
+	_ = uint(unsafe.Offsetof(FabricLane{}.TargetLow) - 184)
+	_ = uint(184 - unsafe.Offsetof(FabricLane{}.TargetLow))
+	_ = uint(unsafe.Offsetof(FabricSlot{}.Payload) - 32)
+	_ = uint(32 - unsafe.Offsetof(FabricSlot{}.Payload))
+)
