@@ -235,7 +235,8 @@ func (w *wait) spin() bool {
 func (w *wait) look() bool {
 	w.q.bell.Lock()
 	defer w.q.bell.Unlock()
-	return w.q.bell.Pending() || w.feeders.pending() || w.q.guard.isClosed() || w.q.broadcast.Load() != w.broadcast
+	return w.q.bell.Pending() || w.feeders.pending() || w.q.guard.isClosed() ||
+		w.q.broadcast.Load() != w.broadcast
 }
 
 // sleep is R5 to R9, and the full look at the end of a slice.

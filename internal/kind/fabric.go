@@ -2,7 +2,6 @@ package kind
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -73,10 +72,9 @@ func FabricLaneOf(id uint64) (outbox uint64, place int) {
 const outboxPrefix = "outbox-"
 
 // FabricOutboxName is the name of an outbox, beside the endpoints.
-func FabricOutboxName(id uint64) string { return fmt.Sprintf("%s%010x", outboxPrefix, id>>fabricBox) }
-
-// IsFabricOutbox reports whether a name is one of an outbox.
-func IsFabricOutbox(name string) bool { return strings.HasPrefix(name, outboxPrefix) }
+func FabricOutboxName(id uint64) string {
+	return fmt.Sprintf("%s%010x", outboxPrefix, id>>fabricBox)
+}
 
 // Fabric is what is fixed when a fabric endpoint is made.
 type Fabric struct {

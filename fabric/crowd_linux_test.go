@@ -1,0 +1,125 @@
+package fabric_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
+)
+
+const envCrowd = "SHMRING_TEST_CROWD" // own number / how many
+
+func crowdName(i int) string { return fmt.Sprintf("crowd-%03d", i) }
+
+// crowd sends a message to each of the others and waits for theirs.
+func crowd() {
+	var me, n int
+	_, err := fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &me, &n)
+	must(err)
+	e, err := open(crowdName(me), fabric.Options{Peers: n})
+	must(err)
+	fmt.Println("ready")
+	_, err = os.Stdin.Read(make([]byte, 1))
+	must(err)
+	bufs := make([][8]byte, n)
+	for i := range n - 1 {
+		must(e.Recv(bufs[i][:], uint64(i)))
+	}
+	for k := 1; k < n; k++ {
+		to, err := e.Resolve(crowdName((me + k) % n))
+		must(err)
+		must(e.SendContext(context.Background(), binary.LittleEndian.AppendUint64(nil, uint64(me)),
+			to, 0))
+	}
+	seen := make([]bool, n)
+	for range 2 * (n - 1) {
+		c, failed, err := e.next()
+		must(err)
+		if failed.Err != 0 {
+			must(failed.Err)
+		}
+		if c.Flags&cq.FlagRecv == 0 {
+			continue
+		}
+		from := binary.LittleEndian.Uint64(bufs[c.Context][:])
+		if from >= uint64(n) || seen[from] || c.Len != 8 {
+			must(fmt.Errorf("a message from %d of %d bytes", from, c.Len))
+		}
+		seen[from] = true
+	}
+	fmt.Println("done")
+	untilTold()
+	must(e.close())
+}
+
+// TestCrowd: all to all, each process with a lane to each other one, in less than 256 MiB; and in
+// the end nothing is left.
+func TestCrowd(t *testing.T) {
+	n := 300
+	if testing.Short() {
+		n = 12
+	}
+	if most := 3 * uint64(n); limit(t) < most+64 {
+		shmtest.Require(t, "descriptors", fmt.Errorf("%d descriptors are too few for %d processes",
+			limit(t), n))
+	}
+	e := opened(t, "main", fabric.Options{Peers: 1})
+	all := make([]*child, n)
+	for i := range all {
+		all[i] = start(t, "crowd", envCrowd+"="+strconv.Itoa(i)+"/"+strconv.Itoa(n))
+	}
+	for _, c := range all {
+		c.says(t, "ready")
+	}
+	for _, c := range all {
+		_, err := c.in.Write([]byte("\n"))
+		noError(t, err)
+	}
+	for _, c := range all {
+		c.says(t, "done")
+	}
+	if used := bytesIn(t, e.d.Path()); used > 256<<20 {
+		t.Errorf("%d processes have %d MiB of shared memory", n, used>>20)
+	} else {
+		t.Logf("%d processes have %d MiB of shared memory", n, used>>20)
+	}
+	for _, c := range all {
+		noError(t, c.in.Close())
+	}
+	for _, c := range all {
+		noError(t, c.Wait())
+	}
+	nothingLeft(t, e, "main")
+}
+
+func limit(t *testing.T) uint64 {
+	t.Helper()
+	var l syscall.Rlimit
+	noError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l))
+	return l.Max
+}
+
+// bytesIn sums up what the files of a directory take.
+func bytesIn(t *testing.T, dir string) (sum int64) {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	noError(t, err)
+	for _, f := range files {
+		var st syscall.Stat_t
+		err := syscall.Stat(filepath.Join(dir, f.Name()), &st)
+		if !errors.Is(err, syscall.ENOENT) {
+			noError(t, err)
+			sum += st.Blocks * 512
+		}
+	}
+	return sum
+}

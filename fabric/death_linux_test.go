@@ -1,0 +1,219 @@
+package fabric_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// TestSenderKilled: what a sender had sent when it was killed arrives, receives beyond that stay,
+// for whoever comes next, and nothing is left of it.
+func TestSenderKilled(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	bufs := make([][32]byte, 45)
+	for i := range 25 {
+		noError(t, e.Recv(bufs[i][:], uint64(i)))
+	}
+	for round := range 2 {
+		c := start(t, "burst")
+		c.says(t, "sent")
+		c.kill(t)
+		for i := 20 * round; i < 20*(round+1); i++ {
+			want := fmt.Sprintf("message %d", i%20)
+			if c := completes(t, e); c.Context != uint64(i) || string(bufs[i][:c.Len]) != want {
+				t.Fatalf("receive %d: %+v, %q", i, c, bufs[i])
+			}
+		}
+		nothingLeft(t, e, "main")
+		for i := 25; i < 45 && round == 0; i++ {
+			noError(t, e.Recv(bufs[i][:], uint64(i)))
+		}
+	}
+	if s := e.Stats(); s.Died != 2 || s.Received != 40 || s.Corrupt != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestReceiverKilled: what a receiver had examined succeeds, the rest fails, and who sleeps for it
+// wakes; what is sent afterwards is an error of the call.
+func TestReceiverKilled(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "idle")
+	c.says(t, "ready")
+	to, err := e.Resolve("idle")
+	noError(t, err)
+	for i := range 3 {
+		noError(t, e.Send(nil, to, uint64(i)))
+	}
+	_, err = c.in.Write([]byte("progress\n"))
+	noError(t, err)
+	c.says(t, "3")
+	for i := range 4 {
+		noError(t, e.Send(nil, to, uint64(3+i)))
+	}
+	killed := make(chan struct{})
+	go func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		close(killed)
+	}()
+	for i := range 7 {
+		c, failed, err := e.next()
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case i < 3 && (failed.Err != 0 || c.Context != uint64(i)):
+			t.Errorf("send %d, which was examined: %+v", i, failed)
+		case i >= 3 && (failed.Context != uint64(i) || failed.Err != cq.Errno(syscall.ECONNRESET)):
+			t.Errorf("send %d, which was not: %+v, %+v", i, c, failed)
+		}
+	}
+	<-killed
+	if err := e.Send(nil, to, 1); !errors.Is(err, fabric.ErrPeerDied) {
+		t.Errorf("to a dead one: %v", err)
+	}
+	nothingLeft(t, e, "main")
+}
+
+// TestWaiterOfKilled: who waits for room in the lane to a receiver that is killed gets an error.
+func TestWaiterOfKilled(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "idle")
+	c.says(t, "ready")
+	to, err := e.Resolve("idle")
+	noError(t, err)
+	for err == nil {
+		err = e.Inject(nil, to)
+	}
+	done := make(chan error)
+	go func() { done <- e.SendContext(t.Context(), nil, to, 1) }()
+	c.kill(t)
+	if err := <-done; !errors.Is(err, fabric.ErrPeerDied) {
+		t.Errorf("a wait for room: %v", err)
+	}
+}
+
+// TestReceiverCloses: a receiver that closes examines what has come; then sends fail at the call.
+func TestReceiverCloses(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "idle")
+	c.says(t, "ready")
+	to, err := e.Resolve("idle")
+	noError(t, err)
+	for i := range 3 {
+		noError(t, e.Send(nil, to, uint64(i)))
+	}
+	c.ends(t)
+	for i := range 3 {
+		if c := completes(t, e); c.Context != uint64(i) {
+			t.Errorf("send %d: %+v", i, c)
+		}
+	}
+	if err := e.Send(nil, to, 1); !errors.Is(err, fabric.ErrPeerClosed) {
+		t.Errorf("to a closed one: %v", err)
+	}
+	nothingLeft(t, e, "main")
+}
+
+// TestSenderCloses: what was sent before a close arrives, though the receiver looks later; and its
+// outbox goes with the last who had something in it.
+func TestSenderCloses(t *testing.T) {
+	a, b, c := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{}),
+		opened(t, "c", fabric.Options{})
+	for _, name := range []string{"b", "c"} {
+		to, err := a.Resolve(name)
+		noError(t, err)
+		for range 3 {
+			noError(t, a.Send([]byte("last words"), to, 1))
+		}
+	}
+	noError(t, a.Close())
+	for i := range 6 {
+		_, failed, err := a.next()
+		if err != nil || failed.Err != cq.Errno(syscall.ECANCELED) {
+			t.Errorf("send %d: %v, %v", i, failed, err)
+		}
+	}
+	for i, e := range []*end{b, c} {
+		for range 3 {
+			var buf [16]byte
+			noError(t, e.Recv(buf[:], 1))
+			if c := completes(t, e); string(buf[:c.Len]) != "last words" {
+				t.Errorf("%+v, %q", c, buf)
+			}
+		}
+		_, err := e.Progress()
+		noError(t, err)
+		all, err := e.d.List()
+		if noError(t, err); len(all) != 5-i {
+			t.Errorf("after %d receivers: %v", i+1, all)
+		}
+	}
+}
+
+// TestCloseEndsReceives: posted receives end with ECANCELED, and a read of the queue goes on.
+func TestCloseEndsReceives(t *testing.T) {
+	a := opened(t, "a", fabric.Options{})
+	noError(t, a.Recv(make([]byte, 1), 5))
+	closed := make(chan error)
+	go func() { closed <- a.Close() }() // the read below may sleep by then, or not
+	_, failed, err := a.next()
+	if err != nil || failed.Context != 5 || failed.Err != cq.Errno(syscall.ECANCELED) {
+		t.Errorf("%+v, %v", failed, err)
+	}
+	noError(t, <-closed)
+}
+
+// TestEchoKilled: the process at the other end of a ping-pong is killed at any moment. Every send
+// ends, and every receive has its message or stays.
+func TestEchoKilled(t *testing.T) {
+	for i := range 8 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			e := opened(t, "main", fabric.Options{})
+			c := start(t, "echo")
+			c.says(t, "ready")
+			to, err := e.Resolve("echo")
+			noError(t, err)
+			bufs := make([][8]byte, 4)
+			for k := range bufs {
+				noError(t, e.Recv(bufs[k][:], uint64(k)))
+			}
+			open, received := 0, 0
+			for err == nil || open > 0 {
+				for err == nil && open < 4 {
+					if err = e.Send([]byte("ping"), to, 100); err == nil {
+						open++
+					}
+				}
+				if errors.Is(err, syscall.EAGAIN) {
+					err = nil
+				}
+				if open == 0 {
+					break
+				}
+				entry, failed, e2 := e.next()
+				noError(t, e2)
+				switch {
+				case failed.Err != 0 && failed.Context != 100:
+					t.Fatalf("a receive failed: %+v", failed)
+				case failed.Err != 0, entry.Context == 100:
+					open--
+				default:
+					received++
+					noError(t, e.Recv(bufs[entry.Context][:], entry.Context))
+				}
+				if received == 10*(i+1) && c.ProcessState == nil {
+					c.kill(t)
+				}
+			}
+			if !errors.Is(err, fabric.ErrPeerDied) {
+				t.Errorf("in the end: %v", err)
+			}
+			nothingLeft(t, e, "main")
+		})
+	}
+}

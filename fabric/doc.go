@@ -1,0 +1,49 @@
+// Package fabric sends messages between processes of one machine and one user: endpoints of type
+// FI_EP_RDM, reliable datagrams in order for each pair, that complete into queues of package cq.
+//
+//	e, err := fabric.Open(dir, "worker-1", fabric.Options{Transmit: w, Receive: w, Progress: ...})
+//	to, err := e.Resolve("worker-2")        // fi_av_insert, by name; Insert takes an Address
+//	err = e.Recv(buf, context)              // fi_recv
+//	err = e.Send(payload, to, context)      // fi_send; SendContext waits for room, Inject is silent
+//	n, err := cq.ReadContext(ctx, q, ...)   // moves the endpoint, and sleeps on its bell
+//
+// # Memory
+//
+// An endpoint has two objects: one with its name, that says how far it has looked at what each
+// sender sent, and an outbox with a lane for each peer that it sends to. Each process writes its
+// own, but for hints. docs/fabric.md draws them and says which order each word needs.
+//
+// # Messages
+//
+// A message has up to [MaxInline] bytes and lies in a slot of a lane until its receiver moves. The
+// receiver copies it to the oldest posted buffer, or to a private store if there is none, so that
+// no lane ever stops for want of a buffer. How much one sender may have in that store is granted:
+// beyond it Send is EAGAIN until the receiver posts buffers.
+//
+// # Completions
+//
+// A send completes when its receiver has examined it (FI_TRANSMIT_COMPLETE). If the receiver dies,
+// what it had examined succeeds and the rest fails; nothing is said of what it did with it. A
+// receive completes when the bytes are in its buffer; it stays posted whoever dies. Both reserve
+// their room in the queue, and are EAGAIN if there is none.
+//
+// # Progress
+//
+// Nothing moves by itself (FI_PROGRESS_MANUAL): the calls of the endpoint move it, and reads of the
+// queues in Options.Progress. A ReadContext of one of these sleeps until a peer wakes it, and costs
+// nothing meanwhile. Sets, channels and descriptors look every millisecond at most instead, and
+// only in calls of this library.
+//
+// # Levels
+//
+// Of the levels there are inject and transmit. Messages that do not fit a slot, tags, matching,
+// connections, remote memory and other users are not here.
+//
+// # Files
+//
+//	options, address, errors  what an endpoint is made with, and called
+//	endpoint                  its life
+//	send, receive             lanes of both directions
+//	peer                      who is at the other end: mapped, followed, given up
+//	progress                  what moves all, and sleeps
+package fabric

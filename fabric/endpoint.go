@@ -1,0 +1,324 @@
+package fabric
+
+import (
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/feed"
+	"github.com/shmring/shmring/internal/futex"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// Endpoint sends messages to other endpoints and receives theirs (fid_ep of type FI_EP_RDM). Any
+// number of goroutines may use it at once.
+type Endpoint struct {
+	name string
+	opt  Options
+	dir  *shm.Dir
+	addr Address
+	tx   *feed.Binding // nil if sends report nowhere
+	rx   *feed.Binding
+
+	obj    *shm.Object // ours: what senders read
+	page   *kind.FabricPage
+	rows   []kind.FabricRow
+	claims []kind.Word
+	box    *shm.Object // our outbox
+	lanes  []kind.FabricLane
+	slots  []kind.FabricSlot
+	done   []kind.Word
+	uses   []int // of each place of the outbox
+
+	// bell is the lock of all that follows, and knows which lanes can have something. Its first bits
+	// are rows, for those who send to us; the others lanes, for what their receivers tell.
+	bell   *doorbell.Bell
+	peers  map[Address]*peer
+	byAddr []*peer    // by the number that Insert gave
+	in     []*inLane  // by row
+	out    []*outLane // by place in the outbox
+	dirty  []*inLane  // whose receivers' words are to be told
+	posted ring[buffer]
+	stored ring[message]
+	self   uint64 // bytes of stored messages that came from here
+	fail   cq.ErrorEntry
+	entry  cq.Entry
+	feeds  []func() // unbind
+	stats  Stats
+	closed bool
+	over   atomic.Bool // closed, for those without the lock
+	users  int         // who may touch the bell without the lock
+	idle   *sync.Cond  // users is 0
+
+	waiting int           // goroutines that wait for room
+	room    atomic.Uint64 // counts changes that can be room, while there are any
+}
+
+// Stats is what an endpoint counts.
+type Stats struct {
+	Sent      uint64 // messages that were put into a lane, or went to the endpoint itself
+	Received  uint64 // messages that ended a receive
+	Stored    uint64 // messages that came before their receive
+	Waiting   uint64 // of them have none now
+	Refused   uint64 // lanes that were refused: their outbox could not be mapped
+	Corrupt   uint64 // peers that were cut off for what they wrote
+	Abandoned uint64 // completions that found no room, or a closed queue
+	Died      uint64 // peers whose process ended
+}
+
+// Open makes an endpoint and gives it a name in a directory (fi_endpoint, fi_ep_bind, fi_enable).
+// One that a dead process had is replaced. Errors: fs.ErrExist if a living one has the name;
+// cq.ErrInvalid; errors.ErrUnsupported without futex_waitv (Linux 5.16); those of making shared
+// memory and of binding queues. After an error everything
+// stays the caller's.
+func Open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
+	if err := o.resolve(); err != nil {
+		return nil, err
+	}
+	e := &Endpoint{name: name, opt: o, dir: d.Dup(), peers: map[Address]*peer{},
+		uses: make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
+	err := futex.HasWaitMany()
+	if err == nil {
+		err = e.create()
+	}
+	if err == nil {
+		err = e.bind()
+	}
+	if err != nil {
+		e.unbind()
+		e.remove()
+		_ = e.dir.Close()
+		return nil, fault("open", name, err)
+	}
+	return e, nil
+}
+
+// create makes the outbox before the object with the name: by that it is found.
+func (e *Endpoint) create() (err error) {
+	e.addr.UUID, e.addr.Generation = shm.NewUUID(), 1
+	high, low := kind.UuidWords(e.addr.UUID)
+	for {
+		e.addr.Outbox = kind.FabricOutboxID(rand.Uint64())
+		o := kind.Outbox{Lanes: e.opt.Peers, Slots: e.opt.Peers * e.opt.Slots, ID: e.addr.Outbox,
+			High: high, Low: low, Generation: e.addr.Generation}
+		e.box, err = e.dir.Create(kind.FabricOutboxName(e.addr.Outbox), o.Spec(e.name), nil)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err = e.mapOutbox(o); err != nil {
+			return err
+		}
+		break
+	}
+	f := kind.Fabric{Rows: e.opt.Peers, Window: uint64(e.opt.Window), Outbox: e.addr.Outbox}
+	s := f.Spec(e.name)
+	s.UUID = e.addr.UUID
+	e.obj, err = collect.Create(e.dir, e.name, s, func(o *shm.Object) error {
+		w, err := mapEndpoint(o, f.Rows)
+		if err != nil {
+			return err
+		}
+		for i := range w.rows { // nobody looks at what has no lane: its first message rings
+			w.rows[i].Bell.Parked.Store(doorbell.Parked)
+		}
+		e.page, e.rows, e.claims = w.page, w.rows, w.claims
+		e.bell = doorbell.NewBell(doorbell.Config{Arm: &w.page.Arm, Hints: w.hints,
+			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
+		return nil
+	})
+	e.idle = sync.NewCond(locker{e})
+	return err
+}
+
+func (e *Endpoint) mapOutbox(o kind.Outbox) (err error) {
+	if e.lanes, e.done, err = kind.OutboxLanes(e.box, o); err != nil {
+		return err
+	}
+	mem, _, err := e.box.Section(kind.SectFabricSlots, 0)
+	e.slots = kind.Overlays[kind.FabricSlot](mem)
+	return err
+}
+
+// locker is the bell's lock, for who waits.
+type locker struct{ *Endpoint }
+
+func (l locker) Lock()   { l.bell.Lock() }
+func (l locker) Unlock() { l.bell.Unlock() }
+
+func (e *Endpoint) bind() (err error) {
+	join := func(w *cq.Writer, side, kinds cq.Flags) (*feed.Binding, error) {
+		o := feed.Options{Queue: w, Flags: side, Counters: map[*cq.Counter]cq.Flags{}}
+		for c, f := range e.opt.Counters {
+			if f&kinds != 0 {
+				o.Counters[c] = f & kinds
+			}
+		}
+		if w == nil && len(o.Counters) == 0 {
+			return nil, nil
+		}
+		return feed.Bind(o)
+	}
+	if e.tx, err = join(e.opt.Transmit, cq.FlagTransmit, cq.FlagSend); err != nil {
+		return err
+	}
+	if e.rx, err = join(e.opt.Receive, cq.FlagRecv, cq.FlagRecv); err != nil {
+		return err
+	}
+	for _, q := range e.opt.Progress {
+		undo, err := q.Bind(feeder{e}, true)
+		if err != nil {
+			return err
+		}
+		e.feeds = append(e.feeds, undo)
+	}
+	return nil
+}
+
+func (e *Endpoint) unbind() {
+	for _, undo := range e.feeds {
+		undo()
+	}
+	e.feeds = nil
+	for _, b := range []*feed.Binding{e.tx, e.rx} {
+		if b != nil {
+			_ = b.Close()
+		}
+	}
+}
+
+// Address returns the endpoint's own address (fi_getname).
+func (e *Endpoint) Address() Address { return e.addr }
+
+// Stats returns what was counted so far.
+func (e *Endpoint) Stats() Stats {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	s := e.stats
+	s.Waiting = uint64(e.stored.n)
+	return s
+}
+
+// Close ends the endpoint. Every operation that has not completed ends with ECANCELED; of sends
+// among them some may still arrive, since what was sent stays for its receivers. Messages without a
+// receive are lost. Peers learn of it: what they had sent and was examined here succeeds, the rest
+// fails. Close waits for calls in other goroutines, which it ends. Closing twice is harmless.
+func (e *Endpoint) Close() error {
+	e.bell.Lock()
+	if e.closed {
+		e.bell.Unlock()
+		return nil
+	}
+	e.poll() // what is examined by now succeeds for its sender
+	e.closed = true
+	e.over.Store(true)
+	e.bell.Kick()
+	for e.users > 0 {
+		e.idle.Wait()
+	}
+	e.leave()
+	e.cancel()
+	e.bell.Unlock()
+	e.unbind()
+	for _, p := range e.peers { // their notices take no lock, and come no more
+		p.stop()
+	}
+	boxes := e.boxes()
+	for _, p := range e.peers {
+		p.close()
+	}
+	e.remove()
+	for _, b := range boxes {
+		e.collect(b)
+	}
+	return e.dir.Close()
+}
+
+// leave tells all peers: final heads first, then that nothing is taken any more, then who sent, and
+// did not know it.
+func (e *Endpoint) leave() {
+	e.flush()
+	e.page.State.Store(kind.FabricClosed)
+	// Who claims from now on finds the state; who claimed before is found here.
+	for row := range e.rows {
+		if id := e.claims[row].Load(); id != 0 && e.in[row] == nil {
+			_, _ = e.adopt(row)
+		}
+	}
+	for _, l := range e.in {
+		if l != nil {
+			l.tell()
+			l.markDone()
+		}
+	}
+	for _, l := range e.out {
+		if l != nil && l.err == nil {
+			l.finish()
+		}
+	}
+	e.bell.Disarm()
+}
+
+// cancel answers all operations that were promised an answer.
+func (e *Endpoint) cancel() {
+	for _, l := range e.out {
+		if l != nil && l.err == nil {
+			l.end(errClosed, errCanceled)
+		}
+	}
+	for e.posted.n > 0 {
+		e.endReceive(e.posted.at(0).context, errCanceled, 0, 0)
+		e.posted.pop()
+	}
+}
+
+// boxes returns the outboxes that can be garbage once this endpoint is gone, without a look.
+func (e *Endpoint) boxes() (ids []uint64) {
+	for row := range e.claims {
+		if id := e.claims[row].Load(); id != 0 {
+			box, _ := kind.FabricLaneOf(id)
+			ids = append(ids, box)
+		}
+	}
+	return append(ids, e.addr.Outbox)
+}
+
+// remove removes the endpoint's own objects: the one with the name at once, the outbox if nobody
+// has anything to examine in it.
+func (e *Endpoint) remove() {
+	if e.obj != nil {
+		_ = e.obj.Unlink()
+		_ = e.obj.Close()
+	}
+	if e.box != nil {
+		_ = e.box.Release()
+		_ = e.box.Close()
+		e.collect(e.addr.Outbox)
+	}
+}
+
+// collect removes the outbox of an endpoint that is gone if nobody has to examine what is in it.
+// Others do so too, and the last of them removes it.
+func (e *Endpoint) collect(box uint64) {
+	name := kind.FabricOutboxName(box)
+	if owned, err := e.dir.Owned(name); owned || err != nil {
+		return
+	}
+	_ = collect.Remove(e.dir, name, collect.Options{Kinds: []shm.Kind{shm.KindOutbox}})
+}
+
+// usable says why nothing can be done any more.
+func (e *Endpoint) usable() error {
+	if e.closed {
+		return errClosed
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// TestMessages: what is sent arrives whole and in order, expected or not, and both sides complete.
+func TestMessages(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	from, err := b.Insert(a.Address())
+	noError(t, err)
+	for _, size := range []int{0, 1, 31, 32, 33, 64, fabric.MaxInline} {
+		for _, expected := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d/expected=%v", size, expected), func(t *testing.T) {
+				payload := []byte(strings.Repeat("abcdefg", 40)[:size])
+				buf := make([]byte, 256)
+				if expected {
+					noError(t, b.Recv(buf, 7))
+				}
+				noError(t, a.Send(payload, to, 9))
+				if !expected {
+					_, err := b.Progress()
+					noError(t, err)
+					noError(t, b.Recv(buf, 7))
+				}
+				c := completes(t, b)
+				if c.Context != 7 || c.Len != uint64(size) || c.Src.Addr() != from ||
+					c.Flags != cq.FlagRecv|cq.FlagMsg || string(buf[:size]) != string(payload) {
+					t.Errorf("received %+v, %q", c, buf[:size])
+				}
+				if c = completes(t, a); c.Context != 9 || c.Flags != cq.FlagSend|cq.FlagMsg ||
+					c.Len != uint64(size) {
+					t.Errorf("sent %+v", c)
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedCalls: what cannot be is an error of the call, and leaves nothing.
+func TestRefusedCalls(t *testing.T) {
+	a := opened(t, "a", fabric.Options{})
+	_, err := open("a", fabric.Options{})
+	if !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	b := opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	if err := a.Send(make([]byte, fabric.MaxInline+1), to, 1); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("too long: %v", err)
+	}
+	if err := a.Send(nil, 99, 1); !errors.Is(err, fabric.ErrAddress) {
+		t.Errorf("no such number: %v", err)
+	}
+	if _, err := a.Resolve("nobody"); !errors.Is(err, fabric.ErrNoPeer) {
+		t.Errorf("no such name: %v", err)
+	}
+	address, err := fabric.ParseAddress(b.Address().Append(nil))
+	if err != nil || address != b.Address() {
+		t.Errorf("an address that came by: %v, %v", address, err)
+	}
+	for _, bad := range [][]byte{nil, make([]byte, 40), b.Address().Append(nil)[:39]} {
+		if _, err := fabric.ParseAddress(bad); !errors.Is(err, fabric.ErrAddress) {
+			t.Errorf("%d bytes: %v", len(bad), err)
+		}
+	}
+	noError(t, b.Close())
+	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrNoPeer) {
+		t.Errorf("closed: %v", err)
+	}
+	if err := b.Send(nil, 0, 1); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("by a closed one: %v", err)
+	}
+	if _, err := fabric.Open(a.d, "c", fabric.Options{Slots: 3}); !errors.Is(err, cq.ErrInvalid) {
+		t.Errorf("an odd number of slots: %v", err)
+	}
+}
+
+// TestTruncated: a message that is longer than its buffer fails the receive, and not the send.
+func TestTruncated(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	buf := make([]byte, 4)
+	noError(t, b.Recv(buf, 7))
+	noError(t, a.Send([]byte("too long"), to, 9))
+	_, failed, err := b.next()
+	if err != nil || failed.Err != cq.ETrunc || failed.Len != 4 || failed.OverrunBytes != 4 ||
+		string(buf) != "too " {
+		t.Errorf("%+v, %v, %q", failed, err, buf)
+	}
+	completes(t, a)
+}
+
+// TestGrant: a sender has as much unexamined and unmatched at its receiver as that grants, gets
+// EAGAIN then, and sleeps until a receive is posted.
+func TestGrant(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Window: 4096})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	sent := 0
+	for {
+		err := a.Inject([]byte{byte(sent)}, to)
+		if err == nil {
+			sent++
+			continue
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			t.Fatal(err)
+		}
+		if work, err := b.Progress(); work == 0 || err != nil {
+			noError(t, err)
+			break
+		}
+	}
+	if sent != 64 || b.Stats().Waiting != 64 {
+		t.Errorf("%d messages were taken, %d wait", sent, b.Stats().Waiting)
+	}
+	done := make(chan error)
+	go func() { done <- a.SendContext(t.Context(), []byte{64}, to, 9) }()
+	for i := range 65 {
+		var buf [1]byte
+		noError(t, b.Recv(buf[:], uint64(i)))
+		if c := completes(t, b); c.Context != uint64(i) || buf[0] != byte(i) {
+			t.Errorf("message %d: %+v, %v", i, c, buf)
+		}
+	}
+	noError(t, <-done)
+	completes(t, a)
+}
+
+// TestSendContextEnds: a wait for room ends with its context, and with its endpoint.
+func TestSendContextEnds(t *testing.T) {
+	for _, how := range []string{"context", "close"} {
+		t.Run(how, func(t *testing.T) {
+			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+			to, err := a.Resolve("b")
+			noError(t, err)
+			for err == nil {
+				err = a.Inject(nil, to)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- a.SendContext(ctx, nil, to, 1) }()
+			want := error(context.Canceled)
+			if how == "context" {
+				cancel()
+			} else {
+				noError(t, a.Close())
+				want = fs.ErrClosed
+			}
+			if err := <-done; !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+			cancel()
+			_ = b
+		})
+	}
+}
+
+// TestSelf: an endpoint sends to itself.
+func TestSelf(t *testing.T) {
+	a := opened(t, "a", fabric.Options{})
+	to, err := a.Resolve("a")
+	noError(t, err)
+	buf := make([]byte, 8)
+	noError(t, a.Send([]byte("one"), to, 1))
+	noError(t, a.Recv(buf, 2))
+	noError(t, a.Recv(buf[4:], 3))
+	noError(t, a.Send([]byte("two"), to, 4))
+	seen := map[uint64]bool{}
+	for range 4 {
+		seen[completes(t, a).Context] = true
+	}
+	if len(seen) != 4 || string(buf) != "one\x00two\x00" {
+		t.Errorf("%v, %q", seen, buf)
+	}
+}
+
+// TestEcho: two processes, which sleep in turn.
+func TestEcho(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "echo")
+	c.says(t, "ready")
+	to, err := e.Resolve("echo")
+	noError(t, err)
+	for i := range 2000 {
+		var buf [64]byte
+		text := fmt.Appendf(nil, "message %d", i)
+		noError(t, e.Recv(buf[:], uint64(i)))
+		noError(t, e.Send(text, to, uint64(i)))
+		for range 2 {
+			if c := completes(t, e); c.Context != uint64(i) {
+				t.Fatalf("%d: %+v", i, c)
+			}
+		}
+		if string(buf[:len(text)]) != string(text) {
+			t.Fatalf("%q came back of %q", buf, text)
+		}
+		if i%100 == 0 {
+			time.Sleep(time.Millisecond) // both sleep
+		}
+	}
+	c.ends(t)
+	nothingLeft(t, e, "main")
+}
+
+// nothingLeft waits until only these endpoints are in the directory, each with its outbox: what
+// others had is removed by who sees them go.
+func nothingLeft(t *testing.T, e *end, names ...string) {
+	t.Helper()
+	var left []string
+	for range 1000 {
+		_, err := e.Progress()
+		noError(t, err)
+		all, err := e.d.List()
+		noError(t, err)
+		if left = left[:0]; len(all) == 2*len(names) {
+			return
+		}
+		for _, n := range all {
+			left = append(left, n.Name())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("left are %q", left)
+}

@@ -1,0 +1,208 @@
+package fabric_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// scribbled is the memory of an endpoint, as a process of its user can write it.
+type scribbled struct {
+	page   *kind.FabricPage
+	rows   []kind.FabricRow
+	claims []kind.Word
+	lanes  []kind.FabricLane
+	slots  []kind.FabricSlot
+}
+
+// scribble maps what an endpoint writes.
+func scribble(t *testing.T, e *end, name string) (s scribbled) {
+	t.Helper()
+	open := func(name string) *shm.Object {
+		o, err := e.d.Open(name, shm.ReadOnly)
+		noError(t, err)
+		t.Cleanup(func() { noError(t, o.Close()) })
+		return o
+	}
+	section := func(o *shm.Object, k shm.SectionKind) []byte {
+		mem, err := o.MapWritable(k, 0)
+		noError(t, err)
+		return mem
+	}
+	o, box := open(name), open(kind.FabricOutboxName(e.Address().Outbox))
+	s.page = kind.Overlay[kind.FabricPage](section(o, kind.SectFabricPage))
+	s.rows = kind.Overlays[kind.FabricRow](section(o, kind.SectFabricRows))
+	mail := section(o, kind.SectFabricMail)
+	s.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(len(s.rows)):])
+	s.lanes = kind.Overlays[kind.FabricLane](section(box, kind.SectFabricLanes))
+	s.slots = kind.Overlays[kind.FabricSlot](section(box, kind.SectFabricSlots))
+	return s
+}
+
+// TestHostileSender: a sender that writes what cannot be is cut off, in both directions and with an
+// error each; others notice nothing.
+func TestHostileSender(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write func(s scribbled)
+	}{
+		{"kind", func(s scribbled) { s.slots[0].Head.Store(99) }},
+		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<8) }},
+		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
+		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
+		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
+		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricRTS) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b, other := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{}),
+				opened(t, "other", fabric.Options{})
+			toA, err := b.Resolve("a")
+			noError(t, err)
+			toB, err := a.Resolve("b")
+			noError(t, err)
+			noError(t, b.Send(nil, toA, 1))
+			c.write(scribble(t, b, "b"))
+			noError(t, a.Recv(make([]byte, 8), 2))
+			_, err = a.Progress()
+			noError(t, err)
+			if s := a.Stats(); s.Corrupt != 1 || s.Received != 0 {
+				t.Errorf("%+v", s)
+			}
+			if err := a.Send(nil, toB, 3); !errors.Is(err, fabric.ErrCorrupt) {
+				t.Errorf("a send to it: %v", err)
+			}
+			if _, failed, err := b.next(); err != nil || failed.Context != 1 ||
+				failed.Err != cq.Errno(syscall.ECONNABORTED) {
+				t.Errorf("its send: %+v, %v", failed, err)
+			}
+			if err := b.Send(nil, toA, 1); !errors.Is(err, fabric.ErrRefused) {
+				t.Errorf("its next send: %v", err)
+			}
+			toA, err = other.Resolve("a")
+			noError(t, err)
+			noError(t, other.Send(nil, toA, 4))
+			completes(t, a)
+			completes(t, other)
+		})
+	}
+}
+
+// TestHostileGrant: a sender that sends more than was granted is cut off, and stores no more.
+func TestHostileGrant(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{Window: 4096}), opened(t, "b", fabric.Options{})
+	to, err := b.Resolve("a")
+	noError(t, err)
+	noError(t, b.Send(nil, to, 1))
+	_, err = a.Progress()
+	noError(t, err)
+	a2 := scribble(t, a, "a")
+	_, err = b.Progress()
+	noError(t, err)
+	for i := range 100 {
+		a2.rows[0].Granted.Store(1 << 40) // as if b did not ask
+		a2.rows[0].Rev.Add(1)
+		if err := b.Inject(nil, to); err != nil {
+			break
+		}
+		_, err = a.Progress()
+		noError(t, err)
+		if i == 99 {
+			t.Error("nobody noticed")
+		}
+	}
+	if s := a.Stats(); s.Corrupt != 1 || s.Waiting != 64 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestHostileReceiver: a receiver whose words cannot be is cut off, and what was sent to it fails.
+func TestHostileReceiver(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write func(r *kind.FabricRow)
+	}{
+		{"head ahead", func(r *kind.FabricRow) { r.Head.Store(3) }},
+		{"head far ahead", func(r *kind.FabricRow) { r.Head.Store(1 << 63) }},
+		{"head behind", func(r *kind.FabricRow) { r.Head.Store(0) }},
+		{"row given away", func(r *kind.FabricRow) { r.Owner.Store(12345678 << 24) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+			to, err := a.Resolve("b")
+			noError(t, err)
+			noError(t, a.Send(nil, to, 1))
+			_, err = b.Progress()
+			noError(t, err)
+			completes(t, a)
+			noError(t, a.Send(nil, to, 2))
+			row := &scribble(t, b, "b").rows[0]
+			c.write(row)
+			row.Rev.Add(1)
+			if _, failed, err := a.next(); err != nil || failed.Context != 2 ||
+				failed.Err != cq.Errno(syscall.EBADMSG) {
+				t.Errorf("%+v, %v", failed, err)
+			}
+			if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrCorrupt) {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// TestHostileRings: a receiver that says again and again that there is news, and has none, is cut
+// off, so that nobody is kept from sleeping.
+func TestHostileRings(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	noError(t, a.Send(nil, to, 1))
+	_, err = b.Progress()
+	noError(t, err)
+	completes(t, a)
+	row := &scribble(t, b, "b").rows[0]
+	for range 2000 {
+		row.Rev.Add(1)
+		_, err = a.Progress()
+		noError(t, err)
+	}
+	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrCorrupt) {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestHostileClaims: claims of lanes that are not there, or lead elsewhere, cost a row at most.
+func TestHostileClaims(t *testing.T) {
+	a, b, evil := opened(t, "a", fabric.Options{Peers: 4}), opened(t, "b", fabric.Options{}),
+		opened(t, "evil", fabric.Options{})
+	s, of := scribble(t, a, "a"), scribble(t, evil, "evil")
+	box := evil.Address().Outbox
+	s.claims[0].Store(kind.FabricLaneID(kind.FabricOutboxID(1<<40), 3, 1)) // no such outbox
+	s.claims[1].Store(kind.FabricLaneID(box, 4000, 1))                     // no such place
+	high, low := kind.UuidWords(a.Address().UUID)
+	of.lanes[0].TargetHigh.Store(high)
+	of.lanes[0].TargetLow.Store(low)
+	of.lanes[0].Slab.Store(1 << 62)
+	of.lanes[0].Slots.Store(8)
+	of.lanes[0].ID.Store(kind.FabricLaneID(box, 0, 1))
+	s.claims[2].Store(kind.FabricLaneID(box, 0, 1)) // slots beyond the outbox
+	mail, err := a.d.Open("a", shm.ReadOnly)
+	noError(t, err)
+	defer mail.Close()
+	mem, err := mail.MapWritable(kind.SectFabricMail, 0)
+	noError(t, err)
+	mem[384] = 0xff // every row rings, and lanes that nobody has
+	to, err := b.Resolve("a")
+	noError(t, err)
+	noError(t, b.Send(nil, to, 1))
+	noError(t, a.Recv(nil, 2))
+	completes(t, a)
+	completes(t, b)
+	if n := a.Stats().Refused; n != 2 || s.claims[0].Load() != 0 {
+		t.Errorf("%d were refused, and claims are %x", n, s.claims[0].Load())
+	}
+}

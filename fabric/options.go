@@ -1,0 +1,63 @@
+package fabric
+
+import (
+	"math/bits"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
+)
+
+// MaxInline is the longest message, in bytes.
+const MaxInline = kind.FabricInline
+
+// Options say what an endpoint is made of and bound to. The zero value of a number is its default.
+type Options struct {
+	// Transmit and Receive take the completions of sends and receives, through a writer of the
+	// queue, one for both or two. Without one only counters count, and only Inject sends.
+	Transmit, Receive *cq.Writer
+	// Counters count operations that end, of the kinds that stand with them: FlagSend, FlagRecv or
+	// both.
+	Counters map[*cq.Counter]cq.Flags
+	// Progress are the queues of this process whose reads move the endpoint.
+	Progress []*cq.Queue
+	// Peers is how many peers it can send to, and how many can send to it, at once: up to 4096, by
+	// default 64. Each takes 2.5 KiB of shared memory with the default of Slots.
+	Peers int
+	// Slots is how many messages a lane holds, a power of two up to 1024, by default 8. One of them
+	// is kept for the end of the lane.
+	Slots int
+	// Window is how many bytes of messages without a buffer each sender may have here: 4 KiB to
+	// 1 GiB, by default 256 KiB. Every message counts at least 64, and takes 224 of private memory.
+	Window int
+	// Private memory is taken as messages come, up to Peers windows.
+}
+
+// Defaults of options.
+const (
+	defaultPeers  = 64
+	defaultSlots  = 8
+	defaultWindow = 256 << 10
+)
+
+func (o *Options) resolve() error {
+	for _, n := range []struct {
+		field         string
+		v             *int
+		or, min, most int
+		pow2          bool
+	}{
+		{"Peers", &o.Peers, defaultPeers, 1, kind.FabricMostPeers, false},
+		{"Slots", &o.Slots, defaultSlots, 2, kind.FabricMostSlots, true},
+		{"Window", &o.Window, defaultWindow, kind.FabricMinWindow, kind.FabricMaxWindow, false},
+	} {
+		if *n.v == 0 {
+			*n.v = n.or
+		}
+		if *n.v < n.min || *n.v > n.most || n.pow2 && bits.OnesCount(uint(*n.v)) != 1 {
+			e := fault("open", "", cq.ErrInvalid).(*cq.Error)
+			e.Field, e.Got, e.Want = n.field, *n.v, [2]int{n.min, n.most}
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package fabric
+
+import (
+	"errors"
+	"io/fs"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// peer is an endpoint of another process, or another one of this, that we send to or that sends to
+// us. All of it is under the bell's lock but for dead and the bits, which a notice uses.
+type peer struct {
+	e        *Endpoint
+	addr     Address
+	name     string  // of its object; "" is not known yet
+	index    cq.Addr // which Insert gave, or AddrNotAvail
+	obj      *shm.Object
+	words    words
+	window   uint64
+	in       *inLane
+	out      *outLane
+	unfollow func()
+	buried   bool
+
+	dead          atomic.Bool  // it was proved; stays
+	inBit, outBit atomic.Int32 // of its lanes, + 1
+}
+
+// words are the memory of an endpoint.
+type words struct {
+	page   *kind.FabricPage
+	rows   []kind.FabricRow
+	hints  *doorbell.Hints
+	claims []kind.Word
+}
+
+// mapEndpoint lays words over an endpoint, ours or another's. Sections are as long as its
+// attributes say, which was checked.
+func mapEndpoint(o *shm.Object, rows int) (w words, err error) {
+	if w.page, err = kind.WordsOf[kind.FabricPage](o, kind.SectFabricPage, 0); err != nil {
+		return w, err
+	}
+	mem, _, err := o.Section(kind.SectFabricRows, 0)
+	if err != nil {
+		return w, err
+	}
+	w.rows = kind.Overlays[kind.FabricRow](mem)[:rows]
+	mail, err := o.MapWritable(kind.SectFabricMail, 0)
+	if err != nil {
+		return w, err
+	}
+	w.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(rows):])[:rows]
+	w.hints, err = doorbell.MapHints(mail, 2*rows)
+	return w, err
+}
+
+// Insert makes an address one that can be sent to (fi_av_insert), and gives it a number; again, the
+// same. Nothing is asked of the peer before the first message. Errors: os.ErrClosed.
+func (e *Endpoint) Insert(a Address) (cq.Addr, error) {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if err := e.usable(); err != nil {
+		return cq.AddrNotAvail, err
+	}
+	return e.insert(e.peerOf(a)), nil
+}
+
+func (e *Endpoint) insert(p *peer) cq.Addr {
+	if p.index == cq.AddrNotAvail {
+		p.index = cq.Addr(len(e.byAddr))
+		e.byAddr = append(e.byAddr, p)
+	}
+	return p.index
+}
+
+// Resolve is Insert of the endpoint that has a name in the directory now. Errors: [ErrNoPeer];
+// os.ErrClosed; those of opening shared memory.
+func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if err := e.usable(); err != nil {
+		return cq.AddrNotAvail, err
+	}
+	obj, err := e.dir.Open(name, shm.ReadOnly)
+	if err != nil {
+		return cq.AddrNotAvail, fault("resolve", name, gone(err))
+	}
+	defer obj.Close()
+	h := obj.Header()
+	f, err := kind.StoredFabric(name, h)
+	if err != nil {
+		return cq.AddrNotAvail, fault("resolve", name, err)
+	}
+	p := e.peerOf(Address{Outbox: f.Outbox, UUID: h.UUID, Generation: h.Generation})
+	p.name = name
+	return e.insert(p), nil
+}
+
+// Lookup returns the address that has a number (fi_av_lookup). [ErrAddress]: there is none.
+func (e *Endpoint) Lookup(a cq.Addr) (Address, error) {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if uint64(a) >= uint64(len(e.byAddr)) {
+		return Address{}, ErrAddress
+	}
+	return e.byAddr[a].addr, nil
+}
+
+// gone says of an object without a name what that means of a peer.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNoPeer
+	}
+	return err
+}
+
+func (e *Endpoint) peerOf(a Address) *peer {
+	p := e.peers[a]
+	if p == nil {
+		p = &peer{e: e, addr: a, index: cq.AddrNotAvail}
+		e.peers[a] = p
+	}
+	return p
+}
+
+// open maps the peer's endpoint and follows its process. Errors: [ErrNoPeer], and those of opening
+// shared memory and of following.
+func (p *peer) open() (err error) {
+	if p.obj != nil {
+		return nil
+	}
+	if p.name == "" {
+		box, _, name, err := p.e.openBox(p.addr.Outbox)
+		if err != nil {
+			return gone(err)
+		}
+		_ = box.Close()
+		p.name = name
+	}
+	obj, err := p.e.dir.Open(p.name, shm.ReadOnly)
+	if err != nil {
+		return gone(err)
+	}
+	if err = p.adopt(obj); err != nil {
+		_ = obj.Close()
+	}
+	return err
+}
+
+func (p *peer) adopt(obj *shm.Object) error {
+	h := obj.Header()
+	if h.Kind != shm.KindFabric || h.UUID != p.addr.UUID || h.Generation != p.addr.Generation {
+		return ErrNoPeer // another one has the name
+	}
+	f, err := kind.StoredFabric(p.name, h)
+	if err != nil {
+		return err
+	}
+	if f.Outbox != p.addr.Outbox { // somebody calls himself by the number of another endpoint
+		return ErrCorrupt
+	}
+	if p.words, err = mapEndpoint(obj, f.Rows); err != nil {
+		return err
+	}
+	owner := obj.Owner()
+	if p.words.page.State.Load() == kind.FabricClosed || owner.State != shm.StateOwned {
+		return ErrNoPeer
+	}
+	if p.unfollow, err = shm.FollowOwner(owner, p.died); err != nil {
+		return err
+	}
+	p.obj, p.window = obj, f.Window
+	return nil
+}
+
+// openBox maps an outbox, and returns the name of its endpoint.
+func (e *Endpoint) openBox(id uint64) (*shm.Object, kind.Outbox, string, error) {
+	name := kind.FabricOutboxName(id)
+	obj, err := e.dir.Open(name, shm.ReadOnly)
+	if err != nil {
+		return nil, kind.Outbox{}, "", err
+	}
+	o, err := kind.StoredOutbox(name, obj.Header())
+	if err == nil && o.ID != id {
+		err = fault("open", name, ErrCorrupt)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, o, "", err
+	}
+	return obj, o, obj.Header().Name, nil
+}
+
+// died is the notice that the peer's process has ended. It takes no lock: who holds that may wait
+// for this. What it does is done by whoever looks at the peer's lanes next.
+func (p *peer) died() {
+	p.dead.Store(true) // before the marks: a lane that is added later is looked at anyway
+	for _, bit := range []int32{p.inBit.Load(), p.outBit.Load()} {
+		if bit > 0 {
+			p.e.bell.Mark(int(bit - 1))
+		}
+	}
+}
+
+// cut ends all traffic with a peer that wrote what cannot be. Its process may go on as it likes.
+func (p *peer) cut() {
+	p.e.stats.Corrupt++
+	if p.in != nil {
+		p.in.refuse()
+	}
+	if p.out != nil && p.out.err == nil {
+		p.out.end(ErrCorrupt, number(ErrCorrupt))
+	} else if p.out == nil {
+		p.out = &outLane{p: p, err: ErrCorrupt}
+	}
+}
+
+// bury removes the objects of a peer that is proved dead, once there is nothing in them for us.
+func (p *peer) bury() {
+	e := p.e
+	if p.in == nil { // it may have died before it rang
+		for row := range e.claims {
+			if box, _ := kind.FabricLaneOf(e.claims[row].Load()); box == p.addr.Outbox {
+				e.bell.Consider(row)
+			}
+		}
+	}
+	if p.in != nil || p.buried {
+		return
+	}
+	p.buried = true
+	e.stats.Died++
+	_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
+		Object: p.addr.UUID})
+	e.collect(p.addr.Outbox)
+}
+
+// forget gives up what is mapped of a peer that has gone. One that Insert numbered stays known, as
+// one that has gone.
+func (p *peer) forget() {
+	if p.in != nil || p.out != nil && p.out.err == nil {
+		return
+	}
+	p.stop()
+	p.close()
+	if p.index == cq.AddrNotAvail {
+		delete(p.e.peers, p.addr)
+	}
+}
+
+// stop ends the notices.
+func (p *peer) stop() {
+	if p.unfollow != nil {
+		p.unfollow()
+		p.unfollow = nil
+	}
+}
+
+func (p *peer) close() {
+	if p.in != nil {
+		_ = p.in.box.Close()
+	}
+	if p.obj != nil {
+		_ = p.obj.Close()
+		p.obj = nil
+	}
+}

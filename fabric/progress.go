@@ -1,0 +1,126 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Progress examines what has come, completes what peers examined, and never blocks. work is 0 if
+// there was nothing to do. Errors: os.ErrClosed.
+func (e *Endpoint) Progress() (work int, err error) {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	return e.poll(), nil
+}
+
+// poll looks at every lane that can have something, and tells senders before it returns.
+func (e *Endpoint) poll() (work int) {
+	b := e.bell
+	b.Take()
+	b.Heat()
+	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
+		n := 0
+		if bit < len(e.rows) {
+			n = e.in[bit].examine()
+		} else {
+			n = e.out[bit-len(e.rows)].look()
+		}
+		if n == 0 {
+			b.Drained(bit)
+		}
+		work += n
+	}
+	e.flush()
+	return work
+}
+
+// flush tells all senders whose messages were examined or matched.
+func (e *Endpoint) flush() {
+	for i, l := range e.dirty {
+		l.dirty = false
+		if !l.freed && !l.refused {
+			l.tell()
+		}
+		e.dirty[i] = nil
+	}
+	e.dirty = e.dirty[:0]
+}
+
+// makeRoom wakes goroutines that wait for room: what they wait for may be there, and what others
+// took notice of rings no more.
+func (e *Endpoint) makeRoom() {
+	if e.waiting > 0 {
+		e.room.Add(1)
+		e.bell.Kick()
+	}
+}
+
+func (e *Endpoint) dropUser() {
+	if e.users--; e.users == 0 {
+		e.idle.Broadcast()
+	}
+}
+
+// feeder is the endpoint as the queues of this process see it.
+type feeder struct{ *Endpoint }
+
+// lookEvery is how often those look who cannot sleep on the endpoint's bell.
+const lookEvery = time.Millisecond
+
+// Progress implements cq.Feeder.
+func (f feeder) Progress() time.Duration {
+	work, err := f.Endpoint.Progress()
+	switch {
+	case err != nil:
+		return -1
+	case work > 0:
+		return 0
+	}
+	return lookEvery
+}
+
+// Overrun implements cq.Feeder: posts notice by themselves.
+func (f feeder) Overrun(*cq.Queue) {}
+
+// HoldBell has reads of a queue sleep on the endpoint's bell too.
+func (f feeder) HoldBell() *doorbell.Bell {
+	e := f.Endpoint
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.users++
+	return e.bell
+}
+
+// DropBell ends HoldBell.
+func (f feeder) DropBell() {
+	f.bell.Lock()
+	f.dropUser()
+	f.bell.Unlock()
+}
+
+// kick wakes everybody, to look again. It may come late, from a context that outlived its call.
+func (e *Endpoint) kick() {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if !e.closed {
+		e.bell.Kick()
+	}
+}
+
+// ended is nil, or an error that matches the context's and its cause.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fault("send", "", errors.Join(ctx.Err(), context.Cause(ctx)))
+}

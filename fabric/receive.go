@@ -1,0 +1,365 @@
+package fabric
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// inLane is what one peer sends to us.
+type inLane struct {
+	p      *peer
+	bit    int // of its row, which is ours
+	id     uint64
+	row    *kind.FabricRow
+	box    *shm.Object // the peer's
+	lanes  []kind.FabricLane
+	done   []kind.Word
+	place  int
+	slots  []kind.FabricSlot
+	mask   uint64
+	ringer *doorbell.Ringer // nil if the peer has closed already
+
+	head    uint64 // next index to be examined
+	bytes   uint64 // of what was examined
+	matched uint64 // and of what has its receive
+	rev     uint64
+	dirty   bool
+	refused bool
+	freed   bool
+}
+
+// buffer is memory that was posted.
+type buffer struct {
+	buf     []byte
+	context uint64
+}
+
+// message is one without a receive.
+type message struct {
+	from *inLane // nil: sent by this endpoint to itself
+	src  cq.Addr
+	n    int
+	data [MaxInline]byte
+}
+
+// Recv posts memory to receive a message into (fi_recv), from whomever. It is the endpoint's until
+// the completion, which carries the context. Messages fill buffers in the order in which they came,
+// and those that came before go first. One that is longer than its buffer ends it with ETRUNC: an
+// error entry with the bytes that fit in Len, and the number of those that did not in OverrunBytes.
+//
+// Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion; cq.ENoCQ
+// without Options.Receive and a counter; errors of the queue; os.ErrClosed.
+func (e *Endpoint) Recv(buf []byte, context uint64) error {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	if err := e.usable(); err != nil {
+		return err
+	}
+	if e.rx == nil {
+		return cq.ENoCQ
+	}
+	if err := e.rx.Begin(0); err != nil {
+		return err
+	}
+	if e.stored.n == 0 {
+		*e.posted.push() = buffer{buf, context}
+		return nil
+	}
+	m := e.stored.at(0)
+	n := copy(buf, m.data[:m.n])
+	if m.from == nil {
+		e.self -= charge(m.n)
+	} else {
+		m.from.match(charge(m.n))
+	}
+	e.stats.Received++
+	e.endReceive(context, 0, n, m.n-n, m.src)
+	m.from = nil
+	e.stored.pop()
+	e.makeRoom()
+	e.flush()
+	return nil
+}
+
+// deliver puts a message into the oldest buffer, or into the store if there is none. It reports
+// which.
+func (e *Endpoint) deliver(from *inLane, src cq.Addr, payload []byte) (matched bool) {
+	if e.posted.n == 0 {
+		m := e.stored.push()
+		m.from, m.src, m.n = from, src, copy(m.data[:], payload)
+		e.stats.Stored++
+		return false
+	}
+	b := e.posted.at(0)
+	n := copy(b.buf, payload)
+	context := b.context
+	b.buf = nil
+	e.posted.pop()
+	e.stats.Received++
+	e.endReceive(context, 0, n, len(payload)-n, src)
+	return true
+}
+
+// endReceive reports the end of a receive.
+func (e *Endpoint) endReceive(context uint64, num cq.Errno, n, lost int, src ...cq.Addr) {
+	var from cq.Source
+	if len(src) > 0 {
+		from = cq.From(src[0])
+	}
+	if lost > 0 {
+		num = cq.ETrunc
+	}
+	var err error
+	if num == 0 {
+		e.entry = cq.Entry{Context: context, Flags: recvKind, Len: uint64(n), Src: from}
+		err = e.rx.Complete(&e.entry, 0)
+	} else {
+		e.fail = cq.ErrorEntry{Context: context, Flags: recvKind, Len: uint64(n), Src: from,
+			OverrunBytes: uint64(lost), Err: num, ProvErrno: int32(num)}
+		err = e.rx.Fail(&e.fail, 0)
+	}
+	if err != nil {
+		e.stats.Abandoned++
+	}
+}
+
+// adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
+// at a mark.
+func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
+	if bit >= len(e.rows) {
+		return c, false // a forged mark
+	}
+	if l := e.in[bit]; l != nil { // refused, and it rang: its process may have died
+		if l.p.dead.Load() {
+			l.free()
+			l.p.bury()
+			l.p.forget()
+		}
+		return c, false
+	}
+	id := e.claims[bit].Load()
+	if id == 0 {
+		return c, false
+	}
+	row := &e.rows[bit]
+	l, pays, err := e.openLane(bit, id)
+	if errors.Is(err, fs.ErrNotExist) { // the sender is gone, and who removed its outbox had proof
+		e.claims[bit].CompareAndSwap(id, 0)
+		return c, false
+	}
+	row.Head.Store(0)
+	row.Granted.Store(uint64(e.opt.Window))
+	if err != nil {
+		e.stats.Refused++
+		row.Owner.Store(id | kind.FabricRefused)
+		row.Rev.Add(1)
+		return c, false
+	}
+	row.Owner.Store(id)
+	l.rev = row.Rev.Load()
+	e.in[bit], l.p.in = l, l
+	l.p.inBit.Store(int32(bit + 1))
+	return doorbell.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}, true
+}
+
+// openLane maps a lane by its number. What cannot be is [ErrCorrupt].
+func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error) {
+	boxID, place := kind.FabricLaneOf(id)
+	box, o, name, err := e.openBox(boxID)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() {
+		if err != nil {
+			_ = box.Close()
+		}
+	}()
+	l = &inLane{bit: bit, id: id, row: &e.rows[bit], box: box, place: place}
+	if l.lanes, _, err = kind.OutboxLanes(box, o); err != nil {
+		return nil, false, err
+	}
+	if place >= o.Lanes {
+		return nil, false, ErrCorrupt
+	}
+	head := &l.lanes[place]
+	high, low := kind.UuidWords(e.addr.UUID)
+	slab, slots := head.Slab.Load(), head.Slots.Load()
+	if head.ID.Load() != id || head.TargetHigh.Load() != high || head.TargetLow.Load() != low ||
+		slots < 2 || slots > kind.FabricMostSlots || slots&(slots-1) != 0 ||
+		slots > uint64(o.Slots) || slab > uint64(o.Slots)-slots {
+		return nil, false, ErrCorrupt
+	}
+	mem, _, err := box.Section(kind.SectFabricSlots, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	l.slots, l.mask = kind.Overlays[kind.FabricSlot](mem)[slab:slab+slots], slots-1
+	if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
+		return nil, false, err
+	}
+	l.done = kind.Overlays[kind.Word](mem)
+	p := e.peerOf(Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation})
+	if p.in != nil { // one lane a peer
+		return nil, false, ErrCorrupt
+	}
+	l.p, p.name = p, name
+	return l, head.Pays.Load() == 1, l.meet(place)
+}
+
+// meet maps what the sender sleeps on. It may have gone: then it has published its end, or is dead.
+func (l *inLane) meet(place int) error {
+	p := l.p
+	switch err := p.open(); {
+	case err == nil:
+		bit := len(p.words.rows) + place
+		if place >= len(p.words.rows) {
+			return ErrCorrupt
+		}
+		l.ringer = doorbell.NewRinger(doorbell.RingerConfig{Row: &l.lanes[place].Bell,
+			Arm: &p.words.page.Arm, Hints: p.words.hints, Bit: bit})
+		return nil
+	case !errors.Is(err, ErrNoPeer):
+		return err
+	}
+	life, err := l.box.Life()
+	switch {
+	case err != nil:
+		return err
+	case life == shm.Dead:
+		p.dead.Store(true)
+	case life == shm.LockLost:
+		return shm.ErrLockLost
+	}
+	return nil
+}
+
+// Level implements doorbell.Source. A lane whose sender is dead has more to look at than it holds.
+func (l *inLane) Level() (head, tail uint64) {
+	if l.p.dead.Load() || l.slots[l.head&l.mask].Seq.Load() == l.head+1 {
+		return l.head, l.head + 1
+	}
+	return l.head, l.head
+}
+
+// Solicited implements doorbell.Source.
+func (l *inLane) Solicited() uint64 { return 0 }
+
+// mostMessages is how many messages of a lane are examined before it is the next one's turn.
+const mostMessages = 32
+
+// examine takes what a peer sent, in order, and frees the slots. What is dead is drained first.
+func (l *inLane) examine() (work int) {
+	dead := l.p.dead.Load() // before the look
+	most := mostMessages
+	if dead {
+		most = max(most, len(l.slots))
+	}
+	for work < most {
+		s := &l.slots[l.head&l.mask]
+		if s.Seq.Load() != l.head+1 {
+			break
+		}
+		head := s.Head.Load() // once: the length is bounded and used as it was
+		n := head >> 32
+		work++
+		switch {
+		case head == kind.FabricFin:
+			l.head++
+			l.leave()
+			return work
+		case head&0xffff != kind.FabricMessage || n > MaxInline ||
+			l.bytes+charge(int(n)) > l.matched+uint64(l.p.e.opt.Window):
+			l.p.cut()
+			return work
+		}
+		l.bytes += charge(int(n))
+		if l.p.e.deliver(l, l.p.index, s.Payload[:n]) {
+			l.matched += charge(int(n))
+		}
+		l.head++
+	}
+	if work > 0 {
+		l.touch()
+	}
+	if dead {
+		work++
+		l.free()
+		if l.p.out == nil || l.p.out.err != nil { // else the lane back does that
+			l.p.bury()
+			l.p.forget()
+		}
+	}
+	return work
+}
+
+// match notes a message that found its receive later. Its sender may send more.
+func (l *inLane) match(n uint64) {
+	l.matched += n
+	if !l.freed && !l.refused {
+		l.touch()
+	}
+}
+
+func (l *inLane) touch() {
+	if !l.dirty {
+		l.dirty = true
+		l.p.e.dirty = append(l.p.e.dirty, l)
+	}
+}
+
+// tell publishes how far the lane was examined, and rings if its sender has parked that. The
+// sequence is the sender's look in reverse: rev last.
+func (l *inLane) tell() {
+	l.row.Head.Store(l.head)
+	l.row.Granted.Store(l.matched + uint64(l.p.e.opt.Window))
+	l.rev++
+	l.row.Rev.Store(l.rev)
+	if l.ringer != nil {
+		l.ringer.Published(l.rev, 0)
+	}
+}
+
+// leave ends a lane whose sender has closed.
+func (l *inLane) leave() {
+	l.tell()
+	l.free()
+	l.p.forget()
+}
+
+// free gives the row to the next, after the lane's last message.
+func (l *inLane) free() {
+	e := l.p.e
+	l.markDone()
+	e.bell.Drop(l.bit)
+	l.p.inBit.Store(0)
+	l.p.in, e.in[l.bit], l.freed = nil, nil, true
+	l.row.Bell.Parked.Store(doorbell.Parked)
+	l.row.Owner.Store(0)
+	e.claims[l.bit].CompareAndSwap(l.id, 0)
+	last := len(kind.OutboxOpen(l.lanes, l.done)) == 0
+	_ = l.box.Close()
+	if box, _ := kind.FabricLaneOf(l.id); last {
+		e.collect(box)
+	}
+}
+
+// refuse ends a lane whose sender wrote what cannot be. The row stays its own until it dies.
+func (l *inLane) refuse() {
+	if l.refused {
+		return
+	}
+	l.refused = true
+	e := l.p.e
+	l.row.Owner.Store(l.id | kind.FabricRefused)
+	l.tell()
+	l.markDone()
+	e.bell.Drop(l.bit)
+}
+
+// markDone tells the outbox that nothing in the lane is for us any more.
+func (l *inLane) markDone() { l.done[l.place].Store(l.id) }

@@ -1,0 +1,208 @@
+package fabric_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd})
+}
+
+// end is an endpoint with a queue for both sides.
+type end struct {
+	*fabric.Endpoint
+	q *cq.Queue
+	w *cq.Writer
+	d *shm.Dir
+}
+
+// open makes one. Closing it twice is harmless.
+func open(name string, o fabric.Options) (e *end, err error) {
+	e = &end{}
+	if e.d, err = shm.OpenDir(""); err != nil {
+		return nil, err
+	}
+	if e.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 1024, Shared: true}); err != nil {
+		return nil, err
+	}
+	if e.w, err = e.q.Writer(); err != nil {
+		return nil, err
+	}
+	o.Transmit, o.Receive, o.Progress = e.w, e.w, []*cq.Queue{e.q}
+	if e.Endpoint, err = fabric.Open(e.d, name, o); err != nil {
+		return nil, errors.Join(err, e.w.Close(), e.q.Close(), e.d.Close())
+	}
+	return e, nil
+}
+
+func (e *end) close() error {
+	return errors.Join(e.Endpoint.Close(), e.w.Close(), e.q.Close(), e.d.Close())
+}
+
+func opened(t testing.TB, name string, o fabric.Options) *end {
+	t.Helper()
+	e, err := open(name, o)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, e.close()) })
+	return e
+}
+
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next waits for one completion, which may be an error.
+func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var dst [1]cq.Entry
+	_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+	if err == cq.ErrAvail {
+		err = e.q.ReadErr(&failed)
+	}
+	return dst[0], failed, err
+}
+
+// completes waits for a completion, and for no error.
+func completes(t testing.TB, e *end) cq.Entry {
+	t.Helper()
+	c, failed, err := e.next()
+	if err != nil || failed.Err != 0 {
+		t.Fatalf("a completion: %v, %v", err, failed.Err)
+	}
+	return c
+}
+
+// must ends a child that cannot go on.
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(3)
+	}
+}
+
+// child is a running process in a role.
+type child struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func start(t testing.TB, role string, env ...string) *child {
+	t.Helper()
+	cmd := shmtest.Child(t, role, env...)
+	in, err := cmd.StdinPipe()
+	noError(t, err)
+	out, err := cmd.StdoutPipe()
+	noError(t, err)
+	cmd.Stderr = os.Stderr
+	noError(t, cmd.Start())
+	return &child{cmd, in, bufio.NewReader(out)}
+}
+
+// says waits for a line, without its end.
+func (c *child) says(t testing.TB, want string) {
+	t.Helper()
+	line, err := c.out.ReadString('\n')
+	if strings.TrimSpace(line) != want {
+		t.Fatalf("the child said %q, %v: want %q", line, err, want)
+	}
+}
+
+func (c *child) kill(t testing.TB) {
+	t.Helper()
+	noError(t, c.Process.Kill())
+	_ = c.Wait()
+}
+
+// ends lets a child end by itself.
+func (c *child) ends(t testing.TB) {
+	t.Helper()
+	noError(t, c.in.Close())
+	noError(t, c.Wait())
+}
+
+// untilTold ends when the parent closes the pipe, or dies.
+func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+// echo sends back what comes, until it is told to end.
+func echo() {
+	e, err := open("echo", fabric.Options{})
+	must(err)
+	to, err := e.Resolve("main")
+	must(err)
+	bufs := make([][256]byte, 16)
+	for i := range bufs {
+		must(e.Recv(bufs[i][:], uint64(i)))
+	}
+	fmt.Println("ready")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	var dst [16]cq.Entry
+	for {
+		n, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+		if ctx.Err() != nil {
+			break
+		}
+		must(err)
+		for _, c := range dst[:n] {
+			if c.Flags&cq.FlagRecv == 0 {
+				continue
+			}
+			b := bufs[c.Context][:]
+			must(e.SendContext(ctx, b[:c.Len], to, 0))
+			must(e.Recv(b, c.Context))
+		}
+	}
+	must(e.close())
+}
+
+// idle has an endpoint and does nothing with it, but for what it is told.
+func idle() {
+	e, err := open("idle", fabric.Options{Window: 4096})
+	must(err)
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		switch lines.Text() {
+		case "progress":
+			_, err = e.Progress()
+			must(err)
+			fmt.Println(e.Stats().Stored)
+		}
+	}
+	must(e.close())
+}
+
+// burst sends some messages to main, and waits to be killed.
+func burst() {
+	e, err := open("burst", fabric.Options{Slots: 32})
+	must(err)
+	to, err := e.Resolve("main")
+	must(err)
+	for i := range 20 {
+		must(e.Send(fmt.Appendf(nil, "message %d", i), to, uint64(i)))
+	}
+	fmt.Println("sent")
+	untilTold()
+}

@@ -1,0 +1,378 @@
+package fabric
+
+import (
+	"context"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
+)
+
+const (
+	sendKind = cq.FlagSend | cq.FlagMsg
+	recvKind = cq.FlagRecv | cq.FlagMsg
+)
+
+// outLane is what we send to one peer.
+type outLane struct {
+	p      *peer
+	place  int
+	id     uint64
+	row    *kind.FabricRow  // the peer's
+	head   *kind.FabricLane // ours
+	slots  []kind.FabricSlot
+	mask   uint64
+	ringer *doorbell.Ringer
+	ops    []sendOp // by index
+
+	sent, seen uint64 // next index; those before this one were examined
+	rev        uint64 // of the row, when it was looked at last
+	idle       int    // looks in a row that found nothing
+	bytes      uint64 // sent
+	granted    uint64
+	adopted    bool
+	err        error // why it ended
+}
+
+type sendOp struct {
+	context uint64
+	flags   cq.Flags
+	bytes   int
+}
+
+// mostIdle is how often in a row a peer may say that there is something to see, and there is not.
+const mostIdle = 1 << 10
+
+// charge is what a message counts against a grant.
+func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
+
+// Send sends a message (fi_send). The payload can be used again at once; the completion says that
+// the receiver has examined it. Messages to one peer arrive in the order of their sends.
+//
+// nil says that the send is accepted, and will complete. Errors say that it is not: cq.ErrFull, on
+// which to read, and to send again; [ErrTooLong]; [ErrAddress]; [ErrNoPeer], [ErrPeerDied],
+// [ErrPeerClosed], [ErrRefused], [ErrCorrupt], which stay; [ErrPeers]; cq.ENoCQ without
+// Options.Transmit; errors of queues and of shared memory; os.ErrClosed.
+func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
+	e.bell.Lock()
+	_, err := e.send(payload, to, sendOp{context: context, bytes: len(payload)})
+	e.bell.Unlock()
+	return err
+}
+
+// Inject is Send without a completion (fi_inject); should it fail later there is an error entry
+// with FlagNoContext.
+func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
+	e.bell.Lock()
+	_, err := e.send(payload, to, sendOp{flags: cq.FlagInjectCall, bytes: len(payload)})
+	e.bell.Unlock()
+	return err
+}
+
+// SendContext is Send that waits for room in the lane and for a grant, until the context ends. For
+// room in the queue it does not wait, since that takes a read.
+func (e *Endpoint) SendContext(ctx context.Context, payload []byte, to cq.Addr, id uint64) error {
+	op := sendOp{context: id, bytes: len(payload)}
+	var stop func() bool
+	defer func() {
+		if stop != nil {
+			stop()
+		}
+	}()
+	for {
+		e.bell.Lock()
+		wait, err := e.send(payload, to, op)
+		if !wait {
+			e.bell.Unlock()
+			return err
+		}
+		if err = ended(ctx); err != nil {
+			e.bell.Unlock()
+			return err
+		}
+		e.users++
+		e.waiting++
+		room := e.room.Load() // under the lock: what others make room by comes after this
+		more, err := e.bell.Park()
+		e.bell.Unlock()
+		if stop == nil && ctx.Done() != nil {
+			stop = context.AfterFunc(ctx, e.kick)
+		}
+		if !more && err == nil {
+			e.bell.Sleep(doorbell.Wait{Stop: func() bool {
+				return e.over.Load() || e.room.Load() != room || ctx.Err() != nil
+			}})
+		}
+		e.bell.Lock()
+		e.waiting--
+		e.dropUser()
+		e.bell.Unlock()
+		if err != nil {
+			return fault("send", e.name, err)
+		}
+	}
+}
+
+// send is what every send ends in. wait says that the error is for want of room that the peer
+// makes.
+func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err error) {
+	switch {
+	case e.closed:
+		return false, errClosed
+	case len(payload) > MaxInline:
+		return false, ErrTooLong
+	case uint64(to) >= uint64(len(e.byAddr)):
+		return false, ErrAddress
+	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:
+		return false, cq.ENoCQ
+	}
+	p := e.byAddr[to]
+	if p.addr == e.addr {
+		return e.sendSelf(p, payload, &op)
+	}
+	l := p.out
+	if l == nil {
+		if l, err = e.attach(p); err != nil {
+			return false, err
+		}
+	}
+	n := charge(len(payload))
+	if l.err == nil && !l.fits(n) {
+		e.poll()
+		if l.err == nil && !l.fits(n) {
+			return true, cq.ErrFull
+		}
+	}
+	if l.err != nil {
+		return false, l.err
+	}
+	if e.tx != nil {
+		if err := e.tx.Begin(op.flags); err != nil {
+			return false, err
+		}
+	}
+	s := &l.slots[l.sent&l.mask]
+	copy(s.Payload[:], payload)
+	l.bytes += n
+	l.ops[l.sent&l.mask] = op
+	e.stats.Sent++
+	l.publish(s, kind.FabricMessage|uint64(len(payload))<<32)
+	return false, nil
+}
+
+// publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
+// store is sequentially consistent, so this writer pays for order.
+func (l *outLane) publish(s *kind.FabricSlot, head uint64) {
+	s.Head.Store(head)
+	l.sent++
+	s.Seq.Store(l.sent)
+	l.ringer.Published(l.sent, 0)
+}
+
+// fits reports whether there is a slot for a message, beside the one for the end of the lane, and a
+// grant.
+func (l *outLane) fits(n uint64) bool {
+	return l.sent-l.seen < l.mask && l.bytes+n <= l.granted
+}
+
+// sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
+func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
+	n := charge(len(payload))
+	if e.posted.n == 0 && e.self+n > uint64(e.opt.Window) {
+		return true, cq.ErrFull
+	}
+	if e.tx != nil {
+		if err := e.tx.Begin(op.flags); err != nil {
+			return false, err
+		}
+	}
+	e.stats.Sent++
+	if e.posted.n == 0 {
+		e.self += n
+	}
+	e.deliver(nil, p.index, payload)
+	e.completeSend(op)
+	return false, nil
+}
+
+// attach takes a place in our outbox and a row of the peer's, and tells it.
+func (e *Endpoint) attach(p *peer) (*outLane, error) {
+	if p.dead.Load() {
+		return nil, ErrPeerDied
+	}
+	if err := p.open(); err != nil {
+		return nil, fault("send", p.addr.String(), err)
+	}
+	place := e.freePlace()
+	if place < 0 {
+		return nil, fault("send", p.addr.String(), ErrPeers)
+	}
+	e.uses[place]++
+	n := e.opt.Slots
+	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
+		slots: e.slots[place*n : (place+1)*n], ops: make([]sendOp, n), granted: p.window,
+		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place])}
+	for i := range l.slots {
+		l.slots[i].Seq.Store(0)
+	}
+	high, low := kind.UuidWords(p.addr.UUID)
+	l.head.Slab.Store(uint64(place * n))
+	l.head.Slots.Store(uint64(n))
+	l.head.Target.Store(p.addr.Outbox)
+	l.head.TargetHigh.Store(high)
+	l.head.TargetLow.Store(low)
+	l.head.Pays.Store(1)
+	l.head.Bell.Parked.Store(doorbell.Parked)
+	l.head.ID.Store(l.id) // whole before anybody can find it
+	row := l.claim()
+	if row < 0 || p.words.page.State.Load() == kind.FabricClosed {
+		if row >= 0 {
+			p.words.claims[row].CompareAndSwap(l.id, 0)
+		}
+		l.head.ID.Store(0)
+		err := ErrPeers
+		if row >= 0 {
+			err = ErrNoPeer
+		}
+		return nil, fault("send", p.addr.String(), err)
+	}
+	l.ringer = doorbell.NewRinger(doorbell.RingerConfig{Row: &l.row.Bell, Arm: &p.words.page.Arm,
+		Hints: p.words.hints, Bit: row})
+	p.out, e.out[place] = l, l
+	p.outBit.Store(int32(len(e.rows) + place + 1))
+	e.bell.Add(len(e.rows)+place, doorbell.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1})
+	l.ringer.Attach()
+	return l, nil
+}
+
+func (e *Endpoint) freePlace() int {
+	for i, l := range e.out {
+		if l == nil && e.uses[i] < kind.FabricMostUses {
+			return i
+		}
+	}
+	return -1
+}
+
+// claim takes a row that nobody has, or -1. Rows of senders that died before they rang are found by
+// their marks.
+func (l *outLane) claim() int {
+	w := &l.p.words
+	for i := range w.claims {
+		row := (i + l.place) % len(w.claims)
+		if w.claims[row].Load() != 0 || !w.claims[row].CompareAndSwap(0, l.id) {
+			continue
+		}
+		l.row = &w.rows[row]
+		l.rev = l.row.Rev.Load() // before the state is looked at: see Endpoint.leave
+		return row
+	}
+	return -1
+}
+
+// Level implements doorbell.Source: what the receiver told, and what we know.
+func (l *outLane) Level() (head, tail uint64) {
+	if l.p.dead.Load() {
+		return l.rev, l.rev + 1
+	}
+	return l.rev, l.row.Rev.Load()
+}
+
+// Solicited implements doorbell.Source: nobody waits for less than everything.
+func (l *outLane) Solicited() uint64 { return 0 }
+
+// look takes what the receiver told: the words behind rev, which was stored after them. A death is
+// consumed before they are loaded, and then they are loaded whatever rev says.
+func (l *outLane) look() (work int) {
+	dead := l.p.dead.Load()
+	rev := l.row.Rev.Load()
+	if rev == l.rev && !dead {
+		return 0
+	}
+	l.rev = rev
+	closed := l.p.words.page.State.Load() == kind.FabricClosed // stored after the last head
+	owner := l.row.Owner.Load()
+	switch {
+	case owner&^kind.FabricRefused == l.id:
+		l.adopted = true
+		work = l.take(l.row.Head.Load(), l.row.Granted.Load())
+	case l.adopted && !dead:
+		work = -1 // it gave away a row that is ours
+	}
+	switch {
+	case work < 0:
+		l.p.cut()
+	case closed: // though it may have ended since
+		l.end(ErrPeerClosed, number(ErrPeerClosed))
+		l.p.forget()
+	case dead:
+		l.end(ErrPeerDied, number(ErrPeerDied))
+		l.p.bury()
+	case owner == l.id|kind.FabricRefused:
+		l.end(ErrRefused, number(ErrRefused))
+	case work == 0:
+		if l.idle++; l.idle > mostIdle {
+			l.p.cut()
+		}
+		return 1
+	default:
+		l.idle = 0
+	}
+	l.p.e.makeRoom()
+	return 1
+}
+
+// take completes what was examined, and returns how much is new. Fewer than none: it cannot be.
+func (l *outLane) take(head, granted uint64) (work int) {
+	if head-l.seen > l.sent-l.seen {
+		return -1
+	}
+	for ; l.seen != head; work++ {
+		l.p.e.completeSend(&l.ops[l.seen&l.mask])
+		l.seen++
+	}
+	if granted > l.granted { // it never takes back what it gave
+		l.granted = granted
+		work++
+	}
+	return work
+}
+
+// end fails what has not completed. If the peer looks at the lane no more, others can have its
+// place.
+func (l *outLane) end(why error, num cq.Errno) {
+	e := l.p.e
+	l.err = why
+	for ; l.seen != l.sent; l.seen++ {
+		e.failSend(&l.ops[l.seen&l.mask], num)
+	}
+	e.bell.Drop(len(e.rows) + l.place)
+	l.p.outBit.Store(0)
+	if why == ErrPeerDied || why == ErrPeerClosed {
+		l.head.ID.Store(0)
+		e.out[l.place] = nil
+	}
+}
+
+// finish publishes the end of the lane, for which a slot is kept.
+func (l *outLane) finish() { l.publish(&l.slots[l.sent&l.mask], kind.FabricFin) }
+
+func (e *Endpoint) completeSend(o *sendOp) {
+	if e.tx == nil {
+		return
+	}
+	e.entry = cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes)}
+	if e.tx.Complete(&e.entry, o.flags) != nil {
+		e.stats.Abandoned++
+	}
+}
+
+func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
+	if e.tx == nil {
+		return
+	}
+	e.fail = cq.ErrorEntry{Context: o.context, Flags: sendKind, Err: num, ProvErrno: int32(num)}
+	if e.tx.Fail(&e.fail, o.flags) != nil {
+		e.stats.Abandoned++
+	}
+}
