@@ -1,7 +1,5 @@
 package model
 
-import "fmt"
-
 // The bell's protocol, explored state by state. Its steps carry the names of doorbell's (P:
 // producer, R: read, S: wait set, T: trywait), so the two can be read side by side.
 //
@@ -102,7 +100,7 @@ type bell struct {
 	mixed     bool  // only those who take lane 0 over publish plainly
 	attaches  uint8 // lanes that come while the reader is at work
 	paidOnly  bool  // explored with the reader paying only
-	bug       string
+	deviant
 }
 
 type (
@@ -117,7 +115,7 @@ var secondQueue = [laneCount]uint8{0, 0, 1}
 // with makes a variant of one of its own.
 func (v bell) with(plain bool) explored {
 	v.plain = plain
-	return of(func(b string) protocol[bellState] { w := v; w.bug = b; return &w })
+	return form("", &v).explored
 }
 
 // task is a goroutine of the reader's process. Its fields other than at and asleep are private to
@@ -238,22 +236,12 @@ func (s *bellState) flush(l int) {
 	s.buffered[l] = 0
 }
 
-func (v *bell) actor(who uint8) string {
-	switch {
-	case who < 10:
-		return fmt.Sprintf("producer %d", who)
-	case who < 20:
-		return fmt.Sprintf("reader %d  ", who-10)
-	}
-	return fmt.Sprintf("buffer %d  ", who-20)
-}
+func (v *bell) names() []string { return tenOfEach("app", "producer", "reader", "buffer") }
 
 func (v *bell) same(n *bellState) {
 	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2], &n.w[3])
 	relabel(&n.darmed, &n.drung, &n.dw[0], &n.dw[1], &n.dw[2], &n.dw[3])
 }
-
-func (v *bell) steps() string { return "app" }
 
 func (v *bell) next(s *bellState, x *search[bellState]) {
 	for i := range s.task {

@@ -1,6 +1,9 @@
 package model
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // The chunks of a sender's pool, explored: who owns one, and when it may be written again. A sender
 // lends two chunks to three receivers. The first may die, and the third is its successor; any of
@@ -16,7 +19,7 @@ type chunksModel struct {
 	returns uint8 // places of a return ring
 	again   bool  // a faulty receiver returns once more what it returned
 	omits   uint8
-	bug     string
+	deviant
 }
 
 // What a return is checked for, and the order of a reclaim.
@@ -96,11 +99,9 @@ const (
 	chunksReturns2             // returns it twice
 )
 
-func (m chunksModel) actor(who uint8) string {
-	return [...]string{"receiver 0", "receiver 1", "successor ", "sender    "}[who]
+func (m chunksModel) names() []string {
+	return []string{"chunksTakes", "receiver 0", "receiver 1", "successor", "sender"}
 }
-
-func (m chunksModel) steps() string { return "chunksTakes" }
 
 func (m chunksModel) start() chunksState { return chunksState{left: m.sends} }
 
@@ -287,25 +288,21 @@ func (m chunksModel) judge(s *chunksState) verdict {
 	return moving
 }
 
-func (m chunksModel) with(bug string) protocol[chunksState] {
-	m.bug, m.omits = bug, chunksOmit[bug]
-	if m.returns == 0 {
-		m.returns = 2
-	}
+func (m *chunksModel) deviate(bug string) {
+	m.bug, m.omits, m.returns = bug, chunksOmit[bug], cmp.Or(m.returns, 2)
 	if bug == chunksSmallRing {
 		m.returns = 1
 	}
-	return m
 }
 
 var chunks = family{
 	title: "Chunks",
 	variants: []variant{
-		form("two sends", chunksModel{sends: 2}.with),
-		form("three sends", chunksModel{sends: 3}.with),
-		form("four sends", chunksModel{sends: 4}.with),
-		form("two sends, one returned twice", chunksModel{sends: 2, again: true, returns: 4}.with),
-		form("three sends, one returned twice", chunksModel{sends: 3, again: true, returns: 4}.with),
+		form("two sends", chunksModel{sends: 2}),
+		form("three sends", chunksModel{sends: 3}),
+		form("four sends", chunksModel{sends: 4}),
+		form("two sends, one returned twice", chunksModel{sends: 2, again: true, returns: 4}),
+		form("three sends, one returned twice", chunksModel{sends: 3, again: true, returns: 4}),
 	},
 	mutants: slices.Concat(
 		on("three sends", chunksLateAnyState, chunksLateAny, chunksSilence, chunksClosedEarly,

@@ -1,9 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 const (
 	countAdders  = 3
@@ -91,7 +88,7 @@ type countModel struct {
 	seat   [countWaiters]uint8
 	deaths bool
 	joins  bool
-	bug    string
+	deviant
 }
 
 const idleThreshold = 15
@@ -115,8 +112,6 @@ func (m *countModel) start() countState {
 	}
 	return s
 }
-
-func (m *countModel) steps() string { return "cIdle" }
 
 func (m *countModel) next(s *countState, x *search[countState]) {
 	for i := range s.adder {
@@ -282,11 +277,8 @@ func (m *countModel) judge(s *countState) verdict {
 	return v
 }
 
-func (m *countModel) actor(who uint8) string {
-	if who < countAdders {
-		return fmt.Sprint("adder ", who)
-	}
-	return fmt.Sprint("waiter ", who-countAdders)
+func (m *countModel) names() []string {
+	return []string{"cIdle", "adder 0", "adder 1", "adder 2", "waiter 0", "waiter 1", "waiter 2"}
 }
 
 func (m *countModel) waiterSteps(s *countState, i int, x *search[countState]) {
@@ -409,34 +401,29 @@ var counters = family{
 	title: "Counters",
 	variants: []variant{
 		form("an adder dies",
-			countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 1},
-				seat: [3]uint8{0, 1}, deaths: true}.with),
+			&countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 1},
+				seat: [3]uint8{0, 1}, deaths: true}),
 		form("dies, one seat",
-			countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 2},
-				seat: [3]uint8{0, 0}, deaths: true}.with),
+			&countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 2},
+				seat: [3]uint8{0, 0}, deaths: true}),
 		form("joins and dies",
-			countModel{adds: [3]uint8{0, 0, 2}, want: [3]uint8{2, 1},
-				seat: [3]uint8{0, 1}, deaths: true, joins: true}.with),
+			&countModel{adds: [3]uint8{0, 0, 2}, want: [3]uint8{2, 1},
+				seat: [3]uint8{0, 1}, deaths: true, joins: true}),
 		form("leader is low",
-			countModel{adds: [3]uint8{2, 1}, want: [3]uint8{1, 3}, seat: [3]uint8{0, 0}}.with),
+			&countModel{adds: [3]uint8{2, 1}, want: [3]uint8{1, 3}, seat: [3]uint8{0, 0}}),
 		form("one seat",
-			countModel{adds: [3]uint8{2, 1}, want: [3]uint8{3, 2}, seat: [3]uint8{0, 0}}.with),
+			&countModel{adds: [3]uint8{2, 1}, want: [3]uint8{3, 2}, seat: [3]uint8{0, 0}}),
 		form("three adders",
-			countModel{adds: [3]uint8{1, 1, 1}, want: [3]uint8{3, 2}, seat: [3]uint8{0, 1}}.with),
+			&countModel{adds: [3]uint8{1, 1, 1}, want: [3]uint8{3, 2}, seat: [3]uint8{0, 1}}),
 		form("three waiters",
-			countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 1, 2},
-				seat: [3]uint8{0, 0, 1}}.with),
+			&countModel{adds: [3]uint8{1, 1}, want: [3]uint8{2, 1, 2},
+				seat: [3]uint8{0, 0, 1}}),
 		form("two seats",
-			countModel{adds: [3]uint8{2, 1}, want: [3]uint8{2, 1}, seat: [3]uint8{0, 1}}.with),
+			&countModel{adds: [3]uint8{2, 1}, want: [3]uint8{2, 1}, seat: [3]uint8{0, 1}}),
 	},
 	mutants: slices.Concat(
 		on("two seats", cRungFirst, cNoLook, cLateEpoch, cLateThreshold, cSameArming, cWakeOne,
 			cWaiterDisarms),
 		on("one seat", cLeaveForgetsOthers, cNoHandOn, cServeSelfOnly, cNoFollowerLook),
 		on("joins and dies", cSilentJoin, cScanFirst)),
-}
-
-func (m countModel) with(bug string) protocol[countState] {
-	m.bug = bug
-	return &m
 }

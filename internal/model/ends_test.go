@@ -1,6 +1,9 @@
 package model
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Two endpoints that send to each other, explored: each has a lane to the other one and a row for
 // the other's lane, and sleeps when there is nothing to do. What a row returns (its head, its
@@ -29,7 +32,7 @@ type endsModel struct {
 	leave    [2]bool
 	oneWord  bool // one parked word for lane and returns
 	half     bool // who waits for room alone is woken at half a ring
-	bug      string
+	deviant
 }
 
 // endsPays says who pays for the order of a store and a load: with a fence at each publish, or with
@@ -150,9 +153,7 @@ const (
 	endsFees
 )
 
-func (m endsModel) actor(who uint8) string { return [...]string{"one  ", "other"}[who] }
-
-func (m endsModel) steps() string { return "eTop" }
+func (m endsModel) names() []string { return []string{"eTop", "one", "other"} }
 
 func (m endsModel) start() (s endsState) {
 	for i := range s {
@@ -315,46 +316,39 @@ func (m endsModel) judge(s *endsState) verdict {
 	return resting
 }
 
-func (m endsModel) with(bug string) protocol[endsState] {
-	m.bug = bug
-	if m.slots == 0 {
-		m.slots = 2
-	}
-	if m.batch == 0 {
-		m.batch = 2
-	}
-	return m
+func (m *endsModel) deviate(bug string) {
+	m.bug, m.slots, m.batch = bug, cmp.Or(m.slots, 2), cmp.Or(m.batch, 2)
 }
 
 var ends = family{
 	title: "Two endpoints",
 	variants: []variant{
-		form("1 and none", endsModel{messages: [2]uint8{1, 0}}.with),
+		form("1 and none", endsModel{messages: [2]uint8{1, 0}}),
 		form("1 and none, both may die or leave", endsModel{messages: [2]uint8{1, 0},
-			kill: [2]bool{true, true}, leave: [2]bool{true, true}, oneWord: true}.with),
-		form("1 and 1", endsModel{messages: [2]uint8{1, 1}, oneWord: true, batch: 1}.with),
-		form("2 and 1", endsModel{messages: [2]uint8{2, 1}}.with),
-		form("2 and 1, the writer pays", endsModel{messages: [2]uint8{2, 1}, pays: endsWriter}.with),
-		form("3 and 1", endsModel{messages: [2]uint8{3, 1}}.with),
-		form("3 and 1, the writer pays", endsModel{messages: [2]uint8{3, 1}, pays: endsWriter}.with),
-		form("3 and 1, one parked word", endsModel{messages: [2]uint8{3, 1}, oneWord: true}.with),
-		form("3 and none", endsModel{messages: [2]uint8{3, 0}}.with),
+			kill: [2]bool{true, true}, leave: [2]bool{true, true}, oneWord: true}),
+		form("1 and 1", endsModel{messages: [2]uint8{1, 1}, oneWord: true, batch: 1}),
+		form("2 and 1", endsModel{messages: [2]uint8{2, 1}}),
+		form("2 and 1, the writer pays", endsModel{messages: [2]uint8{2, 1}, pays: endsWriter}),
+		form("3 and 1", endsModel{messages: [2]uint8{3, 1}}),
+		form("3 and 1, the writer pays", endsModel{messages: [2]uint8{3, 1}, pays: endsWriter}),
+		form("3 and 1, one parked word", endsModel{messages: [2]uint8{3, 1}, oneWord: true}),
+		form("3 and none", endsModel{messages: [2]uint8{3, 0}}),
 		form("both may die",
-			endsModel{messages: [2]uint8{1, 1}, kill: [2]bool{true, true}}.with),
+			endsModel{messages: [2]uint8{1, 1}, kill: [2]bool{true, true}}),
 		form("both may die, the writer pays", endsModel{messages: [2]uint8{1, 1}, pays: endsWriter,
-			kill: [2]bool{true, true}}.with),
+			kill: [2]bool{true, true}}),
 		form("its reader may die",
-			endsModel{messages: [2]uint8{3, 0}, kill: [2]bool{false, true}}.with),
+			endsModel{messages: [2]uint8{3, 0}, kill: [2]bool{false, true}}),
 		form("its writer may die",
-			endsModel{messages: [2]uint8{3, 0}, kill: [2]bool{true, false}}.with),
+			endsModel{messages: [2]uint8{3, 0}, kill: [2]bool{true, false}}),
 		form("its reader may leave",
-			endsModel{messages: [2]uint8{3, 0}, leave: [2]bool{false, true}}.with),
-		form("writers may stop paying", endsModel{messages: [2]uint8{2, 0}, pays: endsStops}.with),
-		form("writers may begin to pay", endsModel{messages: [2]uint8{2, 0}, pays: endsBegins}.with),
+			endsModel{messages: [2]uint8{3, 0}, leave: [2]bool{false, true}}),
+		form("writers may stop paying", endsModel{messages: [2]uint8{2, 0}, pays: endsStops}),
+		form("writers may begin to pay", endsModel{messages: [2]uint8{2, 0}, pays: endsBegins}),
 		form("half a ring",
-			endsModel{messages: [2]uint8{4, 0}, slots: 3, batch: 1, half: true}.with),
+			endsModel{messages: [2]uint8{4, 0}, slots: 3, batch: 1, half: true}),
 		form("half a ring of four",
-			endsModel{messages: [2]uint8{5, 0}, slots: 4, batch: 1, half: true}.with),
+			endsModel{messages: [2]uint8{5, 0}, slots: 4, batch: 1, half: true}),
 	},
 	mutants: slices.Concat(
 		on("2 and 1", endsNoLook, endsNoRevLook, endsNoAgain, endsLateRev, endsNoBarrier,

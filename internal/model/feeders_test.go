@@ -29,7 +29,7 @@ type feedModel struct {
 	alone    bool // the second reader is not there
 	set      bool // the second reader waits on a set
 	coarse   bool // some steps of a waiter are one
-	bug      string
+	deviant
 }
 
 // Deviations.
@@ -145,11 +145,9 @@ const (
 	rStops                  // stops
 )
 
-func (m feedModel) actor(who uint8) string {
-	return [...]string{"reader 0", "reader 1", "remote 0", "remote 1"}[who]
+func (m feedModel) names() []string {
+	return []string{"fTry", "reader 0", "reader 1", "remote 0", "remote 1"}
 }
-
-func (m feedModel) steps() string { return "fTry" }
 
 func (m feedModel) start() (s feedState) {
 	for i := range s.f {
@@ -324,34 +322,29 @@ func (m feedModel) full(s *feedState, f uint8, to int) bool {
 	return m.room > 0 && s.x[to].entries[f] >= m.room
 }
 
-func (m feedModel) with(bug string) protocol[feedState] {
-	m.bug = bug
-	return m
-}
-
 var feeders = family{
 	title: "Waits on what endpoints feed",
 	variants: []variant{
 		form("two readers, stops", feedModel{sends: [2]string{"ma"}, budget: true, deadline: true,
-			stops: true}.with),
-		form("two readers", feedModel{sends: [2]string{"ma"}, budget: true, deadline: true}.with),
+			stops: true}),
+		form("two readers", feedModel{sends: [2]string{"ma"}, budget: true, deadline: true}),
 		form("two readers, x4",
-			feedModel{sends: [2]string{"mama"}, budget: true, deadline: true}.with),
-		form("two readers, x4, no deadline", feedModel{sends: [2]string{"mama"}, budget: true}.with),
+			feedModel{sends: [2]string{"mama"}, budget: true, deadline: true}),
+		form("two readers, x4, no deadline", feedModel{sends: [2]string{"mama"}, budget: true}),
 		form("full queues",
-			feedModel{sends: [2]string{"aaam"}, budget: true, deadline: true, room: 1}.with),
+			feedModel{sends: [2]string{"aaam"}, budget: true, deadline: true, room: 1}),
 		form("full queues, three and no deadline",
-			feedModel{sends: [2]string{"aaa"}, room: 1}.with),
+			feedModel{sends: [2]string{"aaa"}, room: 1}),
 		form("full queues, no deadline",
-			feedModel{sends: [2]string{"aaam"}, budget: true, room: 1}.with),
+			feedModel{sends: [2]string{"aaam"}, budget: true, room: 1}),
 		form("two endpoints, one reader",
-			feedModel{sends: [2]string{"am", "m"}, budget: true, deadline: true, alone: true}.with),
+			feedModel{sends: [2]string{"am", "m"}, budget: true, deadline: true, alone: true}),
 		form("two endpoints, two readers",
-			feedModel{sends: [2]string{"a", "m"}, coarse: true}.with),
-		form("a set", feedModel{sends: [2]string{"ma"}, budget: true, deadline: true, set: true}.with),
-		form("a set, no deadline", feedModel{sends: [2]string{"ma"}, budget: true, set: true}.with),
+			feedModel{sends: [2]string{"a", "m"}, coarse: true}),
+		form("a set", feedModel{sends: [2]string{"ma"}, budget: true, deadline: true, set: true}),
+		form("a set, no deadline", feedModel{sends: [2]string{"ma"}, budget: true, set: true}),
 		form("a set, x4",
-			feedModel{sends: [2]string{"mama"}, budget: true, deadline: true, set: true}.with),
+			feedModel{sends: [2]string{"mama"}, budget: true, deadline: true, set: true}),
 	},
 	mutants: slices.Concat(
 		on("two readers", feedNoLookF, feedNoLookX, feedNoParkLook, feedLoser, feedFirst,

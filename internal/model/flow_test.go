@@ -28,7 +28,7 @@ type flowModel struct {
 	anyOrder uint8 // so many receives that B posts first are posted in any order
 	room     uint8 // of each queue of receives; 0 is enough
 	raises   bool  // a receiver raises grants whenever it likes
-	bug      string
+	deviant
 }
 
 type flowSend struct {
@@ -201,9 +201,7 @@ const (
 
 const flowVerbs = "srSRcCptd/"
 
-func (m flowModel) actor(who uint8) string { return string('A' + rune(who)) }
-
-func (m flowModel) steps() string { return "flowSends" }
+func (m flowModel) names() []string { return []string{"flowSends", "A", "B", "C"} }
 
 func (m flowModel) start() (s flowState) {
 	for from := range s.granted {
@@ -235,11 +233,6 @@ func (m flowModel) judge(s *flowState) verdict {
 	return resting
 }
 
-func (m flowModel) with(bug string) protocol[flowState] {
-	m.bug = bug
-	return m
-}
-
 var (
 	flowThree = []flowReceive{{flowB, flowA, 1}, {flowB, flowA, 1}, {flowB, flowA, 1}}
 	flowBoth  = []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 2, 'l'},
@@ -261,98 +254,98 @@ var flows = family{
 			receives: []flowReceive{{flowB, flowA, 2}, {flowB, flowA, 1}, {flowB, flowAny, 1},
 				{flowB, flowA, 1}, {flowB, flowAny, flowAny}, {flowB, flowA, 1}},
 			programs: [3]string{"s0 s1 s2 s3 s4 s5 S0 S1 S2 S3 S4 S5 .0",
-				"r0 R0 r1 r2 r3 r4 r5 R1 R2 R3 R4 R5 .0"}}.with),
+				"r0 R0 r1 r2 r3 r4 r5 R1 R2 R3 R4 R5 .0"}}),
 		form("both send four before they receive", flowModel{
 			sends: []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'k'}, {flowA, flowB, 1, 'k'},
 				{flowA, flowB, 2, 'i'}, {flowB, flowA, 1, 'i'}, {flowB, flowA, 1, 'k'},
 				{flowB, flowA, 1, 'k'}, {flowB, flowA, 2, 'i'}},
 			receives: []flowReceive{{flowA, flowAny, 2}, {flowA, flowB, 1}, {flowB, flowAny, 2},
 				{flowB, flowA, 1}},
-			programs: [3]string{"s0 s1 s2 s3 r0 R0 r1 R1 .0", "s4 s5 s6 s7 r2 R2 r3 R3 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 s3 r0 R0 r1 R1 .0", "s4 s5 s6 s7 r2 R2 r3 R3 .0"}}),
 		form("to itself, before it receives", flowModel{
 			sends: []flowSend{{flowA, flowA, 1, 'i'}, {flowA, flowA, 1, 'k'}, {flowA, flowA, 1, 'k'},
 				{flowA, flowA, 1, 'l'}, {flowA, flowA, 2, 'i'}},
 			receives: []flowReceive{{flowA, flowA, 2}, {flowA, flowAny, 1}, {flowA, flowA, 1},
 				{flowA, flowA, flowAny}, {flowA, flowA, 1}},
 			programs: [3]string{
-				"s0 s1 s2 s3 s4 r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 S0 S1 S2 S3 S4 .0"}}.with),
+				"s0 s1 s2 s3 s4 r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 S0 S1 S2 S3 S4 .0"}}),
 		form("a long one, while others keep chunks", flowModel{
 			sends:    []flowSend{{flowA, flowC, 1, 'k'}, {flowA, flowA, 1, 'k'}, {flowA, flowB, 1, 'l'}},
 			receives: []flowReceive{{flowB, flowA, 1}, {flowA, flowA, 1}},
-			programs: [3]string{"s0 s1 s2 S2 r1 R1 .0", "r0 R0"}}.with),
+			programs: [3]string{"s0 s1 s2 S2 r1 R1 .0", "r0 R0"}}),
 		form("a long one, while another stopped in its own", flowModel{
 			sends:    []flowSend{{flowA, flowC, 1, 'l'}, {flowA, flowA, 1, 'k'}, {flowA, flowB, 1, 'l'}},
 			receives: []flowReceive{{flowC, flowA, 1}, {flowB, flowA, 1}, {flowA, flowA, 1}},
-			programs: [3]string{"s0 s1 s2 S2 r2 R2 .0", "r1 R1 .0", "r0 /0"}}.with),
+			programs: [3]string{"s0 s1 s2 S2 r2 R2 .0", "r1 R1 .0", "r0 /0"}}),
 		form("close after three", flowModel{
 			sends:    []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}},
 			receives: flowThree,
-			programs: [3]string{"s0 s1 s2 S0 S1 S2", "r0 R0 r1 R1 r2 R2 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 S0 S1 S2", "r0 R0 r1 R1 r2 R2 .0"}}),
 		form("three long ones of one that stopped", flowModel{
 			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'},
 				{flowA, flowB, 2, 'i'}},
 			receives: append(slices.Clone(flowThree), flowReceive{flowB, flowA, 2}),
-			programs: [3]string{"s0 s1 s2 s3", "r0 r1 r2 r3 R3 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 s3", "r0 r1 r2 r3 R3 .0"}}),
 		form("queues of three, both wait for a send", flowModel{room: 3, sends: flowBoth,
 			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowA, 1}, {flowB, flowA, 2},
 				{flowA, flowB, 1}, {flowA, flowB, 1}, {flowA, flowB, 2}},
 			programs: [3]string{"r3 r4 r5 s0 s1 s2 S2 R3 R4 R5 .0",
-				"r0 r1 r2 s3 s4 s5 S5 R0 R1 R2 .0"}}.with),
+				"r0 r1 r2 s3 s4 s5 S5 R0 R1 R2 .0"}}),
 		form("two that fill the third", flowModel{sends: flowCrowd, receives: flowCrowded,
-			programs: flowCrowding}.with),
+			programs: flowCrowding}),
 		form("two that fill the third, who raises grants", flowModel{raises: true,
 			sends:    flowCrowd[1:],
 			receives: flowCrowded[:4],
 			programs: [3]string{"s0 S0 .0", "r0 R0 r1 r2 r3 R1 R2 R3 .0",
-				"s1 s2 s3 S1 S2 S3 .0"}}.with),
+				"s1 s2 s3 S1 S2 S3 .0"}}),
 		form("two that fill the third, a long one open", flowModel{
 			sends: []flowSend{{flowA, flowB, 2, 'l'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'},
 				{flowC, flowB, 1, 'i'}, {flowC, flowB, 1, 'i'}},
 			receives: append([]flowReceive{{flowB, flowA, 2}}, flowCrowded[1:]...),
 			programs: [3]string{"s0 s1 s2 S0 S1 S2 .0", "r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 .0",
-				"s3 s4 S3 S4 .0"}}.with),
+				"s3 s4 S3 S4 .0"}}),
 		form("three long ones each way", flowModel{
 			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'},
 				{flowB, flowA, 1, 'l'}, {flowB, flowA, 1, 'l'}, {flowB, flowA, 1, 'l'}},
 			receives: append(slices.Clone(flowThree), []flowReceive{{flowA, flowB, 1},
 				{flowA, flowB, 1}, {flowA, flowB, 1}}...),
 			programs: [3]string{"r3 r4 r5 s0 s1 s2 S0 S1 S2 R3 R4 R5 .0",
-				"r0 r1 r2 s3 s4 s5 S3 S4 S5 R0 R1 R2 .0"}}.with),
+				"r0 r1 r2 s3 s4 s5 S3 S4 S5 R0 R1 R2 .0"}}),
 		form("three receives in any order", flowModel{anyOrder: 3,
 			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 2, 'i'}, {flowA, flowB, 1, 'i'},
 				{flowC, flowB, 1, 'k'}},
 			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, 1}, {flowB, flowA, flowAny}},
-			programs: [3]string{"s0 s1 s2 .0", "r0 r1 r2 R1 .0", "s3 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 .0", "r0 r1 r2 R1 .0", "s3 .0"}}),
 		form("three receives in any order, one by header", flowModel{anyOrder: 3,
 			sends: []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'l'},
 				{flowC, flowB, 2, 'i'}},
 			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, flowAny},
 				{flowB, flowA, flowAny}},
-			programs: [3]string{"s0 s1 s2 S0 .0", "r0 r1 r2 R0 R2 .0", "s3 S3 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 S0 .0", "r0 r1 r2 R0 R2 .0", "s3 S3 .0"}}),
 		form("a receive is cancelled", flowModel{anyOrder: 2,
 			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}},
 			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, 1}, {flowB, flowA, flowAny}},
-			programs: [3]string{"s0 s1 s2 S0 S1 .0", "r0 r1 c0 r2 R0 R1 R2 .0"}}.with),
+			programs: [3]string{"s0 s1 s2 S0 S1 .0", "r0 r1 c0 r2 R0 R1 R2 .0"}}),
 		form("a send is cancelled", flowModel{
 			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'i'}},
 			receives: flowThree[:1],
-			programs: [3]string{"s0 C0 s1 S0 S1 .0", "r0 R0 .0"}}.with),
+			programs: [3]string{"s0 C0 s1 S0 S1 .0", "r0 R0 .0"}}),
 		form("a send that nobody wants is cancelled", flowModel{
 			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 2, 'i'}, {flowA, flowB, 2, 'i'}},
 			receives: []flowReceive{{flowB, flowA, 2}, {flowB, flowA, 2}},
-			programs: [3]string{"s0 s1 C0 S0 s2 S1 .0", "r0 R0 r1 R1 .0"}}.with),
+			programs: [3]string{"s0 s1 C0 S0 s2 S1 .0", "r0 R0 r1 R1 .0"}}),
 		form("a peek after hearsay, and taken", flowModel{
 			sends: []flowSend{{flowA, flowB, 1, 'k'}, {flowA, flowC, 2, 'i'}, {flowC, flowB, 2, 'i'},
 				{flowA, flowB, 1, 'l'}},
 			receives: []flowReceive{{flowB, flowC, 2}, {flowC, flowA, 2}, {flowB, flowA, 1},
 				{flowB, flowA, 1}},
 			programs: [3]string{"s0 s1 S0 s3 S3 .0", "r0 R0 p0 r2 t0 R2 R3 .0",
-				"r1 R1 s2 S2 .0"}}.with),
+				"r1 R1 s2 S2 .0"}}),
 		form("a peek after hearsay, and discarded", flowModel{
 			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowC, 2, 'i'}, {flowC, flowB, 2, 'i'},
 				{flowA, flowB, 1, 'l'}},
 			receives: []flowReceive{{flowB, flowC, 2}, {flowC, flowA, 2}, {flowB, flowA, 1}},
-			programs: [3]string{"s0 s1 S0 s3 S3 .0", "r0 R0 p0 r2 d0 R2 .0", "r1 R1 s2 S2 .0"}}.with),
+			programs: [3]string{"s0 s1 S0 s3 S3 .0", "r0 R0 p0 r2 d0 R2 .0", "r1 R1 s2 S2 .0"}}),
 	},
 	mutants: slices.Concat(
 		on("five of tag 1 before the one that is wanted", flowStorage, flowNoGrants, flowEarlyCredit,

@@ -25,7 +25,7 @@ type followModel struct {
 	items      uint8
 	readers    uint8
 	writerDies bool
-	bug        string
+	deviant
 }
 
 type followReader struct {
@@ -93,8 +93,8 @@ const (
 	followTailFirst = "the rest is counted before the last publish"
 )
 
-func (m followModel) actor(who uint8) string {
-	return [...]string{"writer  ", "reader 0", "reader 1", "reader 2"}[who]
+func (m followModel) names() []string {
+	return []string{"followP", "writer", "reader 0", "reader 1", "reader 2"}
 }
 
 func (m followModel) start() (s followState) {
@@ -105,8 +105,6 @@ func (m followModel) start() (s followState) {
 	s.reader[0].attached, s.reader[0].at = true, followG0
 	return s
 }
-
-func (m followModel) steps() string { return "followP" }
 
 func (m followModel) next(s *followState, x *search[followState]) {
 	m.write(s, x)
@@ -373,19 +371,14 @@ func (m followModel) judge(s *followState) verdict {
 	return resting
 }
 
-func (m followModel) with(bug string) protocol[followState] {
-	m.bug = bug
-	return m
-}
-
 var follows = family{
 	title: "Readers of other users that follow one another",
 	variants: []variant{
-		form("a successor", followModel{items: 2, readers: 2, writerDies: true}.with),
-		form("two successors", followModel{items: 2, readers: 3}.with),
+		form("a successor", followModel{items: 2, readers: 2, writerDies: true}),
+		form("two successors", followModel{items: 2, readers: 3}),
 		form("two successors, the writer dies",
-			followModel{items: 2, readers: 3, writerDies: true}.with),
-		form("two successors, x3", followModel{items: 3, readers: 3, writerDies: true}.with),
+			followModel{items: 2, readers: 3, writerDies: true}),
+		form("two successors, x3", followModel{items: 3, readers: 3, writerDies: true}),
 	},
 	mutants: append(
 		on("a successor", followAlive, followHeadFirst, followUnpeeked, followUnheeded,

@@ -44,7 +44,7 @@ type framesModel struct {
 	inPlace  bool
 	restarts bool
 	anew     bool // it numbers completions anew; the reader lives as long as the lane
-	bug      string
+	deviant
 }
 
 // loan is a frame under a completion's sequence, plus one; 0 is none.
@@ -95,11 +95,7 @@ func (m framesModel) start() framesState {
 	return s
 }
 
-func (m framesModel) steps() string { return "fD1" }
-
-func (m framesModel) actor(who uint8) string {
-	return [...]string{"device", "reader"}[who]
-}
+func (m framesModel) names() []string { return []string{"fD1", "device", "reader"} }
 
 func (m framesModel) next(s *framesState, x *search[framesState]) {
 	m.device(s, x)
@@ -322,22 +318,17 @@ func (m framesModel) judge(s *framesState) verdict {
 	return resting
 }
 
-func (m framesModel) with(bug string) protocol[framesState] {
-	m.bug = bug
-	return m
-}
-
 var frames = family{
 	title: "Frames",
 	variants: []variant{
-		form("copied", framesModel{frames: 2, packets: 3}.with),
-		form("copied, 3 frames", framesModel{frames: 3, packets: 5}.with),
-		form("in place", framesModel{frames: 2, packets: 3, inPlace: true}.with),
-		form("in place, 3", framesModel{frames: 3, packets: 5, inPlace: true}.with),
-		form("in place, it dies", framesModel{frames: 2, packets: 3, inPlace: true, restarts: true}.with),
-		form("it dies", framesModel{frames: 2, packets: 3, restarts: true}.with),
-		form("it dies, 3 frames", framesModel{frames: 3, packets: 4, restarts: true}.with),
-		form("numbered anew", framesModel{frames: 2, packets: 4, restarts: true, anew: true}.with),
+		form("copied", framesModel{frames: 2, packets: 3}),
+		form("copied, 3 frames", framesModel{frames: 3, packets: 5}),
+		form("in place", framesModel{frames: 2, packets: 3, inPlace: true}),
+		form("in place, 3", framesModel{frames: 3, packets: 5, inPlace: true}),
+		form("in place, it dies", framesModel{frames: 2, packets: 3, inPlace: true, restarts: true}),
+		form("it dies", framesModel{frames: 2, packets: 3, restarts: true}),
+		form("it dies, 3 frames", framesModel{frames: 3, packets: 4, restarts: true}),
+		form("numbered anew", framesModel{frames: 2, packets: 4, restarts: true, anew: true}),
 	},
 	mutants: slices.Concat(
 		on("copied", fAnyGeneration, fReclaimAt, fReclaimLate, fNoReclaim),

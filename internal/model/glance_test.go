@@ -25,7 +25,7 @@ const (
 type glanceModel struct {
 	posts        [2]uint8
 	reads, parks uint8
-	bug          string
+	deviant
 }
 
 type glanceNote struct{ taken, change uint8 }
@@ -82,11 +82,9 @@ const (
 	glanceOrder    = "the change is noted before what is taken"
 )
 
-func (m glanceModel) actor(who uint8) string {
-	return [...]string{"writer 0", "writer 1", "reader  ", "glancer "}[who]
+func (m glanceModel) names() []string {
+	return []string{"glanceP1", "writer 0", "writer 1", "reader", "glancer"}
 }
-
-func (m glanceModel) steps() string { return "glanceP1" }
 
 func (m glanceModel) start() (s glanceState) {
 	s.left, s.reads, s.parks = m.posts, m.reads, m.parks
@@ -329,18 +327,13 @@ func (m glanceModel) judge(s *glanceState) verdict {
 	return resting
 }
 
-func (m glanceModel) with(bug string) protocol[glanceState] {
-	m.bug = bug
-	return m
-}
-
 var glances = family{
 	title: "A look at a shared queue without its lock",
 	variants: []variant{
-		form("two and one", glanceModel{posts: [2]uint8{2, 1}, reads: 3, parks: 1}.with),
-		form("three and none", glanceModel{posts: [2]uint8{3, 0}, reads: 4}.with),
-		form("three and one", glanceModel{posts: [2]uint8{3, 1}, reads: 3, parks: 1}.with),
-		form("three and two", glanceModel{posts: [2]uint8{3, 2}, reads: 4, parks: 1}.with),
+		form("two and one", glanceModel{posts: [2]uint8{2, 1}, reads: 3, parks: 1}),
+		form("three and none", glanceModel{posts: [2]uint8{3, 0}, reads: 4}),
+		form("three and one", glanceModel{posts: [2]uint8{3, 1}, reads: 3, parks: 1}),
+		form("three and two", glanceModel{posts: [2]uint8{3, 2}, reads: 4, parks: 1}),
 	},
 	mutants: append(
 		on("two and one", glanceTakes, glanceUncounts, glanceUnmarked, glanceMarks, glanceAhead),

@@ -10,7 +10,7 @@ import "slices"
 //	J4 adopt: head = 0 and no words, then the owner; the lane of a dead one is drained before
 //	J5 examine   J6 publish the head   J7 retire
 
-type rowsModel struct{ bug string }
+type rowsModel struct{ deviant }
 
 // Deviations.
 const (
@@ -52,11 +52,7 @@ const (
 	rowsRetire              // J7 retire
 )
 
-func (m rowsModel) actor(who uint8) string {
-	return [...]string{"first   ", "second  ", "receiver"}[who]
-}
-
-func (m rowsModel) steps() string { return "rowsClaim" }
+func (m rowsModel) names() []string { return []string{"rowsClaim", "first", "second", "receiver"} }
 
 func (m rowsModel) start() (s rowsState) { return s }
 
@@ -149,17 +145,12 @@ func (m rowsModel) judge(s *rowsState) verdict {
 	return moving
 }
 
-func (m rowsModel) with(bug string) protocol[rowsState] {
-	m.bug = bug
-	return m
-}
-
 // An outbox with lanes to two receivers, whose owner has exited: the last one out unlinks it. A
 // receiver says in its row that it is done.
 
 type outboxModel struct {
 	deaths bool // and a collector
-	bug    string
+	deviant
 }
 
 const (
@@ -183,11 +174,9 @@ const (
 	outboxCollect             // the collector unlinks it
 )
 
-func (m outboxModel) actor(who uint8) string {
-	return [...]string{"receiver 0", "receiver 1", "collector "}[who]
+func (m outboxModel) names() []string {
+	return []string{"outboxMap", "receiver 0", "receiver 1", "collector"}
 }
-
-func (m outboxModel) steps() string { return "outboxMap" }
 
 func (m outboxModel) start() outboxState { return outboxState{linked: true} }
 
@@ -238,24 +227,19 @@ func (m outboxModel) judge(s *outboxState) verdict {
 	return moving
 }
 
-func (m outboxModel) with(bug string) protocol[outboxState] {
-	m.bug = bug
-	return m
-}
-
 var lives = family{
 	title: "Lanes that grow and end",
 	variants: []variant{
-		form("four messages", livesModel{messages: 4}.with),
-		form("two messages, and deaths", livesModel{messages: 2, deaths: true}.with),
-		form("four messages, and deaths", livesModel{messages: 4, deaths: true}.with),
+		form("four messages", livesModel{messages: 4}),
+		form("two messages, and deaths", livesModel{messages: 2, deaths: true}),
+		form("four messages, and deaths", livesModel{messages: 4, deaths: true}),
 		form("two messages, deaths and names",
-			livesModel{messages: 2, deaths: true, names: true}.with),
+			livesModel{messages: 2, deaths: true, named: true}),
 		form("four messages, deaths and names",
-			livesModel{messages: 4, deaths: true, names: true}.with),
-		form("a row that is claimed again", rowsModel{}.with),
-		form("an outbox to two", outboxModel{}.with),
-		form("an outbox to two, deaths and a collector", outboxModel{deaths: true}.with),
+			livesModel{messages: 4, deaths: true, named: true}),
+		form("a row that is claimed again", rowsModel{}),
+		form("an outbox to two", outboxModel{}),
+		form("an outbox to two, deaths and a collector", outboxModel{deaths: true}),
 	},
 	mutants: slices.Concat(
 		on("four messages", livesFreeAtPublish, livesFreeAtHead, livesHeadFirst, livesGrowControl,

@@ -17,8 +17,8 @@ package model
 type livesModel struct {
 	messages uint8
 	deaths   bool // and closing before the end
-	names    bool // a successor, and a collector
-	bug      string
+	named    bool // a successor, and a collector
+	deviant
 }
 
 // Deviations.
@@ -119,11 +119,9 @@ const (
 	livesUnlinkE              // C2 unlink the endpoint
 )
 
-func (m livesModel) actor(who uint8) string {
-	return [...]string{"sender   ", "receiver ", "heir     ", "collector"}[who]
+func (m livesModel) names() []string {
+	return []string{"livesPublish", "sender", "receiver", "heir", "collector"}
 }
-
-func (m livesModel) steps() string { return "livesPublish" }
 
 func (m livesModel) start() livesState {
 	s := livesState{linked: true, endpoint: 1}
@@ -181,7 +179,7 @@ func (m livesModel) next(s *livesState, x *search[livesState]) {
 		l.place()
 		l.close()
 	}
-	if m.names {
+	if m.named {
 		l.collect()
 	}
 }
@@ -452,13 +450,8 @@ func (m livesModel) judge(s *livesState) verdict {
 		return lost
 	case !s.dead && !s.exited || !s.gone(),
 		!m.deaths && (!all || s.linked || s.endpoint != 0),
-		m.names && (s.linked || s.endpoint != 0 || s.heir == 1):
+		m.named && (s.linked || s.endpoint != 0 || s.heir == 1):
 		return moving
 	}
 	return resting
-}
-
-func (m livesModel) with(bug string) protocol[livesState] {
-	m.bug = bug
-	return m
 }

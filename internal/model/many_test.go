@@ -21,7 +21,7 @@ type manyModel struct {
 	signals        uint8
 	deadline       bool // the wait for many may end at any time
 	plain          bool // the reader pays
-	bug            string
+	deviant
 }
 
 // Deviations.
@@ -44,9 +44,9 @@ const (
 
 // The actors; signaller is the third producer.
 const (
-	manySignaller = 2
-	manyWaiter    = 10
-	manySet       = 11
+	manySignaller = 2 + iota
+	manyWaiter
+	manySet
 )
 
 type manyState struct {
@@ -98,16 +98,8 @@ const (
 	mDeadline             // deadline
 )
 
-func (m manyModel) actor(who uint8) string {
-	switch who {
-	case manySignaller:
-		return "signaller"
-	case manyWaiter:
-		return "waiter   "
-	case manySet:
-		return "set      "
-	}
-	return "producer " + string('0'+rune(who))
+func (m manyModel) names() []string {
+	return []string{"mIdle", "producer 0", "producer 1", "signaller", "waiter", "set"}
 }
 
 func (m manyModel) start() manyState {
@@ -135,8 +127,6 @@ func (n *manyState) forget() {
 	n.taken = n.taken && n.at >= mR4b && n.at <= mR7
 	n.finished = n.finished && n.latch
 }
-
-func (m manyModel) steps() string { return "mIdle" }
 
 func (m manyModel) same(n *manyState) {
 	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2])
@@ -451,11 +441,6 @@ func (m manyModel) waitSet(s *manyState, x *search[manyState]) {
 	x.emit(n)
 }
 
-func (m manyModel) with(bug string) protocol[manyState] {
-	m.bug = bug
-	return m
-}
-
 func (m manyModel) paid() manyModel {
 	m.plain = true
 	return m
@@ -469,10 +454,10 @@ var (
 var many = family{
 	title: "Many, a set and the latch",
 	variants: []variant{
-		form("1 lane x3, a signal", manyOne.with),
-		form("1 lane x3, a signal, reader pays", manyOne.paid().with),
-		form("2 lanes x1, a signal", manyTwo.with),
-		form("2 lanes x1, a signal, reader pays", manyTwo.paid().with),
+		form("1 lane x3, a signal", manyOne),
+		form("1 lane x3, a signal, reader pays", manyOne.paid()),
+		form("2 lanes x1, a signal", manyTwo),
+		form("2 lanes x1, a signal, reader pays", manyTwo.paid()),
 	},
 	mutants: slices.Concat(
 		on("1 lane x3, a signal", manySignalWaits, manyGatesSet, manyOneRung, manyDisarmsSet,

@@ -1,9 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // othersLanes is how many producers of other users there are.
 const othersLanes = 2
@@ -24,7 +21,7 @@ type othersModel struct {
 	roles     [2]othersRole
 	keeper    bool // a relay listens
 	deaths    bool // producer 0 may die anywhere, which is noticed
-	bug       string
+	deviant
 }
 
 type othersTask struct {
@@ -79,19 +76,9 @@ func (v *othersModel) start() (s othersState) {
 
 func (v *othersModel) has(r othersRole) bool { return v.roles[0] == r || v.roles[1] == r }
 
-func (v *othersModel) actor(who uint8) string {
-	switch {
-	case who < 10:
-		return fmt.Sprintf("producer %d", who)
-	case who < 20:
-		return fmt.Sprintf("reader %d  ", who-10)
-	case who == 20:
-		return "keeper    "
-	}
-	return "undertaker"
+func (v *othersModel) names() []string {
+	return append(tenOfEach("oP1", "producer", "reader"), "keeper", "undertaker")
 }
-
-func (v *othersModel) steps() string { return "oP1" }
 
 func (v *othersModel) same(n *othersState) {
 	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
@@ -390,42 +377,42 @@ var others = family{
 	title: "Queues between users",
 	variants: []variant{
 		form("descriptor",
-			othersModel{publishes: [2]uint8{2, 1}, roles: [2]othersRole{oPoller}}.with),
+			&othersModel{publishes: [2]uint8{2, 1}, roles: [2]othersRole{oPoller}}),
 		form("descriptor, a death",
-			othersModel{publishes: [2]uint8{1, 1},
-				roles: [2]othersRole{oPoller}, deaths: true}.with),
+			&othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oPoller}, deaths: true}),
 		form("direct",
-			othersModel{publishes: [2]uint8{2, 2}, roles: [2]othersRole{oDirect}}.with),
+			&othersModel{publishes: [2]uint8{2, 2}, roles: [2]othersRole{oDirect}}),
 		form("direct, a death",
-			othersModel{publishes: [2]uint8{2, 1},
-				roles: [2]othersRole{oDirect}, deaths: true}.with),
+			&othersModel{publishes: [2]uint8{2, 1},
+				roles: [2]othersRole{oDirect}, deaths: true}),
 		form("set",
-			othersModel{publishes: [2]uint8{1, 1},
-				roles: [2]othersRole{oSetter}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSetter}, keeper: true}),
 		form("set, a death",
-			othersModel{publishes: [2]uint8{1, 1},
-				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}.with),
+			&othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}),
 		form("set, one dies",
-			othersModel{publishes: [2]uint8{1, 0},
-				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}.with),
+			&othersModel{publishes: [2]uint8{1, 0},
+				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}),
 		form("set, x2",
-			othersModel{publishes: [2]uint8{2, 2},
-				roles: [2]othersRole{oSetter}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{2, 2},
+				roles: [2]othersRole{oSetter}, keeper: true}),
 		form("shared",
-			othersModel{publishes: [2]uint8{2, 0},
-				roles: [2]othersRole{oSharer}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer}, keeper: true}),
 		form("shared and set",
-			othersModel{publishes: [2]uint8{2, 0},
-				roles: [2]othersRole{oSharer, oSetter}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer, oSetter}, keeper: true}),
 		form("shared, 2 lanes",
-			othersModel{publishes: [2]uint8{2, 1},
-				roles: [2]othersRole{oSharer}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{2, 1},
+				roles: [2]othersRole{oSharer}, keeper: true}),
 		form("two share",
-			othersModel{publishes: [2]uint8{2, 0},
-				roles: [2]othersRole{oSharer, oSharer}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer, oSharer}, keeper: true}),
 		form("two share, 2 lanes",
-			othersModel{publishes: [2]uint8{1, 1},
-				roles: [2]othersRole{oSharer, oSharer}, keeper: true}.with),
+			&othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSharer, oSharer}, keeper: true}),
 	},
 	mutants: slices.Concat(
 		on("direct", oRingFirst, oArmedFirst, oWakeFirst, oCountOnce, oNoTailsAgain, oFreshWords,
@@ -435,9 +422,4 @@ var others = family{
 		on("set", oMuteRelayed, oKeeperForgets),
 		on("descriptor", oResetAfterArm, oResetAfterLook, oNoPipeSecondLook),
 		on("descriptor, a death", oNoNotice)),
-}
-
-func (m othersModel) with(bug string) protocol[othersState] {
-	m.bug = bug
-	return &m
 }

@@ -15,7 +15,7 @@ import "slices"
 type regionsModel struct {
 	streams bool // copies are non-temporal
 	barrier bool // the target pays for the initiators' order
-	bug     string
+	deviant
 }
 
 // Deviations.
@@ -73,11 +73,9 @@ const (
 	regionsDies                // dies
 )
 
-func (m regionsModel) actor(who uint8) string {
-	return [...]string{"thread 0", "thread 1", "other   ", "target  "}[who]
+func (m regionsModel) names() []string {
+	return []string{"regionsPublish", "thread 0", "thread 1", "other", "target"}
 }
-
-func (m regionsModel) steps() string { return "regionsPublish" }
 
 func (m regionsModel) start() regionsState { return regionsState{target: regionsMove} }
 
@@ -219,17 +217,12 @@ func (m regionsModel) judge(s *regionsState) verdict {
 	return moving
 }
 
-func (m regionsModel) with(bug string) protocol[regionsState] {
-	m.bug = bug
-	return m
-}
-
 var regions = family{
 	title: "Regions that are used again",
 	variants: []variant{
-		form("copies", regionsModel{}.with),
-		form("non-temporal copies", regionsModel{streams: true}.with),
-		form("the target pays", regionsModel{barrier: true}.with),
+		form("copies", regionsModel{}),
+		form("non-temporal copies", regionsModel{streams: true}),
+		form("the target pays", regionsModel{barrier: true}),
 	},
 	mutants: slices.Concat(
 		on("copies", regionsNoScan, regionsNoFence, regionsNoFenceHere, regionsCheckFirst,

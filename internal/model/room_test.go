@@ -19,7 +19,7 @@ type roomModel struct {
 	capacity uint8
 	asks     [3]uint8 // room that each operation asks for, and then publishes at once
 	wipes    bool
-	bug      string
+	deviant
 }
 
 type roomState struct {
@@ -77,9 +77,7 @@ const (
 	roomEarly     = "a refused writer had rung before it looked for room"
 )
 
-func (m roomModel) actor(who uint8) string {
-	return [...]string{"writer  ", "reader  ", "stranger"}[who]
-}
+func (m roomModel) names() []string { return []string{"roomW1", "writer", "reader", "stranger"} }
 
 func (m roomModel) start() roomState {
 	return roomState{parked: true, writer: roomW1, reader: roomR1}
@@ -108,8 +106,6 @@ func (m roomModel) waits(s *roomState) bool {
 func (m roomModel) rests(s *roomState) bool {
 	return s.writer == roomW1 && m.asksFor(s) == 0 || m.waits(s)
 }
-
-func (m roomModel) steps() string { return "roomW1" }
 
 func (m roomModel) same(n *roomState) { relabel(&n.armed, &n.rung, &n.w) }
 
@@ -290,18 +286,13 @@ func (m roomModel) judge(s *roomState) verdict {
 	return resting
 }
 
-func (m roomModel) with(bug string) protocol[roomState] {
-	m.bug = bug
-	return m
-}
-
 var rooms = family{
 	title: "Lanes without room",
 	variants: []variant{
-		form("1 slot", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}}.with),
-		form("1 slot, wiped", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}, wipes: true}.with),
-		form("3 slots, wiped", roomModel{capacity: 3, asks: [3]uint8{2, 2, 3}, wipes: true}.with),
-		form("4 slots, wiped", roomModel{capacity: 4, asks: [3]uint8{1, 4, 2}, wipes: true}.with),
+		form("1 slot", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}}),
+		form("1 slot, wiped", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}, wipes: true}),
+		form("3 slots, wiped", roomModel{capacity: 3, asks: [3]uint8{2, 2, 3}, wipes: true}),
+		form("4 slots, wiped", roomModel{capacity: 4, asks: [3]uint8{1, 4, 2}, wipes: true}),
 	},
 	mutants: slices.Concat(
 		on("1 slot, wiped", roomSilent, roomOnce, roomUnmarked, roomWakesOnly),

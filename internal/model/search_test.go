@@ -31,9 +31,8 @@ type protocol[S comparable] interface {
 	// next emits each state that may follow: copies of s that x makes.
 	next(s *S, x *search[S])
 	judge(s *S) verdict
-	actor(who uint8) string
-	// steps is the name of the first constant of those that number the steps of the model.
-	steps() string
+	// names are the first constant of those that number the steps, then who takes them.
+	names() []string
 }
 
 // canonical is a protocol in which states that look different can be the same.
@@ -336,9 +335,9 @@ func interleaving[S comparable](p protocol[S]) string {
 			}
 		}
 		var run []string
-		name := stepNames(p.steps())
+		name, who := stepNames(p.names()[0]), p.names()[1:]
 		for j := i; origins[j].from >= 0; j = origins[j].from {
-			run = append(run, p.actor(origins[j].who)+" "+name(origins[j].at))
+			run = append(run, fmt.Sprintf("%-10s %s", who[origins[j].who], name(origins[j].at)))
 		}
 		var b strings.Builder
 		for j := len(run) - 1; j >= 0; j-- {
@@ -348,6 +347,17 @@ func interleaving[S comparable](p protocol[S]) string {
 		return b.String()
 	}
 	return " none"
+}
+
+// tenOfEach numbers actors behind the first constant of the steps, ten of each kind.
+func tenOfEach(first string, kinds ...string) []string {
+	names := []string{first}
+	for _, kind := range kinds {
+		for i := range 10 {
+			names = append(names, fmt.Sprint(kind, " ", i))
+		}
+	}
+	return names
 }
 
 // stepNames says what steps are called: their constants, which stand in one declaration that begins

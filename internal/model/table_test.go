@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,17 +45,25 @@ type explored struct {
 	trapped func(bug string) int
 }
 
-// of makes explored of a model that is told its deviation, or none.
-func of[S comparable](with func(bug string) protocol[S]) explored {
-	return explored{
+// deviant is the part of a model that is told its deviation, or none.
+type deviant struct{ bug string }
+
+func (d *deviant) deviate(bug string) { d.bug = bug }
+
+// form makes a variant of a model, or of a pointer to one. Each run has a copy that deviates.
+func form[S comparable, M protocol[S]](key string, m M) variant {
+	with := func(bug string) protocol[S] {
+		model := reflect.Indirect(reflect.ValueOf(m))
+		n := reflect.New(model.Type())
+		n.Elem().Set(model)
+		n.Interface().(interface{ deviate(bug string) }).deviate(bug)
+		return n.Interface().(protocol[S])
+	}
+	return variant{key: key, explored: explored{
 		run:     func(bug string, firstLoss bool) outcome { return explore(with(bug), firstLoss) },
 		trace:   func(bug string) string { return interleaving(with(bug)) },
 		trapped: func(bug string) int { return trapped(with(bug)) },
-	}
-}
-
-func form[S comparable](key string, with func(bug string) protocol[S]) variant {
-	return variant{key: key, explored: of(with)}
+	}}
 }
 
 // mutant is a deviation of the variant base.
@@ -207,12 +216,10 @@ func TestTraps(t *testing.T) {
 }
 
 // chase goes round between two states, from which there is a way out or none.
-type chase struct{ forever bool }
+type chase struct{ deviant }
 
-func (chase) start() uint8                      { return 0 }
-func (chase) actor(uint8) string                { return "one" }
-func (chase) steps() string                     { return "app" }
-func (c chase) with(bug string) protocol[uint8] { return chase{bug != ""} }
+func (chase) start() uint8    { return 0 }
+func (chase) names() []string { return []string{"app", "one"} }
 
 func (c chase) judge(s *uint8) verdict {
 	if *s == 3 {
@@ -224,7 +231,7 @@ func (c chase) judge(s *uint8) verdict {
 // next goes round 1 and 2, and to rest from 0, or from 2 if it does not go round for ever.
 func (c chase) next(s *uint8, x *search[uint8]) {
 	for _, to := range [...][]uint8{{1, 3}, {2}, {1, 3}, {}}[*s] {
-		if n := x.fork(s); !c.forever || *s != 2 || to != 3 {
+		if n := x.fork(s); c.bug == "" || *s != 2 || to != 3 {
 			*n = to
 			x.emit(n)
 		}
@@ -233,7 +240,7 @@ func (c chase) next(s *uint8, x *search[uint8]) {
 
 func TestTrapped(t *testing.T) {
 	for bug, want := range map[string]int{"": 0, "round for ever": 2} {
-		if n := of(chase{}.with).trapped(bug); n != want {
+		if n := form("", chase{}).trapped(bug); n != want {
 			t.Errorf("%q: %d states lead to no rest, want %d", bug, n, want)
 		}
 	}

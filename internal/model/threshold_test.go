@@ -12,12 +12,12 @@ type threshold struct {
 	face      bool // another goroutine has trywait arm the descriptor, and blocks on it
 	heirs     bool // the reader's process may die anywhere, and another takes over
 	plain     bool
-	bug       string
+	deviant
 }
 
 func (v threshold) with(plain bool) explored {
 	v.plain = plain
-	return of(func(b string) protocol[thresholdState] { w := v; w.bug = b; return &w })
+	return form("", &v).explored
 }
 
 // The actors of the reader's process.
@@ -60,13 +60,11 @@ func (v *threshold) start() (s thresholdState) {
 	return s
 }
 
-func (v *threshold) actor(who uint8) string { return (&bell{}).actor(who) }
+func (v *threshold) names() []string { return (&bell{}).names() }
 
 func (v *threshold) same(n *thresholdState) {
 	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1])
 }
-
-func (v *threshold) steps() string { return "app" }
 
 func (v *threshold) next(s *thresholdState, x *search[thresholdState]) {
 	x.by(waiter, s.at)

@@ -14,7 +14,7 @@ import "slices"
 
 type transfersModel struct {
 	deaths bool // and closing before the end
-	bug    string
+	deviant
 }
 
 // Deviations.
@@ -88,9 +88,7 @@ const (
 	transfersLeaves              // the receiver closes
 )
 
-func (m transfersModel) actor(who uint8) string { return [...]string{"sender  ", "receiver"}[who] }
-
-func (m transfersModel) steps() string { return "transfersSend" }
+func (m transfersModel) names() []string { return []string{"transfersSend", "sender", "receiver"} }
 
 func (m transfersModel) start() transfersState { return transfersState{left: 2} }
 
@@ -371,15 +369,10 @@ func (m transfersModel) judge(s *transfersState) verdict {
 	return resting
 }
 
-func (m transfersModel) with(bug string) protocol[transfersState] {
-	m.bug = bug
-	return m
-}
-
 // A write that the target executes goes through the control ring, a send through the lane. Each
 // header carries the tail of the other ring at its publish.
 
-type overtakeModel struct{ bug string }
+type overtakeModel struct{ deviant }
 
 type overtakeState struct {
 	begun      uint8
@@ -400,9 +393,7 @@ const (
 	overtakeExamine             // examine either ring
 )
 
-func (m overtakeModel) actor(who uint8) string { return [...]string{"sender  ", "receiver"}[who] }
-
-func (m overtakeModel) steps() string { return "overtakePublish" }
+func (m overtakeModel) names() []string { return []string{"overtakePublish", "sender", "receiver"} }
 
 func (m overtakeModel) start() (s overtakeState) { return s }
 
@@ -439,16 +430,11 @@ func (m overtakeModel) judge(s *overtakeState) verdict {
 	return moving
 }
 
-func (m overtakeModel) with(bug string) protocol[overtakeState] {
-	m.bug = bug
-	return m
-}
-
 // Requests go both ways through control rings of two places, and examining one answers it.
 
 type repliesModel struct {
 	inRing bool // a reply is a record too; a request reserved its place
-	bug    string
+	deviant
 }
 
 const repliesUnreserved = "a reply takes the place that a request may have"
@@ -463,9 +449,7 @@ const (
 	repliesExamine             // examine, and answer
 )
 
-func (m repliesModel) actor(who uint8) string { return [...]string{"one  ", "other"}[who] }
-
-func (m repliesModel) steps() string { return "repliesRequest" }
+func (m repliesModel) names() []string { return []string{"repliesRequest", "one", "other"} }
 
 func (m repliesModel) start() repliesState { return repliesState{left: [2]uint8{4, 4}} }
 
@@ -501,19 +485,14 @@ func (m repliesModel) judge(s *repliesState) verdict {
 	return moving
 }
 
-func (m repliesModel) with(bug string) protocol[repliesState] {
-	m.bug = bug
-	return m
-}
-
 var transfers = family{
 	title: "Transfers",
 	variants: []variant{
-		form("two long ones", transfersModel{}.with),
-		form("two long ones, and deaths", transfersModel{deaths: true}.with),
-		form("writes and sends through two rings", overtakeModel{}.with),
-		form("replies that are words", repliesModel{}.with),
-		form("replies in the ring", repliesModel{inRing: true}.with),
+		form("two long ones", transfersModel{}),
+		form("two long ones, and deaths", transfersModel{deaths: true}),
+		form("writes and sends through two rings", overtakeModel{}),
+		form("replies that are words", repliesModel{}),
+		form("replies in the ring", repliesModel{inRing: true}),
 	},
 	mutants: slices.Concat(
 		on("two long ones, and deaths", transfersCancelAny, transfersClearAlone, transfersEndAlone,

@@ -17,7 +17,7 @@ type wrapModel struct {
 	publishes [2]uint8
 	numbers   uint8 // values of an arming's number
 	epochs    uint8
-	bug       string
+	deviant
 }
 
 type wrapState struct {
@@ -62,15 +62,13 @@ const (
 	wrapZero     = "an arming with the number 0 counts as none"
 )
 
-func (m wrapModel) actor(who uint8) string {
-	return [...]string{"producer 0", "producer 1", "reader    "}[who]
+func (m wrapModel) names() []string {
+	return []string{"wrapP1", "producer 0", "producer 1", "reader"}
 }
 
 func (m wrapModel) start() wrapState {
 	return wrapState{left: m.publishes, cand: 3, reader: wrapR1}
 }
-
-func (m wrapModel) steps() string { return "wrapP1" }
 
 func (m wrapModel) next(s *wrapState, x *search[wrapState]) {
 	for l := range s.at {
@@ -212,20 +210,15 @@ func (m wrapModel) judge(s *wrapState) verdict {
 	return resting
 }
 
-func (m wrapModel) with(bug string) protocol[wrapState] {
-	m.bug = bug
-	return m
-}
-
 var wraps = family{
 	title: "Numbers that wrap",
 	variants: []variant{
 		form("1 lane x3, 4 numbers",
-			wrapModel{publishes: [2]uint8{3, 0}, numbers: 4, epochs: 4}.with),
+			wrapModel{publishes: [2]uint8{3, 0}, numbers: 4, epochs: 4}),
 		form("2 lanes x2 and x1, 4 numbers",
-			wrapModel{publishes: [2]uint8{2, 1}, numbers: 4, epochs: 8}.with),
+			wrapModel{publishes: [2]uint8{2, 1}, numbers: 4, epochs: 8}),
 		form("2 lanes x2, 3 numbers",
-			wrapModel{publishes: [2]uint8{2, 2}, numbers: 3, epochs: 8}.with),
+			wrapModel{publishes: [2]uint8{2, 2}, numbers: 3, epochs: 8}),
 	},
 	mutants: append(
 		on("1 lane x3, 4 numbers", wrapTaken, wrapLess, wrapLessEdge, wrapZero, wrapEpochs),
@@ -247,7 +240,7 @@ type ringsModel struct {
 	publishes, capacity uint8
 	values              uint8 // of the count
 	numbers             uint8 // of armings; 0 is as many as there are
-	bug                 string
+	deviant
 }
 
 type ringsState struct {
@@ -285,13 +278,11 @@ const (
 	ringsOld  = "a writer rang last for an arming a whole round ago"
 )
 
-func (m ringsModel) actor(who uint8) string { return [...]string{"writer", "reader"}[who] }
+func (m ringsModel) names() []string { return []string{"ringsP1", "writer", "reader"} }
 
 func (m ringsModel) start() ringsState {
 	return ringsState{left: m.publishes, parked: true, reader: ringsH1}
 }
-
-func (m ringsModel) steps() string { return "ringsP1" }
 
 func (m ringsModel) same(n *ringsState) {
 	if m.numbers == 0 {
@@ -396,21 +387,20 @@ func (m ringsModel) judge(s *ringsState) verdict {
 	return resting
 }
 
-func (m ringsModel) with(bug string) protocol[ringsState] {
+func (m *ringsModel) deviate(bug string) {
 	switch m.bug = bug; bug {
 	case ringsFew:
 		m.values = 2
 	case ringsOld:
 		m.numbers = 3
 	}
-	return m
 }
 
 var rings = family{
 	title: "Counts of rings that wrap",
 	variants: []variant{
-		form("1 slot x5, 5 values", ringsModel{publishes: 5, capacity: 1, values: 5}.with),
-		form("2 slots x12, 9 values", ringsModel{publishes: 12, capacity: 2, values: 9}.with),
+		form("1 slot x5, 5 values", ringsModel{publishes: 5, capacity: 1, values: 5}),
+		form("2 slots x12, 9 values", ringsModel{publishes: 12, capacity: 2, values: 9}),
 	},
 	mutants: on("1 slot x5, 5 values", ringsFew, ringsLess, ringsOld),
 }
