@@ -69,10 +69,11 @@ func (m flowModel) send(n *flowState, p, k uint8) bool {
 	lacks := n.sent[p][o.to] >= n.granted[p][o.to]
 	if o.kind == 'k' && !lacks {
 		reserve := uint8(1)
-		if m.bug == flowNoReserve {
+		if m.bug == flowNoReserve || m.bug == flowAllChunks {
 			reserve = 0
 		}
-		lacks = n.out[p][o.to] > 0 || m.free(n, p) <= reserve
+		quota := n.out[p][o.to] == 0 || m.bug == flowNoQuota
+		lacks = !quota || m.free(n, p) <= reserve
 	}
 	record, ring := flowNow|k, &n.lane[p][o.to]
 	if lacks || o.kind == 'l' {
@@ -343,8 +344,11 @@ func (m flowModel) progress(s *flowState, p uint8, x *search[flowState]) {
 			x.emit(n)
 		}
 		x.by(p, flowRaises)
-		if n := x.fork(s); m.raises && q != p && m.promised(s, p) < flowBudget &&
-			s.granted[q][p]-s.matched[q][p] < 2 {
+		most, may := uint8(2), m.promised(s, p) < flowBudget
+		if m.bug == flowOverRaises {
+			most, may = 3, true
+		}
+		if n := x.fork(s); m.raises && may && q != p && s.granted[q][p]-s.matched[q][p] < most {
 			n.granted[q][p]++
 			x.emit(n)
 		}

@@ -51,6 +51,7 @@ const (
 	flowStorage     = "a message stays in its slot until it is matched"
 	flowNoGrants    = "whoever has a slot sends at once"
 	flowStops       = "a lane stops while the store is full"
+	flowOverRaises  = "grants are raised beyond the budget"
 	flowEarlyCredit = "a grant advances when a message is examined"
 	flowNoHeaders   = "who has no grant waits in place of sending the header"
 	flowAcksInLane  = "a message is acknowledged through the lane"
@@ -68,6 +69,9 @@ const (
 	flowEndsAlone   = "a sender ends a published send by itself"
 	flowForgets     = "a cancel that overtakes its header is forgotten"
 	flowPeeksStore  = "a peek looks at the store only"
+	flowNoLeast     = "a sender has no grant at first"
+	flowNoQuota     = "a peer may hold all chunks"
+	flowAllChunks   = "no chunk of the pool is kept, as each lane has its own for matched data"
 	flowUnmarked    = "a message that was peeked to be taken is matched by another receive"
 )
 
@@ -209,6 +213,7 @@ func (m flowModel) start() (s flowState) {
 			switch g := &s.granted[from][to]; {
 			case m.bug == flowNoGrants:
 				*g = 100
+			case m.bug == flowNoLeast:
 			case m.raises && from == to:
 			case m.raises || m.bug != flowStops && (from == to || from == int(flowC)):
 				*g = 1
@@ -358,6 +363,7 @@ var flows = family{
 		on("three long ones of one that stopped", flowClearWaits),
 		on("queues of three, both wait for a send", flowQueueStalls, flowQueueStores),
 		on("two that fill the third", flowStops),
+		on("two that fill the third, who raises grants", flowOverRaises),
 		on("two that fill the third, a long one open", flowStops),
 		on("three long ones each way", flowDropsClear),
 		on("three receives in any order, one by header", flowControl, flowWildFirst, flowNewest),
@@ -365,4 +371,11 @@ var flows = family{
 		on("a send is cancelled", flowEndsAlone),
 		on("a send that nobody wants is cancelled", flowForgets),
 		on("a peek after hearsay, and taken", flowPeeksStore, flowUnmarked)),
+	spare: slices.Concat(
+		on("five of tag 1 before the one that is wanted", flowNoLeast, flowNoQuota, flowAllChunks),
+		on("both send four before they receive", flowNoLeast, flowNoQuota, flowAllChunks),
+		on("to itself, before it receives", flowNoLeast, flowNoQuota, flowAllChunks),
+		on("a long one, while others keep chunks", flowNoQuota, flowAllChunks),
+		on("a long one, while another stopped in its own", flowNoQuota, flowAllChunks),
+		on("close after three", flowNoLeast)),
 }

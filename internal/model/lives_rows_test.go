@@ -243,7 +243,7 @@ var lives = family{
 	},
 	mutants: slices.Concat(
 		on("four messages", livesFreeAtPublish, livesFreeAtHead, livesHeadFirst, livesGrowControl,
-			livesNoSlot, livesDirty, livesLateWord),
+			livesNoSlot, livesDirty, livesReuse, livesLateWord),
 		on("two messages, and deaths", livesFinControl, livesUnlinks, livesRowFirst, livesEmptyFirst,
 			livesWordFirst, livesClosedFirst, livesAtPublish),
 		on("four messages, and deaths", livesAnyWord),

@@ -34,6 +34,7 @@ const (
 	livesRowFirst      = "head and words are read before the receiver is proved to be gone"
 	livesEmptyFirst    = "a lane that was empty before the proof of a death is not looked at again"
 	livesAnyWord       = "a word names no generation"
+	livesReuse         = "an id is used again before its word"
 	livesLateWord      = "a word that nobody asked for comes when the id is used again"
 	livesWordFirst     = "the word comes before the message is placed"
 	livesClosedFirst   = "closed is said before the last words"
@@ -219,7 +220,8 @@ func (l life) publish() {
 	used, most := s.slots()
 	room := used < most-1 || used < most && m.bug == livesNoSlot
 	k := s.sent
-	l.does(livesPublish, !s.fin && k < m.messages && room && !s.knows && (k < 2 || s.done[k-2] != 0),
+	free := k < 2 || s.done[k-2] != 0 || m.bug == livesReuse
+	l.does(livesPublish, !s.fin && k < m.messages && room && !s.knows && free,
 		func(n *livesState) {
 			n.put()
 			n.sent++
