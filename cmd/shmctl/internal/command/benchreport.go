@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
@@ -42,18 +41,15 @@ func writeReport(path string, results map[string][]bench.Row) (err error) {
 
 // program says which commit this was built from, as far as that is known.
 func program() string {
-	commit, changed := "unknown commit", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				commit = "commit " + s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
-				changed = ", changed"
-			}
-		}
+	v := readVersion()
+	if v.Revision == nil {
+		return "shmctl unknown commit"
 	}
-	return "shmctl " + commit + changed
+	text := "shmctl commit " + *v.Revision
+	if v.Modified != nil && *v.Modified {
+		text += ", changed"
+	}
+	return text
 }
 
 // benchSection is the part about one bench.

@@ -24,29 +24,12 @@ import (
 	"github.com/shmring/shmring/testdata"
 )
 
-// TestUsage: what no verb can make sense of is refused in two lines, with where to read on.
+// TestUsage: what no verb can make sense of is refused in two lines, with where to read on: what
+// does not belong is called stray, and the remedy says what was meant.
 func TestUsage(t *testing.T) {
-	for _, line := range []string{
-		"lss", "show", "ls --nope", "ls -o xml", "show x -o yaml", "ls -w=never", "ls -w=-1s",
-		"ls -w=0s", "ls [a", "version x", "tail", "tail a b", "tail a -c -1", "tail a --interval 0s",
-		"signal", "post", "post a --flags SENT", "post a --context x", "post a --len=-1",
-		"post a --tag y", "post a --src z", "post a --error ENOPE", "post a --error-data 00",
-		"post a --error EIO --error-data 0", "post a --count 0", "post a --error EIO --solicited",
-		"post a --buf 70000+1", "post a --error EIO --error-data " + strings.Repeat("00", 41),
-		"post a --event nope", "post a --fid queue:1", "post a --event USER --tag 1",
-		"post a --event 0 --fid x", "post a --event 0 --payload 0",
-		"post a --event 0 --payload 00 --error EIO", "bench moon", "bench --case [a",
-		"bench --pairs=-1", "bench --cpus=1", "serve", "serve --dev lo --queue x",
-		"serve --dev lo --mode x", "serve --dev lo --bind x", "serve --dev lo --allow root",
-		"serve --dev lo --frames 0", "version -o x", "gc orders", "gc -f", "capture lo -w x",
-		"tail a -n 3", "ls -w 5", "ls -w 0s", "show a --watch -1s", "gc -o x", "check -a x",
-		"check -o x", "torture hostile --mutations 0", "torture hostile now",
-		"torture hostile --surfaces sea", "torture soak --duration 0", "torture soak --round -1s",
-		"torture soak now", "torture --duration 0s", "torture --duration -1s", "torture now",
-		"torture --trust nobody", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
-		"check --pid server", "ls --dir x --all-users", "check --pid 1 --all-users",
-	} {
-		r := refused(t, line, ctl.CodeUsage)
+	usage := func(line, want string) {
+		t.Helper()
+		r := refused(t, line, ctl.CodeUsage, want)
 		if r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
 			!strings.Contains(r.stderr, "\n  ") || strings.Count(r.stderr, "\n") != 2 {
 			t.Errorf("%s: stdout %q, stderr %q", line, r.stdout, r.stderr)
@@ -56,7 +39,47 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s -j: %+v", line, p)
 		}
 	}
-	refused(t, "lss", ctl.CodeUsage, "Did you mean this? ls")
+	for _, line := range []string{
+		"ls --nope", "ls -o xml", "show x -o yaml", "ls -w=never", "ls -w=-1s",
+		"ls -w=0s", "ls [a", "tail a b", "tail a -c -1", "tail a --interval 0s",
+		"signal", "post", "post a --flags SENT", "post a --context x", "post a --len=-1",
+		"post a --tag y", "post a --src z", "post a --error ENOPE", "post a --error-data 00",
+		"post a --error EIO --error-data 0", "post a --count 0", "post a --error EIO --solicited",
+		"post a --buf 70000+1", "post a --error EIO --error-data " + strings.Repeat("00", 41),
+		"post a --event nope", "post a --fid queue:1", "post a --event USER --tag 1",
+		"post a --event 0 --fid x", "post a --event 0 --payload 0",
+		"post a --event 0 --payload 00 --error EIO", "bench moon", "bench --case [a",
+		"bench --pairs=-1", "bench --cpus=1", "serve", "serve --dev lo --queue x",
+		"serve --dev lo --mode x", "serve --dev lo --bind x", "serve --dev lo --allow root",
+		"serve --dev lo --frames 0", "version -o x", "ls -w 0s", "show a --watch -1s", "gc -o x",
+		"check -a x", "check -o x", "torture hostile --mutations 0", "torture hostile now",
+		"torture hostile --surfaces sea", "torture soak --duration 0", "torture soak --round -1s",
+		"torture soak now", "torture --duration 0s", "torture --duration -1s", "torture now",
+		"torture --trust nobody", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
+		"check --pid server", "ls --dir x --all-users", "check --pid 1 --all-users",
+	} {
+		usage(line, "")
+	}
+	for line, want := range map[string]string{
+		"lss":             "Did you mean this? ls",
+		"gc orders":       `stray argument "orders": gc takes none`,
+		"serve lo eth0":   `stray argument "eth0"`,
+		"version x":       `stray argument "x": version takes none`,
+		"demo 5":          `stray argument "5": demo takes none`,
+		"torture soak 1h": `stray argument "1h": torture soak takes none`,
+		"tail a 10":       `stray argument "10": tail takes one NAME`,
+		"signal a b":      `stray argument "b"`,
+		"post a b":        `stray argument "b"`,
+		"probe a b":       `stray argument "b": probe takes one INTERFACE`,
+		"tail":            "NAME is missing",
+		"show":            "NAME is missing",
+		"gc -f":           "-r, --remove removes",
+		"capture lo -w x": "the file is named by --write",
+		"tail a -n 3":     "-c, --count says how many",
+		"ls -w 5":         "missing unit",
+	} {
+		usage(line, want)
+	}
 }
 
 // verbs calls f with each verb, below others too.
@@ -119,29 +142,6 @@ func TestWantsJSON(t *testing.T) {
 		if got := wantsJSON(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v", args, got)
 		}
-	}
-}
-
-// TestStray: what does not belong is called stray, and the remedy says what was meant.
-func TestStray(t *testing.T) {
-	for line, want := range map[string]string{
-		"gc orders":       `stray argument "orders": gc takes none`,
-		"serve lo eth0":   `stray argument "eth0"`,
-		"version x":       `stray argument "x": version takes none`,
-		"demo 5":          `stray argument "5": demo takes none`,
-		"torture soak 1h": `stray argument "1h": torture soak takes none`,
-		"tail a 10":       `stray argument "10": tail takes one NAME`,
-		"signal a b":      `stray argument "b"`,
-		"post a b":        `stray argument "b"`,
-		"probe a b":       `stray argument "b": probe takes one INTERFACE`,
-		"tail":            "NAME is missing",
-		"show":            "NAME is missing",
-		"gc -f":           "-r, --remove removes",
-		"capture lo -w x": "the file is named by --write",
-		"tail a -n 3":     "-c, --count says how many",
-		"ls -w 5":         "missing unit",
-	} {
-		refused(t, line, ctl.CodeUsage, want)
 	}
 }
 

@@ -159,13 +159,25 @@ func (r *eventTaker) end(err error) {
 
 // take takes the event that was peeked at; err is what the peek said.
 func (r *eventTaker) take(e *cq.EventQueue, err error) error {
-	switch {
-	case errors.Is(err, cq.ErrAvail):
-		return r.failure(e)
-	case err == nil:
-		return r.event(e)
+	if err == nil {
+		r.lookEvent(&r.ev)
+		return r.takes(&r.ev.Context, &r.ev.Data, func() (int, error) {
+			r.ev.Payload = r.buf
+			return e.Read(&r.ev, 0)
+		})
 	}
-	return err
+	if !errors.Is(err, cq.ErrAvail) {
+		return err
+	}
+	failure := func(flags cq.Flags) (int, error) {
+		r.bad.ErrData = r.buf
+		return e.ReadErr(&r.bad, flags)
+	}
+	if _, err := failure(cq.FlagPeek); err != nil {
+		return fmt.Errorf("peek at an error: %w", err)
+	}
+	r.lookErr(&r.bad)
+	return r.takes(&r.bad.Context, &r.bad.Data, func() (int, error) { return failure(0) })
 }
 
 // whole checks one that is what its writer made it, and keeps it now and then for a moment, so that
@@ -203,40 +215,17 @@ func (r *eventTaker) lookErr(bad *cq.EventError) {
 	r.whole(name, number, bad.Redelivered)
 }
 
-// event checks the event that was peeked at and takes it.
-func (r *eventTaker) event(e *cq.EventQueue) error {
-	r.lookEvent(&r.ev)
-	name, number := r.ev.Context, r.ev.Data
-	r.ev.Payload = r.buf
-	if _, err := e.Read(&r.ev, 0); err != nil {
+// takes has read take the event or error that was checked, and compares with it what it took.
+func (r *eventTaker) takes(name, number *uint64, read func() (int, error)) error {
+	was, at := *name, *number
+	if _, err := read(); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	r.taken(name, number, r.ev.Context, r.ev.Data)
+	if *name != was || *number != at {
+		r.tell(kindLost, "number %d of session %#x was peeked at, and number %d of %#x read", at, was,
+			*number, *name)
+	}
 	return nil
-}
-
-// failure is event for an error event.
-func (r *eventTaker) failure(e *cq.EventQueue) error {
-	r.bad.ErrData = r.buf
-	if _, err := e.ReadErr(&r.bad, cq.FlagPeek); err != nil {
-		return fmt.Errorf("peek at an error: %w", err)
-	}
-	r.lookErr(&r.bad)
-	name, number := r.bad.Context, r.bad.Data
-	r.bad.ErrData = r.buf
-	if _, err := e.ReadErr(&r.bad, 0); err != nil {
-		return fmt.Errorf("read an error: %w", err)
-	}
-	r.taken(name, number, r.bad.Context, r.bad.Data)
-	return nil
-}
-
-// taken compares what was peeked at with what was read then.
-func (r *eventTaker) taken(name, number, name2, number2 uint64) {
-	if name2 != name || number2 != number {
-		r.tell(kindLost, "number %d of session %#x was peeked at, and number %d of %#x read", number,
-			name, number2, name2)
-	}
 }
 
 func (c *child) writeEvents() error {

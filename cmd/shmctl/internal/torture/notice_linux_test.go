@@ -158,35 +158,6 @@ func TestEverySurvivor(t *testing.T) {
 	}
 }
 
-// TestOwesNothing: a survivor that dies, has a successor, or is not bound any more need not tell.
-func TestOwesNothing(t *testing.T) {
-	bound := true
-	for name, quit := range map[string]func(m survivors){
-		"dead":      func(m survivors) { m.end[m.second]() },
-		"empty":     func(m survivors) { m.second.empty = true },
-		"successor": func(m survivors) { m.second.start++ },
-		"unbound":   func(m survivors) { bound = false },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newSurvivors(t)
-			bound = true
-			m.expect(m.dead, m.second, noticeWriter, func() bool { return bound })
-			if m.at(1, 1, 1); len(m.notes.due) != 1 {
-				t.Fatal("nothing is due")
-			}
-			quit(m)
-			if n := m.at(long, long, long); n != 0 || len(m.notes.due) != 0 {
-				t.Errorf("%d were late, %d are due", n, len(m.notes.due))
-			}
-		})
-	}
-	m := newSurvivors(t)
-	m.end[m.second]()
-	if m.expect(m.dead, m.second, noticeWriter, nil); len(m.notes.due) != 0 {
-		t.Error("the dead is to tell")
-	}
-}
-
 // TestNoticesApart: those of survivors that were stopped, or came later, are not mixed with others.
 func TestNoticesApart(t *testing.T) {
 	m := newSurvivors(t)
@@ -342,7 +313,9 @@ func TestOwesUntil(t *testing.T) {
 			Duties{Demanded: 1, Excused: 1}},
 		"bound again": {func(m survivors) { m.ledger.word(wordBound).Store(30) }, 0,
 			Duties{Demanded: 1, Excused: 1}},
-		"dead":      {func(m survivors) { m.end[m.first]() }, 0, Duties{Demanded: 1, Excused: 1}},
+		"dead": {func(m survivors) { m.end[m.first]() }, 0, Duties{Demanded: 1, Excused: 1}},
+		"nobody there": {func(m survivors) { m.first.empty = true }, 0,
+			Duties{Demanded: 1, Excused: 1}},
 		"succeeded": {func(m survivors) { m.first.start++ }, 0, Duties{Demanded: 1, Excused: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
