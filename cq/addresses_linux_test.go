@@ -215,38 +215,6 @@ func TestAddressesMove(t *testing.T) {
 	}
 }
 
-// TestAddressOwnerKilled: while the owner is dead everything that stays is found, and a successor
-// makes whole what it had been changing.
-func TestAddressOwnerKilled(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	name := queueName(t)
-	var r *cq.AddressVector
-	for kill := range 15 {
-		owner := startChild(t, "address-owner", envQueue+"="+name)
-		_ = owner.line(t)
-		if r == nil {
-			var err error
-			r, err = cq.AttachAddresses(cq.Named(d, name))
-			must(t, err)
-		}
-		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
-		owner.kill()
-		var rounds atomic.Int32
-		if s := watchAddresses(r, func() bool { return rounds.Add(1) > 20 }); s.torn > 0 || s.lost > 0 {
-			t.Fatalf("after kill %d: %+v", kill, s)
-		}
-		v, err := cq.OpenAddresses(cq.Named(d, name), churning)
-		must(t, err)
-		wantWhole(t, v)
-		must(t, v.Detach())
-	}
-	must(t, r.Close())
-	v, err := cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
-	must(t, err)
-	must(t, v.Close())
-}
-
 // TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is
 // stopped, and what it has written so far is read, and copied and adopted.
 func TestAddressOwnerStopped(t *testing.T) {

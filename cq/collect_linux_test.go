@@ -108,14 +108,25 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	must(t, w.Close())
 	exists("it was left", "q")
 	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
-	c := startChild(t, "creator", envQueue+"=dead")
-	_ = c.line(t)
+	killedCreator(t, "dead", "0")
 	w, err = cq.Attach(t.Context(), cq.Named(d, "dead"), cq.WriterOptions{})
 	must(t, err)
-	c.kill()
 	exists("its reader is dead, and a writer lives", "dead")
+	for _, name := range []string{"dead", "kept"} {
+		if name == "kept" {
+			killedCreator(t, name, "1")
+			exists("it is persistent", name)
+		}
+		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
+	}
+	post(t, w, 0, 1) // nothing happened to it
 	must(t, w.Close())
-	must(t, collect.Remove(d, "dead", collect.Options{}))
+	for range 2 {
+		must(t, collect.Remove(d, "dead", collect.Options{}))
+	}
+	q, err = cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
+	must(t, errors.Join(err, closed(q)))
+	nothingLeft(t, d)
 }
 
 // TestRemoveTogether: of those who remove a queue at once nobody is told of what the others

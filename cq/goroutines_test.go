@@ -180,19 +180,6 @@ func TestSecondGoroutineIsTold(t *testing.T) {
 	wantErr(t, "alone again", err, cq.ErrWouldBlock)
 }
 
-// TestYieldThresholdDrives: a read that yields until several are there drives what posts them.
-func TestYieldThresholdDrives(t *testing.T) {
-	q, w := pair(t, cq.Options{Wait: cq.WaitYield})
-	f := &feeder{w: w, every: 3}
-	unbind, err := q.Bind(f, true)
-	must(t, err)
-	defer unbind()
-	n, err := sread(q, make([]cq.Context, 8), time.Minute, 4)
-	if n < 4 || err != nil {
-		t.Errorf("sread %d, %v", n, err)
-	}
-}
-
 // TestShared has several goroutines take from one queue in different blocking ways: every entry
 // goes to exactly one of them.
 func TestShared(t *testing.T) { eachWait(t, sharedReaders) }

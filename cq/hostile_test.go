@@ -281,58 +281,37 @@ func TestHostileFlags(t *testing.T) {
 	}
 }
 
-// TestHostileHintsOfFullLane: a mark that another process of the same user has wiped away comes
-// again when the writer finds no room, or both sides would wait for each other for ever.
-func TestHostileHintsOfFullLane(t *testing.T) {
-	shmtest.Conforms(t)
-	d, q := create(t, cq.Options{Size: 8, Spin: -1})
-	w := attach(t, d, q.Name())
-	dst := make([]cq.Msg, 8)
-	if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
-		t.Fatal(err) // the reader knows the lane, and has parked it
-	}
-	post(t, w, 0, 8)
-	clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
-	if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
-		t.Fatalf("the mark is not wiped away: %d, %v", n, err)
-	}
-	if err := w.Post(&cq.Entry{}); err != cq.ErrFull {
-		t.Fatal(err)
-	}
-	if n, err := cq.Read(q, dst); n != 8 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-}
-
-// TestHostileHintsOfRefusedLane: the same where there is some room, but not as much as is asked
-// for, or none that was not promised.
+// TestHostileHintsOfRefusedLane: a mark that another process of the same user has wiped away comes
+// again when the writer finds no room, not as much as it asks for, or none that was not promised,
+// or both sides would wait for each other for ever.
 func TestHostileHintsOfRefusedLane(t *testing.T) {
 	shmtest.Conforms(t)
-	for name, refused := range map[string]func(*cq.Writer) error{
-		"credit": func(w *cq.Writer) error { return w.Credits().Add(4) },
-		"post":   func(w *cq.Writer) error { return w.Post(&cq.Entry{}) },
+	for _, tt := range []struct {
+		name             string
+		promised, posted int
+		refused          func(*cq.Writer) error
+	}{
+		{"full", 0, 8, func(w *cq.Writer) error { return w.Post(&cq.Entry{}) }},
+		{"credit", 0, 5, func(w *cq.Writer) error { return w.Credits().Add(4) }},
+		{"post", 3, 5, func(w *cq.Writer) error { return w.Post(&cq.Entry{}) }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Spin: -1})
 			w := attach(t, d, q.Name())
 			dst := make([]cq.Msg, 8)
 			if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatal(err) // the reader knows the lane, and has parked it
 			}
-			if name == "post" {
-				if err := w.Credits().Add(3); err != nil {
-					t.Fatal(err)
-				}
-			}
-			post(t, w, 0, 5)
+			must(t, w.Credits().Add(tt.promised))
+			post(t, w, 0, uint64(tt.posted))
 			clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
 			if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
 				t.Fatalf("the mark is not wiped away: %d, %v", n, err)
 			}
-			if err := refused(w); err != cq.ErrFull {
+			if err := tt.refused(w); err != cq.ErrFull {
 				t.Fatal(err)
 			}
-			if n, err := cq.Read(q, dst); n != 5 || err != nil {
+			if n, err := cq.Read(q, dst); n != tt.posted || err != nil {
 				t.Errorf("%d, %v", n, err)
 			}
 		})

@@ -38,63 +38,6 @@ func killedCreator(t *testing.T, name, lifetime string) {
 	c.kill()
 }
 
-// TestCreateReplacesDead: an ephemeral queue of which everybody is dead is in nobody's way. One
-// that has a living writer, and a persistent one, are.
-func TestCreateReplacesDead(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	t.Run("ephemeral", func(t *testing.T) {
-		name := queueName(t)
-		killedCreator(t, name, "0")
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 16})
-		must(t, err)
-		if q.Options().Size != 16 {
-			t.Error("that is the old one")
-		}
-		must(t, q.Close())
-		nothingLeft(t, d)
-	})
-	t.Run("with dead writer", func(t *testing.T) {
-		name := queueName(t)
-		killedCreator(t, name, "0")
-		w := startChild(t, "writer", envQueue+"="+name)
-		_ = w.line(t)
-		_, err := cq.Create(cq.Named(d, name), cq.Options{})
-		wantErr(t, "its writer lives", err, fs.ErrExist)
-		wantErr(t, "its writer lives", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
-		w.kill()
-		q, err := cq.Create(cq.Named(d, name), cq.Options{})
-		if err != nil {
-			must(t, collect.Remove(d, name, collect.Options{}))
-			t.Fatal(err)
-		}
-		must(t, q.Close())
-		nothingLeft(t, d)
-	})
-	t.Run("removed", func(t *testing.T) {
-		name := queueName(t)
-		killedCreator(t, name, "0")
-		w := attach(t, d, name)
-		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
-		post(t, w, 0, 1) // nothing happened to it
-		must(t, w.Close())
-		must(t, collect.Remove(d, name, collect.Options{}))
-		nothingLeft(t, d)
-		must(t, collect.Remove(d, name, collect.Options{}))
-	})
-	t.Run("persistent", func(t *testing.T) {
-		name := queueName(t)
-		killedCreator(t, name, "1")
-		_, err := cq.Create(cq.Named(d, name), cq.Options{})
-		wantErr(t, "create", err, fs.ErrExist)
-		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
-		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		must(t, err)
-		must(t, q.Close())
-		nothingLeft(t, d)
-	})
-}
-
 // TestRedelivered: what a reader had in its hands comes again, marked, apart from the rest, and in
 // every way to read.
 func TestRedelivered(t *testing.T) {
@@ -446,11 +389,15 @@ func TestWithoutProc(t *testing.T) {
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "mount", errors.New("unmounting /proc needs root"))
 	}
-	d, q := create(t, cq.Options{Size: 8, Lifetime: cq.Persistent})
-	n, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, n.Close()) })
-	cmd := shmtest.Child(t, "without proc", envQueue+"="+q.Name())
+	d := openDir(t)
+	for _, k := range objectKinds() {
+		o, err := k.create(cq.Named(d, k.name), k.base)
+		must(t, err)
+		t.Cleanup(func() {
+			must(t, errors.Join(o.close(), collect.Remove(d, k.name, collect.Options{Waiting: true})))
+		})
+	}
+	cmd := shmtest.Child(t, "without proc")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)
 	for line := c.line(t); line != "end"; line = c.line(t) {
@@ -464,34 +411,27 @@ func childWithoutProc() {
 	need(syscall.Unmount("/proc", syscall.MNT_DETACH))
 	d, err := shm.OpenDir("")
 	need(err)
-	name := os.Getenv(envQueue)
-	for what, call := range map[string]func() error{
+	calls := map[string]func() error{
 		"attach": func() error { // that would wait for ever
-			_, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{Wait: true})
+			_, err := cq.Attach(context.Background(), cq.Named(d, "queue"), cq.WriterOptions{Wait: true})
 			return err
 		},
-		"create": func() error { _, err := cq.Create(cq.Named(d, "new"), cq.Options{}); return err },
-		"open":   func() error { _, err := cq.Open(cq.Named(d, "other"), cq.Options{}); return err },
-		"events": func() error {
-			_, err := cq.CreateEvents(cq.Named(d, "e"),
-				cq.EventOptions{})
-			return err
-		},
-		"counter": func() error {
-			_, err := cq.AttachCounter(cq.Named(d, "counter"), cq.CounterOptions{})
-			return err
-		},
-		"new counter": func() error {
-			_, err := cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{})
-			return err
-		},
-		"addresses": func() error {
-			_, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8})
-			return err
-		},
-		"unnamed": func() error { _, err := cq.Create(cq.Unnamed("q"), cq.Options{}); return err },
-		"signal":  func() error { return cq.SignalQueue(cq.Named(d, name)) },
-	} {
+		"signal": func() error { return cq.SignalQueue(cq.Named(d, "queue")) },
+	}
+	for _, k := range objectKinds() {
+		at := func(call opening, p cq.Place) func() error {
+			return func() error { _, err := call(p, k.base); return err }
+		}
+		for verb, call := range k.calls() {
+			if verb == "create" || verb == "attach" && k.name == "addresses" {
+				continue // it is there, and who looks things up needs no proof of anything
+			}
+			calls[verb+" "+k.name] = at(call, cq.Named(d, k.name))
+		}
+		calls["new "+k.name] = at(k.create, cq.Named(d, "new"))
+		calls["unnamed "+k.name] = at(k.create, cq.Unnamed("new"))
+	}
+	for what, call := range calls {
 		err := call()
 		if !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrNotExist) ||
 			!strings.Contains(err.Error(), "/proc") {

@@ -89,42 +89,6 @@ func othersMessage(step uint16, fds, row uint32, queue shm.UUID) []byte {
 	return b
 }
 
-// othersWriter is what a writer of another user sends, and how the meeting ends for the reader.
-type othersWriter struct {
-	first, second []byte
-	fds           []int
-	want          error
-}
-
-func (tt othersWriter) meet(t *testing.T, q *cq.Queue) {
-	a, b := connect(t, unix.SOCK_STREAM)
-	before := len(openFiles())
-	ctx := soon(t)
-	if errors.Is(tt.want, context.DeadlineExceeded) {
-		soon, cancel := context.WithTimeout(ctx, 10*short)
-		defer cancel()
-		ctx = soon
-	}
-	if tt.first != nil {
-		must(t, shm.SendFDs(b, tt.first))
-	}
-	done := accept(ctx, q, a)
-	if tt.second != nil {
-		n, fds := receive(t, b)
-		if n != 64 || len(fds) != 2 { // the reader's object, and the end of a pipe
-			t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
-		}
-		shm.CloseFDs(fds)
-	}
-	if len(tt.second) > 0 {
-		must(t, shm.SendFDs(b, tt.second, tt.fds...))
-	}
-	if err := <-done; !errors.Is(err, tt.want) {
-		t.Errorf("%v, want %v", err, tt.want)
-	}
-	noMoreFiles(t, before)
-}
-
 // TestOthersHostileMeeting: whatever a writer of another user brings instead of a lane that it
 // cannot take back is a typed error, every descriptor is closed, and the row is free.
 func TestOthersHostileMeeting(t *testing.T) {
@@ -145,7 +109,7 @@ func TestOthersHostileMeeting(t *testing.T) {
 	}
 	foreign := lane(t, anonymous(t, cq.Options{}), 1, size, shm.SealOthers)
 	const old = shm.SealShrink | shm.SealGrow | shm.SealSeal
-	for name, tt := range map[string]othersWriter{
+	for name, tt := range map[string]hostileWriter{
 		"withheld": {ask, []byte{}, nil, context.DeadlineExceeded},
 		"same user's": {cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, shm.UUID{}), nil, nil,
 			cq.ErrInvalid},
@@ -181,35 +145,6 @@ func TestOthersLargeLane(t *testing.T) {
 	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 1 << 16})
 	wantErr(t, "attach", err, shm.ErrNoSpace)
 	wantErr(t, "accept", <-done, shm.ErrNoSpace)
-}
-
-// TestOthersServe accepts writers of another user that connect.
-func TestOthersServe(t *testing.T) {
-	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	path := filepath.Join(openTempDir(t), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	defer l.Close()
-	served := make(chan error)
-	go func() { served <- q.Serve(l, func(err error) { t.Error(err) }) }()
-	for i := range uint64(3) {
-		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-		must(t, err)
-		w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
-		must(t, err)
-		post(t, w, i, i+1)
-		buf := make([]cq.Context, 4)
-		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || buf[0].Context != i {
-			t.Error(n, err, buf)
-		}
-		must(t, errors.Join(w.Close(), c.Close()))
-	}
-	eventually(t, "lanes are retired", func() bool {
-		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
-		return q.Stats().Retired == 3
-	})
-	must(t, q.Close())
-	wantErr(t, "serve", <-served, cq.ErrClosed)
 }
 
 // TestOthersGivenUpIsMute: nobody listens to a writer of another user that was given up, whatever

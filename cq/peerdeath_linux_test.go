@@ -98,6 +98,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 					_ = drain(t, q)
 				}
 			}
+			_ = startWriter(t, m.at, q, attr).stop(t) // which detaches, and ends
 			noNews(t, e)
 		})
 	}
@@ -111,21 +112,6 @@ func namedWriter(t *testing.T, q *cq.Queue, until uint64) *child {
 		t.Fatal(got)
 	}
 	return c
-}
-
-// TestDetachIsNoDeath: nor is a process that ends after it has closed its writer.
-func TestDetachIsNoDeath(t *testing.T) {
-	t.Parallel()
-	_, q := create(t, cq.Options{Size: 8})
-	e := eventsFor(t, q, cq.EventOptions{Size: 4})
-	c := namedWriter(t, q, 3)
-	_ = c.stop(t)
-	c = namedWriter(t, q, 5)
-	c.kill()
-	if p := wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid); p.First != 3 || p.End != 5 {
-		t.Errorf("%+v", p)
-	}
-	noNews(t, e)
 }
 
 // TestDeathsInOneLane: whoever takes a lane over leaves a record of the one it found dead, so that

@@ -77,45 +77,6 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// TestWriterKilled: what a dead writer published is read, what it had not does not exist, and the
-// next writer of its lane goes on with its numbers.
-func TestWriterKilled(t *testing.T) {
-	t.Parallel()
-	const kills = 12
-	d, q := create(t, cq.Options{Size: 16, MaxLanes: 2, Spin: -1})
-	steady := startChild(t, "writer", envQueue+"="+q.Name())
-	if got := steady.line(t); got != "lane 1" {
-		t.Fatal(got)
-	}
-	next := map[uint64]uint64{}
-	for i := range kills {
-		w := startChild(t, "writer", envQueue+"="+q.Name())
-		if got := w.line(t); got != "lane 2" {
-			t.Fatalf("the lane of a dead writer is not given again: %s", got)
-		}
-		readLanes(t, q, next, uint64(100+37*i))
-		// The other one alone may have been heard so far.
-		for end := time.Now().Add(time.Minute); i == kills-1 && next[2] == 0; {
-			if readLanes(t, q, next, 1); time.Now().After(end) {
-				t.Fatal("nothing comes on lane 2")
-			}
-		}
-		w.kill() // in the middle of a write, or in its sleep
-	}
-	for tails := tailsOf(t, d, q.Name()); next[2] < tails[2]; {
-		readLanes(t, q, next, 1)
-	}
-	w := attach(t, d, q.Name())
-	if w.Lane() != 2 || w.Next() != next[2] {
-		t.Errorf("lane %d goes on at %d, want %d", w.Lane(), w.Next(), next[2])
-	}
-	must(t, w.Post(&cq.Entry{Context: 2, Tag: next[2], Data: ^next[2]}))
-	_ = steady.stop(t)
-	for tails := tailsOf(t, d, q.Name()); next[1] < tails[1] || next[2] < tails[2]; {
-		readLanes(t, q, next, 1)
-	}
-}
-
 // TestWriterClosed: a lane that was given back goes to the next writer, also in this process and
 // with what nobody has read yet.
 func TestWriterClosed(t *testing.T) {

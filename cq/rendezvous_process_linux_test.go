@@ -176,14 +176,20 @@ func childFastJoiner() {
 	}
 }
 
-// TestAnonymousWritersDie kills writers at any moment and replaces them: the lane has no gap and
-// nothing twice.
-func TestAnonymousWritersDie(t *testing.T) {
+// TestWritersDie kills writers at any moment, in the middle of a write or asleep, and replaces
+// them: the lane has no gap and nothing twice.
+func TestWritersDie(t *testing.T) {
+	for _, at := range []site{namedSite, memfdSite} {
+		t.Run(at.String(), func(t *testing.T) { writersDie(t, at) })
+	}
+}
+
+func writersDie(t *testing.T, at site) {
 	rounds := 15
 	if testing.Short() {
 		rounds = 4
 	}
-	q := anonymous(t, cq.Options{Size: 32, MaxLanes: 1, Spin: -1})
+	q := at.create(t, cq.Options{Size: 32, MaxLanes: 1, Spin: -1})
 	var next atomic.Uint64
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -204,7 +210,7 @@ func TestAnonymousWritersDie(t *testing.T) {
 		}
 	}()
 	for range rounds {
-		c := startAt(t, "fast joiner", memfdSite, q, nil)
+		c := startAt(t, "fast joiner", at, q, nil)
 		from := next.Load()
 		eventually(t, "entries come", func() bool { return next.Load() > from+100 })
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
