@@ -32,75 +32,6 @@ func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
 	}
 }
 
-// badReader puts text where a queue's reader object should be and returns the queue's name.
-func badReader(t *testing.T, d *shm.Dir, text []byte) string {
-	t.Helper()
-	name := queueName(t)
-	sub, err := d.Sub(name, true)
-	must(t, err)
-	must(t, sub.Close())
-	dir := filepath.Join(d.Path(), name)
-	must(t, os.WriteFile(filepath.Join(dir, cq.ReaderFile), text, 0o600))
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return name
-}
-
-// TestBadReaderFiles: what is no reader object, or a damaged one, is a typed error for everybody.
-func TestBadReaderFiles(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	_, q := create(t, cq.Options{Size: 4})
-	good, err := os.ReadFile(filepath.Join(d.Path(), q.Name(), cq.ReaderFile))
-	must(t, err)
-	change := func(at int, b byte) []byte {
-		text := append([]byte(nil), good...)
-		text[at] ^= b
-		return text
-	}
-	for name, tt := range map[string]struct {
-		text []byte
-		want []error
-	}{
-		"empty":            {nil, []error{shm.ErrTruncated, shm.ErrCorrupt}},
-		"short":            {good[:100], []error{shm.ErrTruncated, shm.ErrCorrupt}},
-		"a page":           {good[:4096], []error{shm.ErrTruncated, shm.ErrCorrupt}},
-		"all but a byte":   {good[:len(good)-1], []error{shm.ErrTruncated, shm.ErrCorrupt}},
-		"zeros":            {make([]byte, len(good)), []error{shm.ErrCorrupt}},
-		"other magic":      {change(0, 1), []error{shm.ErrCorrupt}},
-		"damaged checksum": {change(200, 0xff), []error{shm.ErrCorrupt, shm.ErrVersion}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			queue := badReader(t, d, tt.text)
-			use := users(t, d, queue)
-			if len(tt.text) < len(good) { // it was cut, and whoever creates may have its name
-				delete(use, "open")
-			}
-			for what, use := range use {
-				err := use()
-				match := false
-				for _, want := range tt.want {
-					match = match || errors.Is(err, want)
-				}
-				var e *shm.Error
-				if !match || !errors.As(err, &e) {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			for _, create := range []func(cq.Place, cq.Options) (*cq.Queue, error){cq.Open, cq.Create} {
-				if len(tt.text) == len(good) {
-					_, err := cq.Create(cq.Named(d, queue), cq.Options{})
-					wantErr(t, "create", err, syscall.EEXIST)
-					continue
-				}
-				q, err := create(cq.Named(d, queue), cq.Options{})
-				must(t, err)
-				must(t, q.Close())
-				_ = badReader(t, d, tt.text)
-			}
-		})
-	}
-}
-
 // placeReader makes a reader object that is a good object but no good queue. Nobody owns it.
 func placeReader(t *testing.T, d *shm.Dir, spec shm.Spec) string {
 	t.Helper()
@@ -231,35 +162,75 @@ func TestForgedLane(t *testing.T) {
 	}
 }
 
-// TestTruncatedLane: a lane file of which only a part is left keeps no writer from attaching.
-func TestTruncatedLane(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
-	w := attach(t, d, q.Name())
-	must(t, w.Close())
-	path := filepath.Join(d.Path(), q.Name(), "lane-0001")
-	must(t, os.Truncate(path, 4096))
-	w = attach(t, d, q.Name())
-	if w.Lane() != 2 {
-		t.Errorf("lane %d", w.Lane())
+// TestSpoiledLane: a lane that its last writer scribbled over, or cut, goes to nobody, and does not
+// keep others from attaching.
+func TestSpoiledLane(t *testing.T) {
+	for name, spoil := range map[string]func(scribbler){
+		"header": func(s scribbler) { poke(s.obj.Bytes(), 0, 0) },
+		"owner":  func(s scribbler) { clear(s.obj.Bytes()[0xb00:0xc00]) },
+		"tail":   func(s scribbler) { poke(s.section(t, cq.SectLane, 1), 0, 1<<40) },
+		"length": func(s scribbler) { must(t, syscall.Ftruncate(s.obj.FD(), 4096)) },
+	} {
+		for _, at := range []site{namedSite, memfdSite} {
+			if at.memfd && name == "length" {
+				continue // which nobody can change
+			}
+			t.Run(fmt.Sprint(at, " ", name), func(t *testing.T) { spoiledLane(t, at, spoil) })
+		}
 	}
-	must(t, os.Remove(path))
 }
 
-// TestImpossibleLane: a lane that was left with an index that cannot be is not taken over, and does
-// not keep new writers from attaching.
-func TestImpossibleLane(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
-	w := attach(t, d, q.Name())
-	post(t, w, 0, 2)
-	must(t, w.Close())
-	poke(scribble(t, d, q.Name(), "lane-0001").section(t, cq.SectLane, 1), 0, 100)
-	for range 2 {
-		w = attach(t, d, q.Name())
-		if w.Lane() != 2 {
-			t.Errorf("lane %d", w.Lane())
-		}
-		must(t, w.Close())
+func spoiledLane(t *testing.T, at site, spoil func(scribbler)) {
+	q := at.create(t, cq.Options{Size: 8, MaxLanes: 2})
+	w := startWriter(t, at, q, nil)
+	if at.memfd {
+		spoil(laneObject(t, 1))
+	} else {
+		spoil(scribble(t, openDir(t), q.Name(), "lane-0001"))
+		t.Cleanup(func() { // before the queue is closed
+			must(t, os.Remove(filepath.Join(openDir(t).Path(), q.Name(), "lane-0001")))
+		})
 	}
+	w.kill()
+	for range 2 {
+		next := at.attach(t, q)
+		if next.Lane() != 2 {
+			t.Errorf("lane %d", next.Lane())
+		}
+		must(t, next.Post(&cq.Entry{Context: 5}))
+		must(t, next.Close())
+	}
+	got, broken := 0, 0
+	for range 20 {
+		n, err := cq.Read(q, make([]cq.Msg, 4))
+		if got += n; errors.As(err, new(*cq.LaneError)) {
+			broken++
+		}
+	}
+	if got != 2 || broken > 1 {
+		t.Errorf("%d entries, %d broken lanes", got, broken)
+	}
+}
+
+// laneObject opens a lane of a queue without a name as only its writer could.
+func laneObject(t testing.TB, row int) scribbler {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	must(t, err)
+	for _, path := range fds {
+		to, _ := os.Readlink(path)
+		var fd int
+		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
+			_, err = fmt.Sscanf(filepath.Base(path), "%d", &fd)
+			must(t, err)
+			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
+			must(t, err)
+			t.Cleanup(func() { _ = obj.Close() })
+			return scribbler{obj}
+		}
+	}
+	t.Fatal("no such lane")
+	return scribbler{}
 }
 
 // TestRefusedQueues: a queue that cannot be used is one typed error for everybody who comes, which
@@ -282,8 +253,18 @@ func TestRefusedQueues(t *testing.T) {
 			privacy, "that user"},
 		"their queue": {func(t *testing.T, dir string) { chown(t, dir, nobody) },
 			privacy, "that user"},
-		"truncated": {func(t *testing.T, dir string) { must(t, os.Truncate(reader(dir), 5000)) },
-			[]error{shm.ErrTruncated}, "owner"},
+		"empty":     {cutTo(0), []error{shm.ErrTruncated}, "remove"},
+		"short":     {cutTo(100), []error{shm.ErrTruncated}, "remove"},
+		"a page":    {cutTo(4096), []error{shm.ErrTruncated}, "owner"},
+		"truncated": {cutTo(5000), []error{shm.ErrTruncated}, "owner"},
+		"zeros": {func(t *testing.T, dir string) {
+			info, err := os.Stat(reader(dir))
+			must(t, errors.Join(err, os.WriteFile(reader(dir), make([]byte, info.Size()), 0)))
+		}, []error{shm.ErrCorrupt, syscall.EBADMSG}, "remove"},
+		"other magic": {func(t *testing.T, dir string) { patch(t, reader(dir), 0, 9) },
+			[]error{shm.ErrCorrupt, syscall.EBADMSG}, "remove"},
+		"damaged checksum": {func(t *testing.T, dir string) { patch(t, reader(dir), 200, 0xff) },
+			[]error{shm.ErrCorrupt, syscall.EBADMSG}, "remove"},
 		"other version": {func(t *testing.T, dir string) { patch(t, reader(dir), offABIMajor, 9) },
 			[]error{shm.ErrVersion, syscall.EPROTONOSUPPORT}, "one version"},
 		"half written": {func(t *testing.T, dir string) { patch(t, reader(dir), offState, 0) },
@@ -300,8 +281,9 @@ func TestRefusedQueues(t *testing.T) {
 			c.spoil(t, dir)
 			before := contents(t, d.Path())
 			for what, use := range users(t, d, queue) {
-				if what == "open" && (name == "missing" || name == "truncated") {
-					continue // it creates the queue
+				creates := name == "missing" || errors.Is(c.want[0], shm.ErrTruncated)
+				if creates && what == "open" {
+					continue
 				}
 				err := use()
 				wantErr(t, what, err, c.want...)
@@ -311,6 +293,10 @@ func TestRefusedQueues(t *testing.T) {
 				}
 				if after := contents(t, d.Path()); after != before {
 					t.Errorf("%s: before:\n%s\nafter:\n%s", what, before, after)
+				}
+				if !creates && c.want[0] != shm.ErrOwner {
+					_, err = cq.Create(cq.Named(d, queue), cq.Options{})
+					wantErr(t, "create", err, syscall.EEXIST)
 				}
 			}
 		})
@@ -348,6 +334,11 @@ const (
 	offABIMajor = 0x0c
 	offState    = 0xa00
 )
+
+// cutTo leaves so many bytes of the reader's object.
+func cutTo(size int64) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) { must(t, os.Truncate(reader(dir), size)) }
+}
 
 func reader(dir string) string { return filepath.Join(dir, cq.ReaderFile) }
 

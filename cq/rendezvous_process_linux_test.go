@@ -3,13 +3,10 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,41 +57,6 @@ func processes(t *testing.T, at site) {
 	}
 }
 
-// TestAnonymousSpoiledLane: a lane that its last writer scribbled over goes to nobody, and does not
-// keep others from attaching.
-func TestAnonymousSpoiledLane(t *testing.T) {
-	for name, spoil := range map[string]func(scribbler){
-		"header": func(s scribbler) { poke(s.obj.Bytes(), 0, 0) },
-		"owner":  func(s scribbler) { clear(s.obj.Bytes()[0xb00:0xc00]) },
-		"tail":   func(s scribbler) { poke(s.section(t, cq.SectLane, 1), 0, 1<<40) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
-			w := startWriter(t, memfdSite, q, nil)
-			spoil(laneObject(t, 1))
-			w.kill()
-			for range 2 {
-				next := join(t, q)
-				if next.Lane() != 2 {
-					t.Errorf("lane %d", next.Lane())
-				}
-				must(t, next.Post(&cq.Entry{Context: 5}))
-				must(t, next.Close())
-			}
-			got, broken := 0, 0
-			for range 20 {
-				n, err := cq.Read(q, make([]cq.Msg, 4))
-				if got += n; errors.As(err, new(*cq.LaneError)) {
-					broken++
-				}
-			}
-			if got != 2 || broken > 1 {
-				t.Errorf("%d entries, %d broken lanes", got, broken)
-			}
-		})
-	}
-}
-
 // TestAnonymousEvents: the two kinds of queues are not taken for each other.
 func TestAnonymousEvents(t *testing.T) {
 	e, err := cq.CreateEvents(cq.Unnamed(queueName(t)), cq.EventOptions{})
@@ -133,27 +95,6 @@ func TestAnonymousEvents(t *testing.T) {
 	}
 	_, err = cq.CreateEvents(cq.Unnamed(""), cq.EventOptions{Size: -1})
 	wantErr(t, "size", err, cq.ErrInvalid)
-}
-
-// laneObject opens a lane of a queue without a name as only its writer could.
-func laneObject(t testing.TB, row int) scribbler {
-	t.Helper()
-	fds, err := filepath.Glob("/proc/self/fd/*")
-	must(t, err)
-	for _, path := range fds {
-		to, _ := os.Readlink(path)
-		var fd int
-		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
-			_, err = fmt.Sscanf(filepath.Base(path), "%d", &fd)
-			must(t, err)
-			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
-			must(t, err)
-			t.Cleanup(func() { _ = obj.Close() })
-			return scribbler{obj}
-		}
-	}
-	t.Fatal("no such lane")
-	return scribbler{}
 }
 
 func init() { roles["fast joiner"] = childFastJoiner }
