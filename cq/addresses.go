@@ -41,8 +41,7 @@ type AddressOptions struct {
 	Lifetime Lifetime
 	// Existing keeps OpenAddresses from making a vector.
 	Existing bool
-	// UserContext is the vector's own context (of fi_av_open), returned by
-	// AddressVector.UserContext.
+	// UserContext is the vector's own context (of fi_av_open), which Options returns.
 	UserContext any
 }
 
@@ -246,9 +245,6 @@ func (v *AddressVector) ObjectFD() int {
 
 // Options returns how the vector was created, with what was left open filled in.
 func (v *AddressVector) Options() AddressOptions { return v.opt }
-
-// UserContext returns AddressOptions.UserContext.
-func (v *AddressVector) UserContext() any { return v.opt.UserContext }
 
 // Len returns how many addresses are in the vector; 0 after Close.
 func (v *AddressVector) Len() int {

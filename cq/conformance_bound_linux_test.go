@@ -252,7 +252,7 @@ func TestConformanceMRComplete(t *testing.T) {
 		var ev cq.Event
 		_, err = eqSread(e, &ev, tooLong)
 		must(t, err)
-		if ev.FID != r.FID() || ev.Context != 0 || r.UserContext() != "of the region" {
+		if ev.FID != r.FID() || ev.Context != 0 || r.Options().UserContext != "of the region" {
 			t.Errorf("%+v", ev)
 		}
 	})

@@ -276,7 +276,7 @@ func CreateCounter(p Place, o CounterOptions) (*Counter, error) {
 	for range openTries {
 		c, err := createCounter(p, o)
 		if !errors.Is(err, errCounterGone) {
-			return c, failedOr(op, p.name, err)
+			return c, failed(op, p.name, err)
 		}
 	}
 	return nil, failed(op, p.name, ErrBusy)
@@ -305,18 +305,10 @@ func AttachCounter(p Place, o CounterOptions) (*Counter, error) {
 		}
 		c, err := openCounter(op, obj, name, p.dir, o)
 		if !errors.Is(err, errCounterGone) {
-			return c, failedOr(op, name, err)
+			return c, failed(op, name, err)
 		}
 	}
 	return nil, failed(op, p.name, ErrBusy)
-}
-
-// failedOr is failed for a call that may have succeeded.
-func failedOr(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return failed(op, name, err)
 }
 
 // openTries bounds how often a counter that goes away while it is opened is looked for again.
@@ -469,7 +461,7 @@ func (c *Counter) Close() error {
 	if c.dir != nil && c.opt.Lifetime == Ephemeral {
 		err = errors.Join(err, c.removeUnused())
 	}
-	return failedOr("close", c.name, errors.Join(err, c.dir.Close()))
+	return failed("close", c.name, errors.Join(err, c.dir.Close()))
 }
 
 // turnOut wakes who waits in this handle, and with it others for nothing.

@@ -213,7 +213,9 @@ func (p *planted) publish(slot, detail []byte, kind byte) (wrote, record []byte)
 // seen returns the entry as an outsider sees it, which consumes nothing.
 func (p *planted) seen(t *testing.T) ctl.Entry {
 	t.Helper()
-	tail, err := ctl.Entries(p.dir, p.name, 1)
+	m := ctl.NewMonitor(p.dir)
+	defer m.Close()
+	tail, err := m.Entries(p.name, 1)
 	must(t, err)
 	for _, l := range tail.Lanes {
 		if l.Row == 1 && len(l.Entries) == 1 {

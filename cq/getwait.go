@@ -230,10 +230,7 @@ func SignalQueue(p Place) error {
 		})
 		err = errors.Join(fault, err)
 	}
-	if err != nil {
-		return failed("signal", name, err)
-	}
-	return nil
+	return failed("signal", name, err)
 }
 
 // hasReader is nil if there is somebody whom a signal can reach. A reader that is stopped lives.

@@ -43,8 +43,7 @@ type MemoryOptions struct {
 	// Events makes the registration asynchronous: it reports to this queue, with Context.
 	Events  *EventQueue
 	Context uint64
-	// UserContext is the region's own context (of fi_mr_reg), returned by
-	// MemoryRegion.UserContext.
+	// UserContext is the region's own context (of fi_mr_reg), which Options returns.
 	UserContext any
 }
 
@@ -296,6 +295,3 @@ func (r *MemoryRegion) Options() MemoryOptions {
 	}
 	return o
 }
-
-// UserContext returns MemoryOptions.UserContext.
-func (r *MemoryRegion) UserContext() any { return r.opt.UserContext }

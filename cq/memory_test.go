@@ -61,7 +61,7 @@ func TestRegisterMemory(t *testing.T) {
 			o.RequestedKey != 0 && r.Key() != o.RequestedKey {
 			t.Errorf("key %#x", r.Key())
 		}
-		if got := r.Options(); got.RequestedKey != r.Key() || r.UserContext() != o.UserContext {
+		if got := r.Options(); got.RequestedKey != r.Key() || got.UserContext != o.UserContext {
 			t.Errorf("%+v", got)
 		}
 		mem, err := r.View(0, o.Length, o.Access)

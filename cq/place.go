@@ -112,7 +112,7 @@ func (p Place) make(spec shm.Spec, init func(*shm.Object) error) (*shm.Object, e
 func (p Place) find(op string) (*shm.Object, string, error) {
 	if p.form == placeNamed {
 		obj, err := p.dir.Open(p.name, shm.ReadOnly)
-		return obj, p.name, failedOr(op, p.name, err)
+		return obj, p.name, failed(op, p.name, err)
 	}
 	obj, err := shm.OpenFD(p.fd, cmp.Or(p.name, "descriptor"), shm.ReadOnly)
 	if err != nil {

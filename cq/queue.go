@@ -192,7 +192,7 @@ func (q *core) create(p Place, o shape) (err error) {
 		o.WritersPay = true
 	}
 	if p.form == placeUnnamed {
-		return failedOr("create", p.name, q.createMemfds(p.name, o))
+		return failed("create", p.name, q.createMemfds(p.name, o))
 	}
 	if o.Trust != SameUser {
 		return errNamedTrust("create", p.name)
@@ -203,7 +203,7 @@ func (q *core) create(p Place, o shape) (err error) {
 			break
 		}
 	}
-	return failedOr("create", p.name, err)
+	return failed("create", p.name, err)
 }
 
 func (q *core) createOnce(d *shm.Dir, name string, o shape) error {

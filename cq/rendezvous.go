@@ -61,10 +61,7 @@ func (q *core) createMemfds(name string, o shape) error {
 // is told why if it waits, every descriptor that came is closed, and the queue is as it was.
 func (q *core) Accept(ctx context.Context, conn *net.UnixConn) error {
 	_, err := q.accept(ctx, conn)
-	if err != nil {
-		return failed("accept", q.name, err)
-	}
-	return nil
+	return failed("accept", q.name, err)
 }
 
 // accept returns the row that was taken.

@@ -84,13 +84,6 @@ type Failure struct {
 	Data         string  `json:"data"`          // the poster's own detail, in hex
 }
 
-// Entries returns the last n entries of each lane of a queue.
-func Entries(d *shm.Dir, name string, n int) (Tail, error) {
-	m := NewMonitor(d)
-	defer m.Close()
-	return m.Entries(name, n)
-}
-
 // Entries returns the last n entries of each lane of a queue, and after the first time only those
 // that came since the time before: then lanes without news are left out. A queue that was destroyed
 // is fs.ErrNotExist; the next call finds one that was created since, and begins with all its lanes.

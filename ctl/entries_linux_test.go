@@ -22,7 +22,9 @@ import (
 // entries returns the last n entries of one lane.
 func entries(t testing.TB, d *shm.Dir, n, row int) ctl.LaneTail {
 	t.Helper()
-	got, err := ctl.Entries(d, "q", n)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	got, err := m.Entries("q", n)
 	must(t, err)
 	return got.Lanes[row]
 }
@@ -30,9 +32,8 @@ func entries(t testing.TB, d *shm.Dir, n, row int) ctl.LaneTail {
 func TestEntriesOfEveryState(t *testing.T) {
 	d := ownDir(t)
 	q, w := queue(t, d, "q", cq.Options{Size: 8, MaxLanes: 2})
-	if got, err := ctl.Entries(d, "q", 10); err != nil || len(got.Lanes) != 2 ||
-		len(got.Lanes[1].Entries) != 0 {
-		t.Fatalf("%+v, %v", got, err)
+	if got := entries(t, d, 10, 1); len(got.Entries) != 0 {
+		t.Fatalf("%+v", got)
 	}
 	post(t, w, 0, 4)
 	if n, err := cq.Read(q, make([]cq.Context, 2)); n != 2 || err != nil {

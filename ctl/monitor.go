@@ -15,14 +15,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// List looks at every queue in the directory once. What cannot be looked at has its Error set; an
-// error means that the directory itself cannot be read.
-func List(d *shm.Dir) ([]Queue, error) {
-	m := NewMonitor(d)
-	defer m.Close()
-	return m.List()
-}
-
 // Show looks at one queue once. A queue that exists and cannot be looked at is returned with Error
 // set, together with the error.
 func Show(d *shm.Dir, name string) (Queue, error) {
@@ -89,7 +81,8 @@ func (m *Monitor) forget(name string) error {
 	return v.Close()
 }
 
-// List looks at every queue in the directory, as the function [List] does.
+// List looks at every queue in the directory. What cannot be looked at has its Error set; an error
+// means that the directory itself cannot be read.
 func (m *Monitor) List() ([]Queue, error) {
 	names, _, err := Names(m.dir)
 	if err != nil {

@@ -83,7 +83,9 @@ func TestShowDescribes(t *testing.T) {
 	if *q.SizeBytes != uint64(total) {
 		t.Errorf("%d bytes, files have %d", *q.SizeBytes, total)
 	}
-	list, err := ctl.List(d)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	list, err := m.List()
 	must(t, err)
 	if len(list) != 1 || *list[0].UUID != *q.UUID {
 		t.Errorf("listed: %+v", list)

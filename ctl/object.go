@@ -120,7 +120,9 @@ func ShowObject(d *shm.Dir, name string) (Object, error) {
 // looks at them when it is asked first.
 func seating(d *shm.Dir) func(bell shm.UUID) []string {
 	look := sync.OnceValue(func() map[string][]string {
-		queues, _ := List(d)
+		m := NewMonitor(d)
+		defer m.Close()
+		queues, _ := m.List()
 		seats := map[string][]string{}
 		for _, q := range queues {
 			if q.Bell != nil && q.Bell.Domain != nil {

@@ -207,56 +207,38 @@ func (d *Dir) Close() error {
 
 // Sub opens the directory of one queue, and makes it first if create is set. Errors: [ErrName],
 // fs.ErrNotExist, [ErrKind] for what is no directory, and those of [OpenDir].
-func (d *Dir) Sub(name string, create bool) (*Dir, error) {
-	const op = "open directory"
-	if err := checkSubName(op, name); err != nil {
-		return nil, err
-	}
-	ref, err := d.use()
-	if err != nil {
-		return nil, named(op, name, err)
-	}
-	defer ref.drop()
-	sub, err := openDirAt(ref.fd, name, filepath.Join(d.path, name), create)
-	return sub, named(op, name, err)
+func (d *Dir) Sub(name string, create bool) (sub *Dir, err error) {
+	err = d.at("open directory", name, checkSubName, func(dirfd int) error {
+		sub, err = openDirAt(dirfd, name, filepath.Join(d.path, name), create)
+		return err
+	})
+	return sub, err
 }
 
 // Names reports whether a name in d still leads to the directory that was opened by it: one may be
 // removed, made anew or moved meanwhile. Errors: [ErrName], and what the system refuses.
-func (d *Dir) Names(name string, sub *Dir) (bool, error) {
-	const op = "look at directory"
-	if err := checkSubName(op, name); err != nil {
-		return false, err
-	}
-	ref, err := d.use()
-	if err != nil {
-		return false, named(op, name, err)
-	}
-	defer ref.drop()
-	its, err := sub.use()
-	if err != nil {
-		return false, named(op, name, err)
-	}
-	defer its.drop()
-	there, err := sysStatAt(ref.fd, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && there.ino == its.ino && there.dev == its.dev, named(op, name, err)
+func (d *Dir) Names(name string, sub *Dir) (is bool, err error) {
+	err = d.at("look at directory", name, checkSubName, func(dirfd int) error {
+		its, err := sub.use()
+		if err != nil {
+			return err
+		}
+		defer its.drop()
+		there, err := sysStatAt(dirfd, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		is = err == nil && there.ino == its.ino && there.dev == its.dev
+		return err
+	})
+	return is, err
 }
 
 // RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.
 func (d *Dir) RemoveSub(name string) error {
-	const op = "remove directory"
-	if err := checkSubName(op, name); err != nil {
-		return err
-	}
-	ref, err := d.use()
-	if err != nil {
-		return named(op, name, err)
-	}
-	defer ref.drop()
-	return named(op, name, sysRmdir(ref.fd, name))
+	return d.at("remove directory", name, checkSubName, func(dirfd int) error {
+		return sysRmdir(dirfd, name)
+	})
 }
 
 // List returns all names in the directory, sorted, also those of things that are no objects.
@@ -278,23 +260,17 @@ func (d *Dir) List() ([]os.DirEntry, error) {
 // of three system calls: of many names it finds those worth opening. It looks at nothing else, so
 // false says neither that there is an object nor that it may be claimed. Errors: [ErrName],
 // fs.ErrNotExist, and what the system refuses.
-func (d *Dir) Owned(name string) (bool, error) {
-	const op = "probe"
-	if err := checkName(op, name); err != nil {
-		return false, err
-	}
-	ref, err := d.use()
-	if err != nil {
-		return false, named(op, name, err)
-	}
-	defer ref.drop()
-	fd, err := sysOpen(ref.fd, name, false)
-	if err != nil {
-		return false, named(op, name, err)
-	}
-	defer sysClose(fd)
-	locked, err := sysLocked(fd)
-	return locked, named(op, name, err)
+func (d *Dir) Owned(name string) (locked bool, err error) {
+	err = d.at("probe", name, checkName, func(dirfd int) error {
+		fd, err := sysOpen(dirfd, name, false)
+		if err != nil {
+			return err
+		}
+		defer sysClose(fd)
+		locked, err = sysLocked(fd)
+		return err
+	})
+	return locked, err
 }
 
 // Stamp returns a number that changes when a name comes or goes, for the price of one system
@@ -323,7 +299,7 @@ func (d *Dir) Stamp() (uint64, error) {
 // MakeFIFO makes a FIFO of that name for this user, unless the name is taken. Errors: [ErrName],
 // [ErrNoSpace], and what the system refuses.
 func (d *Dir) MakeFIFO(name string) error {
-	return d.at("make FIFO", name, func(dirfd int) error {
+	return d.at("make FIFO", name, checkName, func(dirfd int) error {
 		err := sysMakeFIFO(dirfd, name)
 		switch {
 		case errors.Is(err, syscall.EEXIST):
@@ -340,7 +316,7 @@ func (d *Dir) MakeFIFO(name string) error {
 // what is no FIFO, fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
 func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 	fd = -1
-	err = d.at("open FIFO", name, func(dirfd int) error {
+	err = d.at("open FIFO", name, checkName, func(dirfd int) error {
 		if fd, err = sysOpenFIFO(dirfd, name, both); err != nil {
 			return err
 		}
@@ -361,12 +337,12 @@ func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 // Remove removes a name that is not a directory's, and checks nothing: use [Object.Unlink] for an
 // object. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Remove(name string) error {
-	return d.at("remove", name, func(dirfd int) error { return sysUnlink(dirfd, name) })
+	return d.at("remove", name, checkName, func(dirfd int) error { return sysUnlink(dirfd, name) })
 }
 
 // Links returns how many names the file called name has. Errors are those of [Dir.Remove].
 func (d *Dir) Links(name string) (n uint64, err error) {
-	err = d.at("look at", name, func(dirfd int) error {
+	err = d.at("look at", name, checkName, func(dirfd int) error {
 		info, err := sysStatAt(dirfd, name)
 		n = info.nlink
 		return err
@@ -374,9 +350,10 @@ func (d *Dir) Links(name string) (n uint64, err error) {
 	return n, err
 }
 
-// at does something to a name by the directory's descriptor.
-func (d *Dir) at(op, name string, do func(dirfd int) error) error {
-	if err := checkName(op, name); err != nil {
+// at does something to a name, if it may be used, by the directory's descriptor.
+func (d *Dir) at(op, name string, check func(op, name string) error,
+	do func(dirfd int) error) error {
+	if err := check(op, name); err != nil {
 		return err
 	}
 	ref, err := d.use()

@@ -154,10 +154,7 @@ func Assess(d *shm.Dir, name string, o Options) (r Remains, err error) {
 			err = fs.ErrNotExist
 		}
 	}
-	if err != nil {
-		err = kind.Failed("assess", name, err)
-	}
-	return r, err
+	return r, kind.Failed("assess", name, err)
 }
 
 // Remove removes what [Assess] calls garbage, if the locks of all its objects prove that it is

@@ -67,10 +67,10 @@ func CheckKind(h shm.Header, want shm.Kind) error {
 		Err: shm.ErrKind, Hint: "take another name, or remove what stands there"}
 }
 
-// Failed says which call failed on which object, unless err says so itself.
+// Failed says which call failed on which object, unless err says so itself. It is nil for nil.
 func Failed(op, name string, err error) error {
 	var e *shm.Error
-	if errors.As(err, &e) && e.Op == op && e.Name == name {
+	if err == nil || errors.As(err, &e) && e.Op == op && e.Name == name {
 		return err
 	}
 	return fmt.Errorf("%s: %s %q: %w", Pkg, op, name, err)

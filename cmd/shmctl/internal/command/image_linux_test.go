@@ -254,11 +254,13 @@ func TestImage(t *testing.T) {
 	if report.Objects < len(kinds) || len(report.Findings) > 0 || len(report.Undecided) > 0 {
 		t.Errorf("check: %+v", report)
 	}
+	m := ctl.NewMonitor(d)
+	defer m.Close()
 	for _, kind := range []string{"queue", "events"} {
 		t.Run(kind, func(t *testing.T) {
-			q, err := ctl.Show(d, kinds[kind])
+			q, err := m.Show(kinds[kind])
 			must(t, err)
-			tail, err := ctl.Entries(d, kinds[kind], 8)
+			tail, err := m.Entries(kinds[kind], 8)
 			must(t, err)
 			golden(t, "image-"+kind, lasting(t, []any{q, tail}))
 		})
@@ -282,7 +284,9 @@ func TestImage(t *testing.T) {
 func imageKinds(t *testing.T, d *shm.Dir) map[string]string {
 	t.Helper()
 	kinds := map[string]string{}
-	queues, err := ctl.List(d)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	queues, err := m.List()
 	must(t, err)
 	for _, q := range queues {
 		if q.Error != nil {
