@@ -280,19 +280,10 @@ func (k *keeper) run(d *Domain) {
 
 // describe gives a set or channel its descriptor.
 func (d *Domain) describe(x *watcher) (*Face, error) {
-	d.mu.Lock()
-	face, closed := x.desc, x.closed
-	d.mu.Unlock()
-	if face != nil {
-		return face, nil
-	}
-	if closed {
-		return nil, os.ErrClosed
-	}
 	d.member.Lock()
 	defer d.member.Unlock()
 	d.mu.Lock()
-	face, closed = x.desc, x.closed
+	face, closed := x.desc, x.closed
 	d.mu.Unlock()
 	if face != nil {
 		return face, nil
