@@ -68,15 +68,15 @@ func (c *core) Fill(limit int) int {
 	for n < want && len(stack) > 0 {
 		i := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		if t.state[i] != FrameFree {
+		if t.state[i] != frameFree {
 			continue // quarantined while it lay there, as in pop
 		}
-		t.state[i] = FrameFill
+		t.state[i] = frameFill
 		c.fill.put(c.base(t.first + i))
 		n++
 	}
 	t.rxFree = stack
-	t.moved(FrameFree, FrameFill, n)
+	t.moved(frameFree, frameFill, n)
 	return c.publishFill(returned + n)
 }
 
@@ -103,10 +103,10 @@ func (c *core) Recycle(packets []Received) int {
 	for k := range packets {
 		i := packets[k].Frame - first
 		switch {
-		case uint64(i) >= uint64(len(state)) || state[i] != FrameReceived:
+		case uint64(i) >= uint64(len(state)) || state[i] != frameReceived:
 			t.illegal++
 		case uint32(n) < room && i < home:
-			state[i] = FrameFill
+			state[i] = frameFill
 			base := uint64(packets[k].Frame) << shift
 			if c.odd {
 				base = c.base(packets[k].Frame)
@@ -115,12 +115,12 @@ func (c *core) Recycle(packets []Received) int {
 			next++
 			n++
 		default:
-			t.move(packets[k].Frame, FrameFree)
+			t.move(packets[k].Frame, frameFree)
 			freed++
 		}
 	}
 	c.fill.next = next
-	t.moved(FrameReceived, FrameFill, n)
+	t.moved(frameReceived, frameFill, n)
 	c.publishFill(returned + n)
 	return n + freed
 }
@@ -158,9 +158,9 @@ func (c *core) receive(dst []Received) int {
 		d := slots[next&mask]
 		next++
 		i, at := uint32(d.Addr>>shift)-first, d.Addr&(chunk-1)
-		if d.Addr < end && uint64(i) < uint64(len(state)) && state[i] == FrameFill &&
+		if d.Addr < end && uint64(i) < uint64(len(state)) && state[i] == frameFill &&
 			at >= headroom && uint64(d.Len) <= chunk-at && d.Options == 0 {
-			state[i] = FrameReceived
+			state[i] = frameReceived
 			dst[n] = Received{Frame: first + i, Len: d.Len, Off: d.Addr}
 			n++
 			quick++
@@ -170,7 +170,7 @@ func (c *core) receive(dst []Received) int {
 		}
 	}
 	c.rx.next = next
-	t.moved(FrameFill, FrameReceived, quick)
+	t.moved(frameFill, frameReceived, quick)
 	c.rx.release()
 	c.stats.Received += uint64(n)
 	return n
@@ -185,20 +185,20 @@ func (c *core) Pending(limit int) int {
 func (c *core) accept(d xskernel.Desc) (Received, bool) {
 	addr := c.place(d.Addr)
 	id := c.frameOf(addr)
-	if !c.frames.fromKernel(id, FrameFill, FrameReceived) {
+	if !c.frames.fromKernel(id, frameFill, frameReceived) {
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
 	at := addr - c.base(id)
 	if at < c.headroom || uint64(d.Len) > c.chunk-at {
 		// The kernel wrote where it had no business to. What else it holds there is unknown.
-		c.frames.move(id, FrameQuarantine)
+		c.frames.move(id, frameQuarantine)
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
 	if d.Options != 0 && (!c.chains || d.Options != xskernel.PacketContinues) {
 		// A part of a longer packet, though multi-buffer was not asked for at bind.
-		c.frames.move(id, FrameFree)
+		c.frames.move(id, frameFree)
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
@@ -215,7 +215,7 @@ func (c *core) Packet(r Received) []byte {
 func (c *core) Loan(frame, generation uint32) bool { return c.frames.loan(frame, generation, c.id) }
 
 // Drop gives up a received packet, or the part of it that lies in this frame.
-func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, FrameReceived, FrameFree) }
+func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, frameReceived, frameFree) }
 
 // Return takes a loaned frame back; off is any address in it. The next Fill shows it to the kernel,
 // if there was room in the fill ring, and if the frame is not at home with the senders; else it is
@@ -228,11 +228,11 @@ func (c *core) Return(off uint64, generation uint32) bool {
 		return false
 	}
 	if i >= t.rxFrames || c.fill.room(1) == 0 {
-		t.set(i, FrameLoaned, FrameFree)
+		t.set(i, frameLoaned, frameFree)
 		return true
 	}
-	t.state[i] = FrameFill
-	t.moved(FrameLoaned, FrameFill, 1)
+	t.state[i] = frameFill
+	t.moved(frameLoaned, frameFill, 1)
 	c.fill.put(c.base(id))
 	return true
 }
@@ -324,11 +324,11 @@ func (c *core) takeChain(dst []Received, length int) int {
 			continue
 		}
 		if ok {
-			c.frames.move(r.Frame, FrameFree)
+			c.frames.move(r.Frame, frameFree)
 			c.stats.BadDescriptors++
 		}
 		for _, before := range dst[:i] {
-			c.frames.move(before.Frame, FrameFree)
+			c.frames.move(before.Frame, frameFree)
 		}
 		c.discard(length - i - 1)
 		return 0
@@ -341,7 +341,7 @@ func (c *core) takeChain(dst []Received, length int) int {
 func (c *core) discard(n int) {
 	for range n {
 		if r, ok := c.accept(c.rx.take()); ok {
-			c.frames.move(r.Frame, FrameFree)
+			c.frames.move(r.Frame, frameFree)
 		}
 	}
 }

@@ -21,11 +21,11 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 	}
 	t := c.frames
 	var i uint32
-	if n := len(t.txFree) - 1; n >= 0 && t.state[t.txFree[n]] == FrameFree {
+	if n := len(t.txFree) - 1; n >= 0 && t.state[t.txFree[n]] == frameFree {
 		i = t.txFree[n]
 		t.txFree = t.txFree[:n]
-		t.state[i] = FrameBuild
-		t.moved(FrameFree, FrameBuild, 1)
+		t.state[i] = frameBuild
+		t.moved(frameFree, frameBuild, 1)
 	} else {
 		if frame, ok = t.takeBuild(); !ok {
 			return 0, nil, false
@@ -52,7 +52,7 @@ func (c *core) sendOff(frame uint32) uint64 {
 
 // acquired reports whether this socket acquired a frame and still has it.
 func (c *core) acquired(frame uint32) bool {
-	return c.frames.is(frame, FrameBuild) && c.sends[frame-c.frames.first].owner == c.id
+	return c.frames.is(frame, frameBuild) && c.sends[frame-c.frames.first].owner == c.id
 }
 
 // Abandon gives an acquired frame back unsent.
@@ -62,7 +62,7 @@ func (c *core) Abandon(frame uint32) bool {
 		return false
 	}
 	c.built--
-	return c.frames.move(frame, FrameFree)
+	return c.frames.move(frame, frameFree)
 }
 
 // Post puts the first n bytes of an acquired frame into the transmit ring, where Flush makes them
@@ -71,12 +71,12 @@ func (c *core) Post(frame uint32, n int, context uint64) error {
 	t := c.frames
 	i, ok := t.at(frame)
 	// What is too long the kernel would count as invalid, or complete and drop.
-	if !ok || t.state[i] != FrameBuild || c.sends[i].owner != c.id ||
+	if !ok || t.state[i] != frameBuild || c.sends[i].owner != c.id ||
 		n < xskernel.MinPacketBytes || uint64(n) > c.sendRoom() {
 		return c.refusePost(frame, n)
 	}
-	t.state[i] = FrameSend
-	t.moved(FrameBuild, FrameSend, 1)
+	t.state[i] = frameSend
+	t.moved(frameBuild, frameSend, 1)
 	c.sends[i] = sending{context: context, owner: c.id}
 	c.tx.put(xskernel.Desc{Addr: c.sendOff(frame), Len: uint32(n)})
 	c.built--
@@ -95,7 +95,7 @@ func (c *core) refusePost(frame uint32, n int) error {
 
 // put hands one frame to the transmit ring. There is room, and the frame is in a state for it.
 func (c *core) put(frame uint32, d xskernel.Desc, context uint64) {
-	c.frames.move(frame, FrameSend)
+	c.frames.move(frame, frameSend)
 	c.sends[frame-c.frames.first] = sending{context, c.id, d.Options&xskernel.PacketContinues != 0}
 	c.tx.put(d)
 }
@@ -109,7 +109,7 @@ func (c *core) Forward(r Received, context uint64) bool {
 		return false
 	}
 	at := r.Off - c.base(r.Frame) // wraps if the offset is not of this frame
-	if !c.frames.is(r.Frame, FrameReceived) || at < c.headroom || at >= c.chunk ||
+	if !c.frames.is(r.Frame, frameReceived) || at < c.headroom || at >= c.chunk ||
 		uint64(r.Len) > c.chunk-at {
 		c.frames.illegal++
 		return false
@@ -225,7 +225,7 @@ func (c *core) reapAlone(dst []Sent, avail uint32) (n int) {
 	for range avail {
 		addr := c.comp.take()
 		i, ok := t.at(c.frameOf(addr))
-		if !ok || t.state[i] != FrameSend || i < t.rxFrames || c.sends[i].part ||
+		if !ok || t.state[i] != frameSend || i < t.rxFrames || c.sends[i].part ||
 			c.sends[i].owner != c.id {
 			t.txFree = stack
 			if s, ok := c.completed(addr); ok {
@@ -235,14 +235,14 @@ func (c *core) reapAlone(dst []Sent, avail uint32) (n int) {
 			stack = t.txFree
 			continue
 		}
-		t.state[i] = FrameFree
+		t.state[i] = frameFree
 		stack = append(stack, i)
 		dst[n] = Sent{Frame: t.first + i, Context: c.sends[i].context}
 		n++
 		quick++
 	}
 	t.txFree = stack
-	t.moved(FrameSend, FrameFree, quick)
+	t.moved(frameSend, frameFree, quick)
 	return n
 }
 
@@ -271,11 +271,11 @@ func (c *core) Forfeit(f func(context uint64)) (n int) {
 	c.routed = nil
 	for i := range c.sends {
 		e := &c.sends[i]
-		if c.frames.state[i] != FrameSend || e.owner != c.id {
+		if c.frames.state[i] != frameSend || e.owner != c.id {
 			continue
 		}
 		if c.open == 0 {
-			c.frames.move(c.frames.first+uint32(i), FrameQuarantine)
+			c.frames.move(c.frames.first+uint32(i), frameQuarantine)
 		}
 		e.owner = nobody
 		if !e.part {
@@ -302,13 +302,13 @@ func (c *core) abandonAll() {
 func (c *core) withdraw() {
 	for range c.tx.reach() {
 		id := c.frameOf(c.tx.revoke().Addr)
-		if !c.frames.is(id, FrameSend) || c.sends[id-c.frames.first].owner != c.id {
+		if !c.frames.is(id, frameSend) || c.sends[id-c.frames.first].owner != c.id {
 			continue
 		}
 		if e := c.sends[id-c.frames.first]; !e.part {
 			c.withdrawn = append(c.withdrawn, e.context)
 		}
-		c.frames.move(id, FrameFree)
+		c.frames.move(id, frameFree)
 	}
 }
 
@@ -317,7 +317,7 @@ func (c *core) withdraw() {
 // this generation; [ErrTooBig] if the bytes do not lie between the frame's record and its end.
 func (c *core) Loaned(off uint64, front, n int, generation uint32) ([]byte, error) {
 	id := c.frameOf(off)
-	if !c.frames.is(id, FrameLoaned) ||
+	if !c.frames.is(id, frameLoaned) ||
 		c.frames.loans[id-c.frames.first] != (loanMark{generation, c.id}) {
 		c.frames.stale++
 		return nil, fmt.Errorf("xdp: loaned frame at %d: %w", off, ErrFrame)

@@ -75,7 +75,7 @@ func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
 			c.Loan(r.Frame, uint32(i))
 		}
 	}
-	if n := c.FrameStats().States[FrameLoaned]; n != 16 {
+	if n := c.FrameStats().Loaned; n != 16 {
 		t.Fatalf("%d frames on loan, want all 16 of the receive pool", n)
 	}
 	if _, _, ok := c.Acquire(); !ok {
@@ -228,7 +228,7 @@ func TestReceiveChainsWhole(t *testing.T) {
 		t.Fatalf("%d, %+v", n, c.RingStats())
 	}
 	c.Recycle(buf[:1])
-	if f := c.FrameStats(); f.States[FrameReceived] != 0 || f.Illegal != 0 {
+	if f := c.FrameStats(); f.Received != 0 || f.Illegal != 0 {
 		t.Errorf("%+v", f)
 	}
 }
@@ -253,7 +253,7 @@ func TestReceiveChainsEndless(t *testing.T) {
 		t.Fatalf("%d, want 2 of one packet and 1 of another: %+v", n, buf[:n])
 	}
 	c.Recycle(buf[:3])
-	if f := c.FrameStats(); f.Sum() != f.Frames || f.States[FrameReceived] != 0 || f.Illegal != 0 {
+	if f := c.FrameStats(); f.Sum() != f.Frames || f.Received != 0 || f.Illegal != 0 {
 		t.Errorf("%+v", f)
 	}
 	if s := c.RingStats(); s.BadDescriptors != 3 || s.Received != 2 {
@@ -277,7 +277,7 @@ func TestReceiveChainsSpoiled(t *testing.T) {
 	}
 	c.Recycle(buf[:2])
 	f := c.FrameStats()
-	if f.States[FrameReceived] != 0 || f.States[FrameQuarantine] != 0 || f.Sum() != f.Frames {
+	if f.Received != 0 || f.Quarantine != 0 || f.Sum() != f.Frames {
 		t.Errorf("%+v", f)
 	}
 }
@@ -300,7 +300,7 @@ func TestForeignFrames(t *testing.T) {
 	if other.Abandon(f) {
 		t.Error("abandoned")
 	}
-	if !c.Abandon(f) || !other.Abandon(g) || c.FrameStats().States[FrameBuild] != 0 {
+	if !c.Abandon(f) || !other.Abandon(g) || c.FrameStats().Build != 0 {
 		t.Errorf("%+v", c.FrameStats())
 	}
 }

@@ -18,8 +18,8 @@
 // The [Record] is written by the process that owns the socket before it hands the frame to an
 // application, and says what does not fit a completion: addresses, time stamp, VLAN, queue.
 //
-// Each frame is in one [FrameState] at any time, and the numbers of frames in all states add up to
-// the number of frames, whatever applications and the kernel do:
+// Each frame is in one state at any time, as [FrameStats] names them, and the numbers of frames in
+// all states add up to the number of frames, whatever applications and the kernel do:
 //
 //	free -> fill -> received -> loaned -> free      (receive pool)
 //	                   received or loaned -> send -> free   (sent on from where it lies)

@@ -138,7 +138,7 @@ func Recount(s *Socket) error {
 		stacked[i]++
 	}
 	for i, state := range t.state {
-		if n := stacked[i]; n > 1 || (n == 1) != (state == FrameFree) && state != FrameQuarantine {
+		if n := stacked[i]; n > 1 || (n == 1) != (state == frameFree) && state != frameQuarantine {
 			return fmt.Errorf("frame %d is %v and %d times on a stack", i, state, n)
 		}
 	}

@@ -1,75 +1,59 @@
 package xdp
 
 import (
-	"fmt"
 	"math/bits"
 
 	"github.com/shmring/shmring/internal/xskernel"
 )
 
-// FrameState says who owns a frame.
-type FrameState uint8
+// frameState says who owns a frame; FrameStats says what each means.
+type frameState uint8
 
-// The states of a frame. Their numbers of frames always add up to the number of frames.
 const (
-	// FrameFree frames belong to the process of the socket and hold nothing.
-	FrameFree FrameState = iota
-	// FrameFill frames were given to the kernel to receive into, or wait for the Fill that does so.
-	FrameFill
-	// FrameReceived frames came back with a packet and were not handed on yet.
-	FrameReceived
-	// FrameLoaned frames are read by an application, which has to return them.
-	FrameLoaned
-	// FrameBuild frames are being written by the process of the socket, to be sent.
-	FrameBuild
-	// FrameSend frames were given to the kernel to send.
-	FrameSend
-	// FrameQuarantine frames are those of which the kernel said something impossible. Nobody can
-	// tell whether it still writes to them, so they are not used again.
-	FrameQuarantine
+	frameFree frameState = iota
+	frameFill
+	frameReceived
+	frameLoaned
+	frameBuild
+	frameSend
+	// frameQuarantine is for those of which the kernel said something impossible. Nobody can tell
+	// whether it still writes to them.
+	frameQuarantine
 
 	frameStates
 )
 
-var frameStateNames = [frameStates]string{
-	"free", "fill", "received", "loaned", "build", "send", "quarantine",
-}
-
-// String returns the state in a word, or its number.
-func (s FrameState) String() string {
-	if s < frameStates {
-		return frameStateNames[s]
-	}
-	return fmt.Sprintf("state(%d)", uint8(s))
-}
-
 // legalFrom holds, for each state, the set of states that a frame may come from.
 var legalFrom = [frameStates]uint8{
-	FrameFree: 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
-		1<<FrameBuild | 1<<FrameSend,
-	FrameFill:     1<<FrameFree | 1<<FrameReceived | 1<<FrameLoaned,
-	FrameReceived: 1 << FrameFill,
-	FrameLoaned:   1 << FrameReceived,
-	FrameBuild:    1 << FrameFree,
-	FrameSend:     1<<FrameBuild | 1<<FrameReceived | 1<<FrameLoaned,
-	FrameQuarantine: 1<<FrameFree | 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
-		1<<FrameBuild | 1<<FrameSend,
+	frameFree: 1<<frameFill | 1<<frameReceived | 1<<frameLoaned |
+		1<<frameBuild | 1<<frameSend,
+	frameFill:     1<<frameFree | 1<<frameReceived | 1<<frameLoaned,
+	frameReceived: 1 << frameFill,
+	frameLoaned:   1 << frameReceived,
+	frameBuild:    1 << frameFree,
+	frameSend:     1<<frameBuild | 1<<frameReceived | 1<<frameLoaned,
+	frameQuarantine: 1<<frameFree | 1<<frameFill | 1<<frameReceived | 1<<frameLoaned |
+		1<<frameBuild | 1<<frameSend,
 }
 
 // FrameStats counts frames by state, and what was refused.
 type FrameStats struct {
-	Frames      uint64
-	States      [frameStates]uint64 // indexed by FrameState
-	Illegal     uint64              // transitions refused: the kernel or this package was wrong
-	StaleReturn uint64              // returns refused: twice, of an old generation, or of no frame
+	Frames     uint64
+	Free       uint64 // belong to the process of the socket and hold nothing
+	Fill       uint64 // given to the kernel to receive into, or wait for the Fill that does so
+	Received   uint64 // came back with a packet and were not handed on yet
+	Loaned     uint64 // read by an application, which has to return them
+	Build      uint64 // being written by the process of the socket, to be sent
+	Send       uint64 // given to the kernel to send
+	Quarantine uint64 // not used again: the kernel may still write to them
+	Illegal    uint64 // transitions refused: the kernel or this package was wrong
+	// StaleReturn counts returns refused: twice, of an old generation, or of no frame.
+	StaleReturn uint64
 }
 
 // Sum adds the states up. It equals Frames at all times.
 func (s FrameStats) Sum() (n uint64) {
-	for _, v := range s.States {
-		n += v
-	}
-	return n
+	return s.Free + s.Fill + s.Received + s.Loaned + s.Build + s.Send + s.Quarantine
 }
 
 // frameTable holds the state of every frame of a pool, which are the frames of a UMEM from number
@@ -81,7 +65,7 @@ func (s FrameStats) Sum() (n uint64) {
 // since the frame used last is the one that is still in the cache.
 type frameTable struct {
 	first    uint32
-	state    []FrameState
+	state    []frameState
 	loans    []loanMark
 	rxFrames uint32
 	rxFree   []uint32
@@ -101,7 +85,7 @@ type loanMark struct {
 func newFrameTable(first, frames, rxFrames uint32) *frameTable {
 	t := &frameTable{
 		first:    first,
-		state:    make([]FrameState, frames),
+		state:    make([]frameState, frames),
 		loans:    make([]loanMark, frames),
 		rxFrames: rxFrames,
 		rxFree:   make([]uint32, 0, rxFrames),
@@ -110,7 +94,7 @@ func newFrameTable(first, frames, rxFrames uint32) *frameTable {
 	for i := frames; i > 0; i-- {
 		t.push(i - 1)
 	}
-	t.counts[FrameFree] = uint64(frames)
+	t.counts[frameFree] = uint64(frames)
 	return t
 }
 
@@ -121,7 +105,7 @@ func (t *frameTable) at(id uint32) (i uint32, ok bool) {
 }
 
 // is reports whether a frame is of this pool and in a state.
-func (t *frameTable) is(id uint32, s FrameState) bool {
+func (t *frameTable) is(id uint32, s frameState) bool {
 	i, ok := t.at(id)
 	return ok && t.state[i] == s
 }
@@ -136,17 +120,17 @@ func (t *frameTable) push(i uint32) {
 
 // set is the only place where a state changes, so the sum cannot. The caller knows that the frame
 // is in state from, and that it may go to the other one from there.
-func (t *frameTable) set(i uint32, from, to FrameState) {
+func (t *frameTable) set(i uint32, from, to frameState) {
 	t.state[i] = to
 	t.counts[from]--
 	t.counts[to]++
-	if to == FrameFree {
+	if to == frameFree {
 		t.push(i)
 	}
 }
 
 // move changes a state if that is a legal step.
-func (t *frameTable) move(id uint32, to FrameState) bool {
+func (t *frameTable) move(id uint32, to frameState) bool {
 	i, ok := t.at(id)
 	if !ok {
 		t.illegal++
@@ -163,30 +147,30 @@ func (t *frameTable) move(id uint32, to FrameState) bool {
 
 // moved accounts for frames whose state a batch changed without move. The batch has looked at the
 // state that each one came from, and changed it to one that it may go to.
-func (t *frameTable) moved(from, to FrameState, n int) {
+func (t *frameTable) moved(from, to frameState, n int) {
 	t.counts[from] -= uint64(n)
 	t.counts[to] += uint64(n)
 }
 
 // pop takes a free frame. A frame that was quarantined while free still lies on the stack and is
-// skipped here; it is pushed by a move to FrameFree only, so no frame lies there twice.
-func (t *frameTable) pop(stack *[]uint32, to FrameState) (uint32, bool) {
+// skipped here; it is pushed by a move to frameFree only, so no frame lies there twice.
+func (t *frameTable) pop(stack *[]uint32, to frameState) (uint32, bool) {
 	for n := len(*stack); n > 0; n = len(*stack) {
 		i := (*stack)[n-1]
 		*stack = (*stack)[:n-1]
-		if t.state[i] == FrameFree {
-			t.set(i, FrameFree, to)
+		if t.state[i] == frameFree {
+			t.set(i, frameFree, to)
 			return t.first + i, true
 		}
 	}
 	return 0, false
 }
 
-func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, FrameBuild) }
+func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, frameBuild) }
 
 // fromKernel moves a frame that the kernel gave back. If the kernel did not own it, the frame is
 // quarantined: two parties may be using it. The step is one that legalFrom has.
-func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
+func (t *frameTable) fromKernel(id uint32, owned, to frameState) bool {
 	if i := id - t.first; uint64(i) < uint64(len(t.state)) && t.state[i] == owned {
 		t.set(i, owned, to)
 		return true
@@ -198,14 +182,14 @@ func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
 // strange is the rest of fromKernel, which should never happen.
 func (t *frameTable) strange(id uint32) {
 	t.illegal++
-	if i, ok := t.at(id); ok && t.state[i] != FrameQuarantine {
-		t.move(id, FrameQuarantine)
+	if i, ok := t.at(id); ok && t.state[i] != frameQuarantine {
+		t.move(id, frameQuarantine)
 	}
 }
 
 // own moves a frame that this process says it holds. If it does not, nothing changes. The step is
 // one that legalFrom has.
-func (t *frameTable) own(id uint32, held, to FrameState) bool {
+func (t *frameTable) own(id uint32, held, to frameState) bool {
 	if i := id - t.first; uint64(i) < uint64(len(t.state)) && t.state[i] == held {
 		t.set(i, held, to)
 		return true
@@ -217,12 +201,12 @@ func (t *frameTable) own(id uint32, held, to FrameState) bool {
 // loan hands a received frame out under a generation.
 func (t *frameTable) loan(id, generation uint32, holder uint16) bool {
 	i := id - t.first
-	if uint64(i) >= uint64(len(t.state)) || t.state[i] != FrameReceived {
+	if uint64(i) >= uint64(len(t.state)) || t.state[i] != frameReceived {
 		t.illegal++
 		return false
 	}
-	t.state[i] = FrameLoaned
-	t.moved(FrameReceived, FrameLoaned, 1)
+	t.state[i] = frameLoaned
+	t.moved(frameReceived, frameLoaned, 1)
 	t.loans[i] = loanMark{generation, holder}
 	return true
 }
@@ -230,7 +214,7 @@ func (t *frameTable) loan(id, generation uint32, holder uint16) bool {
 // lent returns the place of a loaned frame if holder and generation are those that it was handed
 // out under. The caller is another process: a wrong return is counted and changes nothing.
 func (t *frameTable) lent(id, generation uint32, holder uint16) (i uint32, ok bool) {
-	if !t.is(id, FrameLoaned) || t.loans[id-t.first] != (loanMark{generation, holder}) {
+	if !t.is(id, frameLoaned) || t.loans[id-t.first] != (loanMark{generation, holder}) {
 		t.stale++
 		return 0, false
 	}
@@ -242,9 +226,9 @@ func (t *frameTable) lent(id, generation uint32, holder uint16) (i uint32, ok bo
 // at all.
 func (t *frameTable) reclaim(before uint32, holder uint16) (n int) {
 	for i, state := range t.state {
-		if m := t.loans[i]; state == FrameLoaned && m.holder == holder &&
+		if m := t.loans[i]; state == frameLoaned && m.holder == holder &&
 			int32(before-m.generation) > 0 {
-			t.move(t.first+uint32(i), FrameFree)
+			t.move(t.first+uint32(i), frameFree)
 			n++
 		}
 	}
@@ -252,7 +236,10 @@ func (t *frameTable) reclaim(before uint32, holder uint16) (n int) {
 }
 
 func (t *frameTable) stats() FrameStats {
-	return FrameStats{Frames: uint64(len(t.state)), States: t.counts, Illegal: t.illegal,
+	n := &t.counts
+	return FrameStats{Frames: uint64(len(t.state)), Free: n[frameFree], Fill: n[frameFill],
+		Received: n[frameReceived], Loaned: n[frameLoaned], Build: n[frameBuild],
+		Send: n[frameSend], Quarantine: n[frameQuarantine], Illegal: t.illegal,
 		StaleReturn: t.stale}
 }
 
@@ -364,7 +351,7 @@ func (p *pool) complete() (m *core, s Sent, ok bool) { return p.completion(p.com
 // completion looks up whose packet ended.
 func (p *pool) completion(addr uint64) (m *core, s Sent, ok bool) {
 	id := p.frameOf(addr)
-	if !p.frames.fromKernel(id, FrameSend, FrameFree) {
+	if !p.frames.fromKernel(id, frameSend, frameFree) {
 		return nil, Sent{}, false
 	}
 	e := p.sends[id-p.frames.first]

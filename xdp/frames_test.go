@@ -18,8 +18,8 @@ func lent(t *testing.T, holders ...uint16) *frameTable {
 	t.Helper()
 	f := newFrameTable(0, 4, 4)
 	for i, h := range holders {
-		id, ok := f.pop(&f.rxFree, FrameFill)
-		if !ok || !f.move(id, FrameReceived) || !f.loan(id, uint32(7+i), h) {
+		id, ok := f.pop(&f.rxFree, frameFill)
+		if !ok || !f.move(id, frameReceived) || !f.loan(id, uint32(7+i), h) {
 			t.Fatalf("frame %d cannot be lent", id)
 		}
 	}
@@ -30,14 +30,14 @@ func lent(t *testing.T, holders ...uint16) *frameTable {
 func TestReclaimTakesTheOlder(t *testing.T) {
 	t.Parallel()
 	f := lent(t, 1, 1, 1)
-	if n := f.reclaim(9, 1); n != 2 || f.counts[FrameLoaned] != 1 || f.counts[FrameFree] != 3 {
+	if n := f.reclaim(9, 1); n != 2 || f.counts[frameLoaned] != 1 || f.counts[frameFree] != 3 {
 		t.Errorf("%d reclaimed, %v", n, f.stats())
 	}
 	if _, ok := f.lent(2, 9, 1); !ok {
 		t.Error("the loan of the living reader is gone")
 	}
 	f = lent(t, 1, 2, 1)
-	if n := f.reclaim(100, 1); n != 2 || !f.is(1, FrameLoaned) {
+	if n := f.reclaim(100, 1); n != 2 || !f.is(1, frameLoaned) {
 		t.Errorf("%d reclaimed of holder 1, %v", n, f.stats())
 	}
 	f = lent(t, 1)
@@ -67,7 +67,7 @@ func TestIllegalMoves(t *testing.T) {
 		}
 	}
 	f := newFrameTable(4, 1, 1)
-	if f.move(3, FrameFill) || f.move(5, FrameFill) {
+	if f.move(3, frameFill) || f.move(5, frameFill) {
 		t.Error("a frame of another table moves")
 	}
 }

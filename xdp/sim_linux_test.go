@@ -388,9 +388,9 @@ func (m *poolModel) check(t *testing.T) {
 			t.Fatalf("%d packets under way, want %d: %+v", n, len(p.open), s)
 		}
 	}
-	if f.States[xdp.FrameLoaned] != uint64(loans) || f.States[xdp.FrameReceived] != uint64(held) ||
-		f.States[xdp.FrameBuild] != uint64(built) || f.States[xdp.FrameQuarantine] != 0 ||
-		f.States[xdp.FrameFill] != uint64(waiting) || f.Illegal != 0 {
+	if f.Loaned != uint64(loans) || f.Received != uint64(held) ||
+		f.Build != uint64(built) || f.Quarantine != 0 ||
+		f.Fill != uint64(waiting) || f.Illegal != 0 {
 		t.Fatalf("%d loans, %d held, %d built, %d with the kernel: %+v", loans, held, built,
 			waiting, f)
 	}

@@ -90,7 +90,7 @@ func (r *rig) receiveOne(t testing.TB) xdp.Received {
 func checkSum(t testing.TB, s *xdp.Socket) {
 	t.Helper()
 	f, rs := s.FrameStats(), s.RingStats()
-	if f.Sum() != f.Frames || f.Illegal != 0 || f.States[xdp.FrameQuarantine] != 0 {
+	if f.Sum() != f.Frames || f.Illegal != 0 || f.Quarantine != 0 {
 		t.Errorf("frames: %+v", f)
 	}
 	if rs.BadDescriptors != 0 || rs.RingFaults != 0 {

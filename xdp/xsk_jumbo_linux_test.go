@@ -145,7 +145,7 @@ func TestXskTooManyFrames(t *testing.T) {
 			})
 			return x.seen == 1 && x.done == 1
 		})
-		if f := x.tx.FrameStats(); f.States[xdp.FrameBuild] != 0 || f.States[xdp.FrameSend] != 0 {
+		if f := x.tx.FrameStats(); f.Build != 0 || f.Send != 0 {
 			t.Errorf("%+v", f)
 		}
 	})

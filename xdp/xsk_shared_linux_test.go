@@ -268,7 +268,7 @@ func TestXskCleanup(t *testing.T) {
 		x.stream(t, tx[1], rx[1], 500, always(64))
 		for _, s := range []*xdp.Socket{tx[1], rx[1]} {
 			f := s.FrameStats()
-			busy := f.Frames - f.States[xdp.FrameFree] - f.States[xdp.FrameFill]
+			busy := f.Frames - f.Free - f.Fill
 			if f.Sum() != f.Frames || busy != 0 || f.Illegal != 0 {
 				t.Errorf("%+v", f)
 			}

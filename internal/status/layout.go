@@ -132,13 +132,12 @@ var counterNames = []string{
 
 // words returns the counters in the order of counterNames.
 func (c *Counters) words() [49]*uint64 {
-	k, r, s, t := &c.Kernel, &c.Rings, &c.Syscalls, &c.Traffic
+	k, f, r, s, t := &c.Kernel, &c.Frames, &c.Rings, &c.Syscalls, &c.Traffic
 	return [...]*uint64{
 		&c.UpdatedNs, &c.Program, &c.Attach,
 		&k.RxDropped, &k.RxInvalid, &k.RxQueueFull, &k.RxFillRingEmpty, &k.TxInvalid, &k.TxRingEmpty,
-		&c.Frames.Frames, &c.Frames.States[0], &c.Frames.States[1], &c.Frames.States[2],
-		&c.Frames.States[3], &c.Frames.States[4], &c.Frames.States[5], &c.Frames.States[6],
-		&c.Frames.Illegal, &c.Frames.StaleReturn,
+		&f.Frames, &f.Free, &f.Fill, &f.Received, &f.Loaned, &f.Build, &f.Send, &f.Quarantine,
+		&f.Illegal, &f.StaleReturn,
 		&r.Filled, &r.Received, &r.Posted, &r.Sent, &r.BadDescriptors, &r.RingFaults,
 		&s.Send, &s.Receive, &s.Suppressed, &s.Again, &s.SendDropped,
 		&t.Received, &t.Malformed, &t.BadChecksum, &t.UnknownSource, &t.Truncated, &t.Overrun,

@@ -75,7 +75,7 @@ func TestCheckFrames(t *testing.T) {
 	path := filepath.Join(d.Path(), o.Name())
 	var c status.Counters
 	c.Frames.Frames = 8
-	c.Frames.States[xdp.FrameFree], c.Frames.States[xdp.FrameLoaned] = 5, 3
+	c.Frames.Free, c.Frames.Loaned = 5, 3
 	o.Update(&c)
 	obj, err := d.Open(o.Name(), shm.Inspect)
 	if err != nil {

@@ -166,7 +166,7 @@ func (r *fuzzRig) isOut() bool {
 	if !r.a.inPlace {
 		return r.a.pool.loaned[0]
 	}
-	lent := r.en.queues[0].sock.FrameStats().States[xdp.FrameLoaned]
+	lent := r.en.queues[0].sock.FrameStats().Loaned
 	return lent == 1 && r.a.pool.out == 1
 }
 
@@ -184,7 +184,7 @@ func (r *fuzzRig) turn(t testing.TB) {
 			t.Fatalf("frames: %+v", s)
 		}
 	}
-	lent := r.en.queues[0].sock.FrameStats().States[xdp.FrameLoaned]
+	lent := r.en.queues[0].sock.FrameStats().Loaned
 	if r.a.inPlace && lent != uint64(r.a.pool.out) {
 		t.Fatalf("%d frames are lent, %d counted", lent, r.a.pool.out)
 	}

@@ -495,7 +495,7 @@ func TestUnreadablePayload(t *testing.T) {
 // sending reports whether a frame is being filled to be sent, or is.
 func sending(s device.Stats) bool {
 	for _, f := range s.Frames {
-		if f.States[xdp.FrameBuild]+f.States[xdp.FrameSend] > 0 {
+		if f.Build+f.Send > 0 {
 			return true
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -17,7 +16,7 @@ import (
 func lent(s *device.Server) uint64 {
 	var n uint64
 	for _, f := range s.Stats().Frames {
-		n += f.States[xdp.FrameLoaned]
+		n += f.Loaned
 	}
 	return n
 }

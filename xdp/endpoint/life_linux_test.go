@@ -56,8 +56,8 @@ func TestCloseAnswers(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if st := s.Stats(); st.Cancelled != 3 || st.Frames.States[xdp.FrameQuarantine] != 4 ||
-		st.Frames.States[xdp.FrameSend] != 0 {
+	if st := s.Stats(); st.Cancelled != 3 || st.Frames.Quarantine != 4 ||
+		st.Frames.Send != 0 {
 		t.Errorf("%+v", st)
 	}
 	_, err := s.Progress()
@@ -309,7 +309,7 @@ func TestQueueClosed(t *testing.T) {
 			}
 			must(t, s.Close())
 			f := s.Stats().Frames
-			if f.States[xdp.FrameSend]+f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+			if f.Send+f.Loaned+f.Received != 0 {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -333,13 +333,13 @@ func TestHostileWire(t *testing.T) {
 				}
 			})
 			s.bombard(t, rand.New(rand.NewPCG(uint64(i), 9)), posted)
-			for posted && s.Socket().FrameStats().States[xdp.FrameReceived] > 0 {
+			for posted && s.Socket().FrameStats().Received > 0 {
 				must(t, s.Recv(make([]byte, 9000), 0)) // one may wait for this
 				s.drive(t)
 				_ = s.read(t)
 			}
 			s.drive(t)
-			if f := s.Stats().Frames; f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+			if f := s.Stats().Frames; f.Loaned+f.Received != 0 {
 				t.Errorf("%+v", f)
 			}
 			if st := s.Stats(); st.Malformed < 100 || st.Received+st.UnknownSource < 100 {

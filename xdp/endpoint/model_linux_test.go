@@ -216,8 +216,8 @@ func TestOwnership(t *testing.T) {
 				}
 			}
 			m.rest()
-			if f := s.Socket().FrameStats(); !lies && (f.States[xdp.FrameFree] != 16 ||
-				f.States[xdp.FrameFill] != 48) {
+			if f := s.Socket().FrameStats(); !lies && (f.Free != 16 ||
+				f.Fill != 48) {
 				t.Errorf("at rest: %+v", f)
 			}
 			if m.kills < 10 || !lies && m.answers != m.sends {
@@ -324,7 +324,7 @@ func TestReaderKilled(t *testing.T) {
 		}
 		must(t, s.ReleaseBatch(es))
 		s.drive(t)
-		if f := s.Stats().Frames; f.States[xdp.FrameLoaned] != 0 || f.StaleReturn != 0 {
+		if f := s.Stats().Frames; f.Loaned != 0 || f.StaleReturn != 0 {
 			t.Fatalf("%+v", f)
 		}
 	}

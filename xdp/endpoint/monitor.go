@@ -157,20 +157,20 @@ const starvedEveryNs = 1e9
 
 // fillLeft is how many frames the kernel can receive into.
 func (e *Endpoint) fillLeft() uint64 {
-	return e.socket.FrameStats().States[xdp.FrameFill]
+	return e.socket.FrameStats().Fill
 }
 
 // checkStarved is asked when nothing could be given to the kernel.
 func (e *Endpoint) checkStarved(now int64) {
 	s := e.socket.FrameStats()
-	if s.States[xdp.FrameFill] > 0 || s.States[xdp.FrameLoaned] == 0 {
+	if s.Fill > 0 || s.Loaned == 0 {
 		return
 	}
 	e.starvedAt = now
 	e.stats.Starved++
 	// An event queue that is full is told again in a second.
 	_ = e.tell(&cq.Event{Event: cq.EventStarved, FID: e.FID(), Context: e.cfg.Context,
-		Data: s.States[xdp.FrameLoaned]})
+		Data: s.Loaned})
 }
 
 // FID is the endpoint's identifier in events: its id is that of the interface's index and queue.

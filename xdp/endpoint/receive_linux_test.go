@@ -192,7 +192,7 @@ func TestSourceErr(t *testing.T) {
 				t.Errorf("counted %d", v)
 			}
 			s.drive(t)
-			if f := s.Stats().Frames; f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+			if f := s.Stats().Frames; f.Loaned+f.Received != 0 {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -232,7 +232,7 @@ func TestRemoteData(t *testing.T) {
 	}
 	must(t, b.ReleaseBatch(es))
 	b.drive(t)
-	if s := b.Stats(); s.NoShim != 4 || s.Frames.States[xdp.FrameLoaned] != 0 {
+	if s := b.Stats(); s.NoShim != 4 || s.Frames.Loaned != 0 {
 		t.Errorf("%+v", s)
 	}
 	if err := a.Send(make([]byte, a.MaxPayload()+1), a.peer, 3); !errors.Is(err, syscall.EMSGSIZE) {
@@ -276,7 +276,7 @@ func TestFrames(t *testing.T) {
 	if c := s.tx.Credits().Len(); c != 0 {
 		t.Errorf("%d credits are left", c)
 	}
-	if st := s.Socket().FrameStats(); st.States[xdp.FrameBuild] != 0 {
+	if st := s.Socket().FrameStats(); st.Build != 0 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -290,7 +290,7 @@ func TestFrameNowhere(t *testing.T) {
 	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
 	}
-	if st := s.Socket().FrameStats(); st.States[xdp.FrameBuild] != 0 || st.Illegal != 0 {
+	if st := s.Socket().FrameStats(); st.Build != 0 || st.Illegal != 0 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -433,7 +433,7 @@ func forward(t *testing.T, data bool) {
 		must(t, a.Release(&back))
 	}
 	b.drive(t)
-	if st := b.Stats(); st.Forwarded != 200 || st.Frames.States[xdp.FrameLoaned] != 0 {
+	if st := b.Stats(); st.Forwarded != 200 || st.Frames.Loaned != 0 {
 		t.Errorf("%+v", st)
 	}
 	if n := b.tx.Credits().Len(); n != 0 {
@@ -471,7 +471,7 @@ func TestForwardRefused(t *testing.T) {
 	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
 	}
-	if f := s.Socket().FrameStats(); f.States[xdp.FrameLoaned] != 0 {
+	if f := s.Socket().FrameStats(); f.Loaned != 0 {
 		t.Errorf("%+v", f)
 	}
 }

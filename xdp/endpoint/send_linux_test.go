@@ -340,7 +340,7 @@ func TestJumbo(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	b.drive(t)
-	if f := b.Stats().Frames; f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+	if f := b.Stats().Frames; f.Loaned+f.Received != 0 {
 		t.Errorf("%+v", f)
 	}
 }
@@ -433,7 +433,7 @@ func TestJumboFrames(t *testing.T) {
 		must(t, err)
 		sent++
 	}
-	if f := a.Socket().FrameStats(); f.States[xdp.FrameBuild] != 0 || sent != 64/5 {
+	if f := a.Socket().FrameStats(); f.Build != 0 || sent != 64/5 {
 		t.Errorf("%d sent: %+v", sent, f)
 	}
 	a.kernel.Complete(1000)

@@ -427,7 +427,7 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 		s[i], es[i] = st, []*endpoint.Endpoint{ea, eb}[i]
 		t.Cleanup(func() {
 			must(t, st.Close())
-			if f := es[i].Stats().Frames; f.Sum() != f.Frames || f.States[xdp.FrameLoaned] != 0 {
+			if f := es[i].Stats().Frames; f.Sum() != f.Frames || f.Loaned != 0 {
 				t.Errorf("frames: %+v", f)
 			}
 		})

@@ -212,7 +212,7 @@ func (w *deviceWatch) last() error {
 		st = w.s.Stats()
 		busy := uint64(0)
 		for _, f := range st.Frames {
-			busy += f.States[xdp.FrameBuild] + f.States[xdp.FrameSend]
+			busy += f.Build + f.Send
 		}
 		if len(st.Apps) == 0 && st.SendsInUse == 0 && busy == 0 {
 			return w.look()
