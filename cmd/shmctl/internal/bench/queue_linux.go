@@ -164,7 +164,7 @@ func (s *queues) readEmpty(_ command, n int) (time.Duration, error) {
 	began := time.Now()
 	for range n {
 		if _, err := cq.Read(s.own, buf); err != cq.ErrWouldBlock {
-			return 0, fmt.Errorf("read of an empty queue: %w", err)
+			return 0, fmt.Errorf("a read of an empty queue returned %v", err)
 		}
 	}
 	return time.Since(began), nil
@@ -221,7 +221,7 @@ func (s *queues) counterAdd(_ command, n int) (time.Duration, error) {
 	took := time.Since(began)
 	s.total += uint64(n)
 	if v, err := s.counter.Read(); err != nil || v != s.total {
-		return 0, fmt.Errorf("counter is %d, not %d: %w", v, s.total, err)
+		return 0, fmt.Errorf("the counter is %d, not %d (%v)", v, s.total, err)
 	}
 	return took, nil
 }
@@ -249,7 +249,7 @@ func (s *queues) counterRead(_ command, n int) (time.Duration, error) {
 	}
 	took := time.Since(began)
 	if sum != uint64(n)*s.total {
-		return 0, fmt.Errorf("counter was not %d all the time", s.total)
+		return 0, fmt.Errorf("the counter was not %d in every read", s.total)
 	}
 	return took, nil
 }
@@ -319,7 +319,7 @@ func (s *queues) receive(buf []cq.Tagged, n int, pauses uint32) error {
 func (s *queues) check(got []cq.Tagged) error {
 	for i := range got {
 		if got[i].Context != s.got {
-			return fmt.Errorf("entry %d came in place of %d", got[i].Context, s.got)
+			return fmt.Errorf("entry %d came, expected %d", got[i].Context, s.got)
 		}
 		s.got++
 	}

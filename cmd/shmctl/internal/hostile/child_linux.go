@@ -262,7 +262,7 @@ func (c *child) assess(what string, err error) {
 	case errors.As(err, &lane):
 		c.counts[poisoned].Add(1)
 		if !errors.Is(err, cq.ErrCorrupt) {
-			c.broken(untyped, "%s: a lane was given up for %v", what, err)
+			c.broken(untyped, "%s: a lane was given up, and the error blames no peer: %v", what, err)
 		}
 	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrFull), errors.Is(err, cq.ErrAvail),
 		errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
@@ -315,7 +315,7 @@ func (c *child) settles(before holdings, lanes func() int, look func()) {
 			return
 		}
 		if time.Now().After(end) {
-			c.broken(leaked, "left %+v, before %+v", now, before)
+			c.broken(leaked, "it holds %+v after the attack, and held %+v before", now, before)
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 			return
 		}

@@ -97,7 +97,7 @@ func victimServer(c *child) error {
 		over()
 		rounds, polls := st.Rounds-shown.Rounds, st.Polls-shown.Polls
 		if c.counts[calls].Add(rounds); polls > rounds+1 {
-			c.broken(unbounded, "%d rounds of the server slept %d times", rounds, polls)
+			c.broken(unbounded, "the server slept %[2]d times in %[1]d rounds", rounds, polls)
 		}
 		// Its rounds are run by a goroutine of the library: all that the process computes until the
 		// next one is shown is what one costs at most.
@@ -114,7 +114,7 @@ func victimServer(c *child) error {
 		shown = st
 		for _, f := range st.Frames {
 			if f.Sum() != f.Frames {
-				c.broken(unbounded, "%d of %d frames are known of", f.Sum(), f.Frames)
+				c.broken(unbounded, "%d of %d frames are accounted for", f.Sum(), f.Frames)
 			}
 		}
 		if err := s.Err(); err != nil {

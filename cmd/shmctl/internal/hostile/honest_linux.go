@@ -107,7 +107,7 @@ func (w *verifier) number(who, n uint64) {
 		return
 	}
 	if n != w.next[who] {
-		w.c.broken(lost, "of writer %d came %d, expected was %d", who, n, w.next[who])
+		w.c.broken(lost, "writer %d: entry %d came, expected %d", who, n, w.next[who])
 	}
 	w.next[who] = n + 1
 	w.c.counts[seen].Add(1)
@@ -201,7 +201,7 @@ func (c *child) newcomers(enter func(ctx context.Context, who uint64) (visitor, 
 			continue
 		}
 		if err := errors.Join(v.use(c.rnd), v.close()); err != nil {
-			c.broken(keptOut, "newcomer %d had to leave: %v", who, err)
+			c.broken(keptOut, "newcomer %d was let in and could not go on: %v", who, err)
 		}
 		c.counts[visits].Add(1)
 		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)

@@ -109,7 +109,7 @@ func (s *served) close() error {
 		s.look()
 	}
 	if n := given(); n != s.told {
-		s.c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, s.told)
+		s.c.broken(untyped, "%d lanes were given up, and %d errors said so", n, s.told)
 	}
 	s.c.counts[givenUp].Add(s.told)
 	err := errors.Join(s.l.Close(), s.end())

@@ -21,13 +21,20 @@ import (
 
 const counterName = "counter"
 
-// victimCounter uses a counter over which attackers scribble, beside a queue with honest writers.
-func victimCounter(c *child) error {
-	d, err := shm.OpenDir("")
-	if err != nil {
-		return err
+// named has f work with objects that have names.
+func named(f func(*child, *shm.Dir) error) func(*child) error {
+	return func(c *child) error {
+		d, err := shm.OpenDir("")
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return f(c, d)
 	}
-	defer d.Close()
+}
+
+// victimCounter uses a counter over which attackers scribble, beside a queue with honest writers.
+func victimCounter(c *child, d *shm.Dir) error {
 	n, err := cq.CreateCounter(cq.Named(d, counterName), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	if err != nil {
 		return err
@@ -88,11 +95,7 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	c.assess(what, err)
 }
 
-func attackCounter(c *child) error {
-	d, err := shm.OpenDir("")
-	if err != nil {
-		return err
-	}
+func attackCounter(c *child, d *shm.Dir) error {
 	c.ready()
 	for c.ctx.Err() == nil {
 		n, err := cq.AttachCounter(cq.Named(d, counterName), cq.CounterOptions{Spin: -1})
@@ -120,12 +123,7 @@ func attackCounter(c *child) error {
 const vectorName = "vector-%d"
 
 // victimVector looks addresses up in vectors of attackers.
-func victimVector(c *child) error {
-	d, err := shm.OpenDir("")
-	if err != nil {
-		return err
-	}
-	defer d.Close()
+func victimVector(c *child, d *shm.Dir) error {
 	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) {
 		c.lookAtVector(d, rnd, i)
 	}))
@@ -157,7 +155,8 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 			}
 		case 1:
 			if n := v.Len(); n < 0 || n > v.Options().Count {
-				c.broken(unbounded, "a vector of %d addresses for %d", n, v.Options().Count)
+				c.broken(unbounded, "a vector says that it has %d addresses, and has room for %d", n,
+					v.Options().Count)
 			}
 		default:
 			at := cq.Addr(rnd.Uint64() >> rnd.IntN(64))
@@ -172,11 +171,7 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 }
 
 // attackVector owns a vector and scribbles over it.
-func attackVector(c *child) error {
-	d, err := shm.OpenDir("")
-	if err != nil {
-		return err
-	}
+func attackVector(c *child, d *shm.Dir) error {
 	name := fmt.Sprintf(vectorName, c.Index)
 	c.ready()
 	for c.ctx.Err() == nil {

@@ -60,9 +60,9 @@ func init() {
 			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
 		// Any value of a counter is a value: nothing is to be provoked.
 		{name: "counter", trust: user, weight: 5, honestWriters: 1,
-			victim: victimCounter, attack: attackCounter},
+			victim: named(victimCounter), attack: named(attackCounter)},
 		{name: "vector", trust: user, weight: 5, honestWriters: 1,
-			victim: victimVector, attack: attackVector, provokes: []int{corrupt}},
+			victim: named(victimVector), attack: named(attackVector), provokes: []int{corrupt}},
 		{name: "meet-accept", trust: others, weight: 1, honestWriters: 1,
 			victim: victimOne, attack: attackAccept, provokes: []int{corrupt}},
 		{name: "meet-attach", trust: others, weight: 1, honestWriters: 1,
