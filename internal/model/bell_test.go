@@ -254,10 +254,7 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 		case !t.asleep:
 			v.act(s, i, x)
 		case v.roles[i] != keeper:
-			x.by(uint8(10+i), expire)
-			n := x.fork(s)
-			n.task[i].asleep = false
-			x.emit(n)
+			x.does(s, uint8(10+i), expire, true, func(n *bellState) { n.task[i].asleep = false })
 		}
 	}
 	for l := range s.at {
@@ -268,19 +265,11 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 			n.buffered[l]--
 			x.emit(n)
 		}
-		if l == 0 && v.passes {
-			x.by(0, L0)
-			n := x.fork(s)
-			v.passOn(s, n)
-			x.emit(n)
-		}
+		x.does(s, 0, L0, l == 0 && v.passes, func(n *bellState) { v.passOn(s, n) })
 		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && s.dead {
 			continue
 		}
-		x.by(uint8(l), s.at[l])
-		n := x.fork(s)
-		v.produce(s, n, l)
-		x.emit(n)
+		x.does(s, uint8(l), s.at[l], true, func(n *bellState) { v.produce(s, n, l) })
 	}
 }
 

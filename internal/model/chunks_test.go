@@ -122,9 +122,7 @@ func (m chunksModel) next(s *chunksState, x *search[chunksState]) {
 			}
 		}
 	}
-	if s.writing != 0 {
-		x.by(3, chunksPublish)
-		n := x.fork(s)
+	x.does(s, 3, chunksPublish, s.writing != 0, func(n *chunksState) {
 		c := s.writing - 1
 		n.writing, n.is[c] = 0, chunkOut
 		if r := &n.r[s.to[c]]; r.reclaimed {
@@ -132,24 +130,14 @@ func (m chunksModel) next(s *chunksState, x *search[chunksState]) {
 		} else {
 			r.lane[slices.Index(r.lane[:], lent{})] = lent{c + 1, s.generation[c]}
 		}
-		x.emit(n)
-	}
+	})
 	for p := range s.r {
 		r := &s.r[p]
-		if r.ring[0].chunk != 0 {
-			x.by(3, chunksDrain)
-			n := x.fork(s)
-			m.drain(n, uint8(p))
-			x.emit(n)
-		}
+		x.does(s, 3, chunksDrain, r.ring[0].chunk != 0, func(n *chunksState) { m.drain(n, uint8(p)) })
 		early := m.omits&drainsFirst != 0
 		gone := r.dead || r.closed || m.bug == chunksSilence
-		if !r.reclaimed && gone && (early || r.ring[0].chunk == 0) {
-			x.by(3, chunksReclaim)
-			n := x.fork(s)
-			m.reclaim(n, uint8(p))
-			x.emit(n)
-		}
+		x.does(s, 3, chunksReclaim, !r.reclaimed && gone && (early || r.ring[0].chunk == 0),
+			func(n *chunksState) { m.reclaim(n, uint8(p)) })
 		if !r.dead && !(r.closed && r.reading == 0) && (p < 2 || s.r[0].dead) {
 			m.borrow(s, p, x)
 		}
@@ -220,10 +208,7 @@ func (m chunksModel) giveBack(n *chunksState, r *borrower, c, generation uint8) 
 func (m chunksModel) borrow(s *chunksState, p int, x *search[chunksState]) {
 	was := &s.r[p]
 	does := func(at step, do func(n *chunksState, r *borrower)) {
-		x.by(uint8(p), at)
-		n := x.fork(s)
-		do(n, &n.r[p])
-		x.emit(n)
+		x.does(s, uint8(p), at, true, func(n *chunksState) { do(n, &n.r[p]) })
 	}
 	if p != 1 {
 		does(chunksDies, func(_ *chunksState, r *borrower) { r.dead = true })

@@ -120,10 +120,8 @@ func (m *countModel) next(s *countState, x *search[countState]) {
 			x.emit(n)
 		}
 		if a := s.adder[i]; m.deaths && a.at > cIdle && a.at < cDead {
-			x.by(uint8(i), cDead)
-			n := x.fork(s)
-			n.adder[i].at, n.adder[i].died = cDead, true
-			x.emit(n)
+			x.does(s, uint8(i), cDead, true,
+				func(n *countState) { n.adder[i].at, n.adder[i].died = cDead, true })
 		}
 	}
 	for i := range s.waiter {

@@ -1,5 +1,5 @@
 // Package model explores protocols of this module state by state, to find a state in which somebody
-// sleeps beside work. It has tests only:
+// sleeps beside work, something is lost or ends twice, or nobody can go on. It has tests only:
 //
 //	search    visits each reachable state of a protocol once; finds the shortest run to a loss, for
 //	          people, and the states from which nothing leads to rest

@@ -228,25 +228,14 @@ func (m endsModel) next(s *endsState, x *search[endsState]) {
 			n[i].dead, n[i].asleep = true, false
 			x.emit(n)
 		}
-		if o.dead && o.buffered == 0 && e.news < endsTold {
-			x.by(who, eNotice)
-			n := x.fork(s)
-			m.tell(&n[i])
-			x.emit(n)
-		}
+		x.does(s, who, eNotice, o.dead && o.buffered == 0 && e.news < endsTold,
+			func(n *endsState) { m.tell(&n[i]) })
 		if e.asleep {
 			continue
 		}
-		x.by(who, e.at)
-		n := x.fork(s)
-		m.step(n, i)
-		x.emit(n)
-		if e.at == eTop && !e.changed && m.pays >= endsBegins {
-			x.by(who, eChanges)
-			n := x.fork(s)
-			m.change(&n[i])
-			x.emit(n)
-		}
+		x.does(s, who, e.at, true, func(n *endsState) { m.step(n, i) })
+		x.does(s, who, eChanges, e.at == eTop && !e.changed && m.pays >= endsBegins,
+			func(n *endsState) { m.change(&n[i]) })
 		if e.at == eRound && m.leave[i] {
 			x.by(who, eLeft)
 			n := x.fork(s)

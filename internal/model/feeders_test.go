@@ -190,10 +190,8 @@ func (m feedModel) next(s *feedState, x *search[feedState]) {
 		switch r := &s.r[j]; {
 		case r.gone:
 		case r.asleep && m.deadline:
-			x.by(uint8(j), fDeadline)
-			n := x.fork(s)
-			n.r[j].asleep, n.r[j].late = false, true
-			x.emit(n)
+			x.does(s, uint8(j), fDeadline, true,
+				func(n *feedState) { n.r[j].asleep, n.r[j].late = false, true })
 		case !r.asleep:
 			m.reader(s, uint8(j), x)
 		}
@@ -221,12 +219,7 @@ func (m feedModel) remote(s *feedState, i uint8, x *search[feedState]) {
 	if f.stopped || f.at == rPublish && int(f.tail) == len(m.sends[i]) {
 		return
 	}
-	if m.stops {
-		x.by(2+i, rStops)
-		n := x.fork(s)
-		n.f[i].stopped, n.f[i].ring = true, 0
-		x.emit(n)
-	}
+	x.does(s, 2+i, rStops, m.stops, func(n *feedState) { n.f[i].stopped, n.f[i].ring = true, 0 })
 	x.by(2+i, f.at)
 	n := x.fork(s)
 	g := &n.f[i]

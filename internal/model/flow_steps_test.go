@@ -385,12 +385,8 @@ func (m flowModel) carry(s *flowState, p, k uint8, x *search[flowState]) {
 		n.send[k] = flying
 		x.emit(n)
 	}
-	if s.word[k] != 0 && s.send[k] >= opened && s.send[k] < ended {
-		x.by(p, flowWord)
-		n := x.fork(s)
-		n.send[k] = ended
-		x.emit(n)
-	}
+	x.does(s, p, flowWord, s.word[k] != 0 && s.send[k] >= opened && s.send[k] < ended,
+		func(n *flowState) { n.send[k] = ended })
 }
 
 // controlled acts on a record of a control ring.

@@ -115,24 +115,12 @@ func (m followModel) next(s *followState, x *search[followState]) {
 		}
 		by := 1 + i
 		if i+1 < m.readers { // the last one stays
-			x.by(by, followDies)
-			n := x.fork(s)
-			n.reader[i].dead = true
-			x.emit(n)
+			x.does(s, by, followDies, true, func(n *followState) { n.reader[i].dead = true })
 			idle := r.at == followNone || r.at == followG1 && r.next == r.head
-			if !r.left && (idle || m.bug == followReadsOn && r.at != followNone) {
-				x.by(by, followLeaves)
-				n := x.fork(s)
-				n.reader[i].left = true
-				x.emit(n)
-			}
+			x.does(s, by, followLeaves, !r.left && (idle || m.bug == followReadsOn && r.at != followNone),
+				func(n *followState) { n.reader[i].left = true })
 		}
-		if r.accept != followNone {
-			x.by(by, r.accept)
-			n := x.fork(s)
-			m.meet(r, &n.reader[i])
-			x.emit(n)
-		}
+		x.does(s, by, r.accept, r.accept != followNone, func(n *followState) { m.meet(r, &n.reader[i]) })
 		if r.at != followNone && (!r.left || m.bug == followReadsOn) {
 			x.by(by, r.at)
 			m.read(s, i, x)

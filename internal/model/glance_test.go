@@ -103,21 +103,12 @@ func (m glanceModel) same(n *glanceState) {
 
 func (m glanceModel) next(s *glanceState, x *search[glanceState]) {
 	for l := range uint8(2) {
-		if s.writer[l] != glanceP1 || s.left[l] > 0 {
-			x.by(l, s.writer[l])
-			n := x.fork(s)
-			m.write(n, l)
-			x.emit(n)
-		}
+		x.does(s, l, s.writer[l], s.writer[l] != glanceP1 || s.left[l] > 0,
+			func(n *glanceState) { m.write(n, l) })
 	}
 	x.by(2, s.reader)
 	m.read(s, x)
-	if s.glancer != glanceEnd {
-		x.by(3, s.glancer)
-		n := x.fork(s)
-		m.glance(n)
-		x.emit(n)
-	}
+	x.does(s, 3, s.glancer, s.glancer != glanceEnd, func(n *glanceState) { m.glance(n) })
 }
 
 func (m glanceModel) write(n *glanceState, l uint8) {

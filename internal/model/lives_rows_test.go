@@ -58,12 +58,7 @@ func (m rowsModel) start() (s rowsState) { return s }
 
 func (m rowsModel) next(s *rowsState, x *search[rowsState]) {
 	does := func(who uint8, at step, may bool, do func(n *rowsState)) {
-		if may {
-			x.by(who, at)
-			n := x.fork(s)
-			do(n)
-			x.emit(n)
-		}
+		x.does(s, who, at, may, do)
 	}
 	for i := range uint8(2) {
 		b := &s.by[i]
@@ -203,18 +198,11 @@ func (m outboxModel) next(s *outboxState, x *search[outboxState]) {
 		}
 		x.emit(n)
 		if m.deaths {
-			x.by(uint8(i), outboxDies)
-			n := x.fork(s)
-			n.dead[i] = true
-			x.emit(n)
+			x.does(s, uint8(i), outboxDies, true, func(n *outboxState) { n.dead[i] = true })
 		}
 	}
-	if m.deaths && s.linked && out(0) && out(1) {
-		x.by(2, outboxCollect)
-		n := x.fork(s)
-		n.linked = false
-		x.emit(n)
-	}
+	x.does(s, 2, outboxCollect, m.deaths && s.linked && out(0) && out(1),
+		func(n *outboxState) { n.linked = false })
 }
 
 func (m outboxModel) judge(s *outboxState) verdict {

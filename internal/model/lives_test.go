@@ -132,7 +132,7 @@ func (m livesModel) start() livesState {
 	return s
 }
 
-// life emits a step that may not be possible.
+// life is the steps from a state.
 type life struct {
 	m livesModel
 	s *livesState
@@ -149,12 +149,7 @@ func (l life) does(at step, may bool, do func(n *livesState)) {
 	case at >= livesMap:
 		who = 1
 	}
-	if may {
-		l.x.by(who, at)
-		n := l.x.fork(l.s)
-		do(n)
-		l.x.emit(n)
-	}
+	l.x.does(l.s, who, at, may, do)
 }
 
 // gone: the receiver is dead, or has closed.

@@ -135,12 +135,7 @@ func (m manyModel) same(n *manyState) {
 
 func (m manyModel) next(s *manyState, x *search[manyState]) {
 	for l := range s.buffered {
-		if s.buffered[l] > 0 {
-			x.by(uint8(l), mVisible)
-			n := x.fork(s)
-			n.flush(l)
-			x.emit(n)
-		}
+		x.does(s, uint8(l), mVisible, s.buffered[l] > 0, func(n *manyState) { n.flush(l) })
 	}
 	for who := range s.p {
 		x.by(uint8(who), s.p[who])

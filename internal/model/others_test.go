@@ -90,10 +90,7 @@ func (v *othersModel) next(s *othersState, x *search[othersState]) {
 		if s.at[l] == oP1 && s.left[l] == 0 || l == 0 && s.dead() {
 			continue
 		}
-		x.by(uint8(l), s.at[l])
-		n := x.fork(s)
-		v.produce(s, n, l)
-		x.emit(n)
+		x.does(s, uint8(l), s.at[l], true, func(n *othersState) { v.produce(s, n, l) })
 	}
 	for i := range s.task {
 		t := &s.task[i]
@@ -111,18 +108,8 @@ func (v *othersModel) next(s *othersState, x *search[othersState]) {
 			x.emit(n)
 		}
 	}
-	if v.keeper && !s.kAsleep {
-		x.by(20, s.k)
-		n := x.fork(s)
-		v.keep(s, n)
-		x.emit(n)
-	}
-	if s.u != oDone {
-		x.by(30, s.u)
-		n := x.fork(s)
-		v.bury(s, n)
-		x.emit(n)
-	}
+	x.does(s, 20, s.k, v.keeper && !s.kAsleep, func(n *othersState) { v.keep(s, n) })
+	x.does(s, 21, s.u, s.u != oDone, func(n *othersState) { v.bury(s, n) })
 }
 
 func (v *othersModel) shared() bool { return v.roles[1] != oAbsent || v.has(oSharer) }

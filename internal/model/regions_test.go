@@ -97,10 +97,7 @@ func (m regionsModel) next(s *regionsState, x *search[regionsState]) {
 			continue
 		}
 		does := func(at step, do func(n *regionsState, b *initiator)) {
-			x.by(uint8(i), at)
-			n := x.fork(s)
-			do(n, &n.by[i])
-			x.emit(n)
+			x.does(s, uint8(i), at, true, func(n *regionsState) { do(n, &n.by[i]) })
 		}
 		if b.buffer[0] != 0 {
 			does(regionsVisible, func(n *regionsState, _ *initiator) { m.visible(n, i) })
@@ -122,11 +119,7 @@ func (m regionsModel) next(s *regionsState, x *search[regionsState]) {
 			does(b.at, func(n *regionsState, b *initiator) { m.step(n, b) })
 		}
 	}
-	x.by(3, regionsVisible)
-	if n := x.fork(s); s.moving {
-		n.moving, n.moved = false, true
-		x.emit(n)
-	}
+	x.does(s, 3, regionsVisible, s.moving, func(n *regionsState) { n.moving, n.moved = false, true })
 	x.by(3, s.target)
 	if n := x.fork(s); m.aim(n) {
 		x.emit(n)

@@ -110,12 +110,7 @@ func (m roomModel) rests(s *roomState) bool {
 func (m roomModel) same(n *roomState) { relabel(&n.armed, &n.rung, &n.w) }
 
 func (m roomModel) next(s *roomState, x *search[roomState]) {
-	if !m.rests(s) {
-		x.by(0, s.writer)
-		n := x.fork(s)
-		m.write(s, n)
-		x.emit(n)
-	}
+	x.does(s, 0, s.writer, !m.rests(s), func(n *roomState) { m.write(s, n) })
 	x.by(1, s.reader)
 	if n := x.fork(s); s.asleep { // a deadline
 		n.asleep = false
@@ -123,12 +118,8 @@ func (m roomModel) next(s *roomState, x *search[roomState]) {
 	} else {
 		m.read(s, n, x)
 	}
-	if m.wipes && s.marked {
-		x.by(2, roomWipe)
-		n := x.fork(s)
-		n.marked, n.tried, n.wiped = false, false, s.unread > 0
-		x.emit(n)
-	}
+	x.does(s, 2, roomWipe, m.wipes && s.marked,
+		func(n *roomState) { n.marked, n.tried, n.wiped = false, false, s.unread > 0 })
 }
 
 func (m roomModel) write(s, n *roomState) {

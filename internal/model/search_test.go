@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// verdict is what a single state says about lost wake-ups.
+// verdict is what a single state says about lost wake-ups, or about messages.
 type verdict uint8
 
 const (
 	moving  verdict = iota // somebody in the reader's process can still act
 	over                   // all of them have left
 	resting                // all of them sleep or have left, and nothing waits unseen
-	lost                   // all of them sleep, something finished waits, nobody is half way
+	lost                   // all of them sleep, something finished waits, nobody is half way; a fault
 	muted                  // the same, while a producer or signaller stands half way
 	twice                  // more events than armings
 )
@@ -78,6 +78,16 @@ func (x *search[S]) fork(s *S) *S {
 
 // by names who does what until the next call, for the printed interleaving.
 func (x *search[S]) by(who uint8, at step) { x.who, x.at = who, at }
+
+// does takes a step from s, if it may be taken.
+func (x *search[S]) does(s *S, who uint8, at step, may bool, do func(n *S)) {
+	if may {
+		x.by(who, at)
+		n := x.fork(s)
+		do(n)
+		x.emit(n)
+	}
+}
 
 // emit takes a successor, which may be changed and emitted again.
 func (x *search[S]) emit(n *S) {

@@ -71,12 +71,7 @@ func (v *threshold) next(s *thresholdState, x *search[thresholdState]) {
 	if n := x.fork(s); !s.asleep && s.at != gone && v.wait(s, n) {
 		x.emit(n)
 	}
-	if v.heirs {
-		x.by(waiter, K1)
-		n := x.fork(s)
-		v.succeed(n)
-		x.emit(n)
-	}
+	x.does(s, waiter, K1, v.heirs, func(n *thresholdState) { v.succeed(n) })
 	if s.other != gone {
 		x.by(other, s.other)
 		v.read(s, x)
@@ -93,10 +88,7 @@ func (v *threshold) next(s *thresholdState, x *search[thresholdState]) {
 		if s.writer[l] == P1 && (s.left[l] == 0 || full) {
 			continue
 		}
-		x.by(uint8(l), s.writer[l])
-		n := x.fork(s)
-		v.produce(s, n, l)
-		x.emit(n)
+		x.does(s, uint8(l), s.writer[l], true, func(n *thresholdState) { v.produce(s, n, l) })
 	}
 }
 

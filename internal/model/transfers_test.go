@@ -92,28 +92,23 @@ func (m transfersModel) names() []string { return []string{"transfersSend", "sen
 
 func (m transfersModel) start() transfersState { return transfersState{left: 2} }
 
-// transfer emits a step that may not be possible.
+// transfer is the steps from a state.
 type transfer struct {
 	m transfersModel
 	s *transfersState
 	x *search[transfersState]
 }
 
-func (t transfer) does(at step, may bool, do func(n *transfersState) bool) {
-	t.x.by(0, at)
+func (t transfer) does(at step, may bool, do func(n *transfersState)) {
+	who := uint8(0)
 	if at >= transfersPost {
-		t.x.by(1, at)
+		who = 1
 	}
-	if !may {
-		return
-	}
-	if n := t.x.fork(t.s); do(n) {
-		t.x.emit(n)
-	}
+	t.x.does(t.s, who, at, may, do)
 }
 
 // end ends the send at hand.
-func (t transfer) end(n *transfersState, how uint8) bool {
+func (t transfer) end(n *transfersState, how uint8) {
 	g := n.at
 	switch has := n.message[g]; {
 	case n.ends[g] != 0:
@@ -125,7 +120,6 @@ func (t transfer) end(n *transfersState, how uint8) bool {
 	}
 	n.ends[g] = how
 	n.at, n.is, n.cancel, n.segments = 0, 0, 0, 0
-	return true
 }
 
 func (m transfersModel) next(s *transfersState, x *search[transfersState]) {
@@ -141,23 +135,23 @@ func (m transfersModel) next(s *transfersState, x *search[transfersState]) {
 
 func (t transfer) sender() {
 	s, m := t.s, t.m
-	t.does(transfersSend, s.at == 0 && s.left > 0 && !s.knows, func(n *transfersState) bool {
-		n.at, n.is = 3-s.left, opened
-		n.left--
-		return n.lane.push(transfersHeader | n.at)
-	})
-	t.does(transfersCancel, s.at == 1 && s.cancel == 0, func(n *transfersState) bool {
+	t.does(transfersSend, s.at == 0 && s.left > 0 && !s.knows && s.lane[1] == 0,
+		func(n *transfersState) {
+			n.at, n.is = 3-s.left, opened
+			n.left--
+			n.lane.push(transfersHeader | n.at)
+		})
+	t.does(transfersCancel, s.at == 1 && s.cancel == 0, func(n *transfersState) {
 		n.cancel = 1
 		if m.bug == transfersEndAlone || m.bug == transfersClearAlone {
 			t.end(n, withdrawn)
 		}
-		return true
 	})
-	t.does(transfersTell, s.cancel == 1, func(n *transfersState) bool {
+	t.does(transfersTell, s.cancel == 1 && s.control[1] == 0, func(n *transfersState) {
 		n.cancel = 2
-		return n.control.push(transfersRecord | s.at)
+		n.control.push(transfersRecord | s.at)
 	})
-	t.does(transfersCleared, s.reply[0] != 0, func(n *transfersState) bool {
+	t.does(transfersCleared, s.reply[0] != 0, func(n *transfersState) {
 		g := n.reply.pop() &^ transfersRecord
 		any := m.bug == transfersClearAny || m.bug == transfersClearAlone
 		if s.is == opened && (g == s.at || any) {
@@ -165,17 +159,16 @@ func (t transfer) sender() {
 				n.fault = otherOperation
 			}
 		}
-		return true
 	})
-	t.does(transfersSegment, s.is == cleared && s.segments < 2 && !s.chunk,
-		func(n *transfersState) bool {
+	t.does(transfersSegment, s.is == cleared && s.segments < 2 && !s.chunk && s.lane[1] == 0,
+		func(n *transfersState) {
 			n.chunk = true
 			n.segments++
-			return n.lane.push(transfersFirst + s.segments<<4 | s.at)
+			n.lane.push(transfersFirst + s.segments<<4 | s.at)
 		})
 	mine := s.at != 0 && s.word&15 == s.at
-	t.does(transfersWord, mine, func(n *transfersState) bool { return t.end(n, s.word>>4) })
-	t.does(transfersLearn, (s.otherDead || s.otherGone) && !s.knows, func(n *transfersState) bool {
+	t.does(transfersWord, mine, func(n *transfersState) { t.end(n, s.word>>4) })
+	t.does(transfersLearn, (s.otherDead || s.otherGone) && !s.knows, func(n *transfersState) {
 		n.knows, n.chunk = true, false
 		switch {
 		case mine:
@@ -183,20 +176,15 @@ func (t transfer) sender() {
 		case s.at != 0:
 			t.end(n, failed)
 		}
-		return true
 	})
 	t.does(transfersClose, (m.deaths || s.at == 0 && s.left == 0) && (s.lane[1] == 0 || s.knows),
-		func(n *transfersState) bool {
+		func(n *transfersState) {
 			n.lane.push(transfersFin)
 			if n.closed = true; s.at != 0 {
 				t.end(n, failed)
 			}
-			return true
 		})
-	t.does(transfersDies, m.deaths, func(n *transfersState) bool {
-		n.dead = true
-		return true
-	})
+	t.does(transfersDies, m.deaths, func(n *transfersState) { n.dead = true })
 }
 
 // finish ends a receive.
@@ -239,33 +227,29 @@ func (t transfer) receiver() {
 	s, m := t.s, t.m
 	for r := range s.receive {
 		t.does(transfersPost, s.receive[r] == 0 && (r == 0 || s.receive[0] != 0),
-			func(n *transfersState) bool {
+			func(n *transfersState) {
 				n.receive[r] = posted
 				t.match(n)
-				return true
 			})
 	}
-	t.does(transfersUnpost, s.receive[0] == posted && !s.unposted, func(n *transfersState) bool {
+	t.does(transfersUnpost, s.receive[0] == posted && !s.unposted, func(n *transfersState) {
 		n.unposted = true
 		n.finish(0, canceled, 0)
-		return true
 	})
 	for g := uint8(1); g <= 2; g++ {
 		t.does(transfersDiscard, !s.discarded && s.message[g] == stored,
-			func(n *transfersState) bool {
+			func(n *transfersState) {
 				n.discarded, n.message[g], n.word = true, discarded, discarded<<4|g
-				return true
 			})
 	}
-	t.does(transfersClear, s.clear != 0, func(n *transfersState) bool {
+	t.does(transfersClear, s.clear != 0 && s.reply[1] == 0, func(n *transfersState) {
 		n.clear = 0
-		return n.reply.push(transfersRecord | s.clear)
+		n.reply.push(transfersRecord | s.clear)
 	})
-	t.does(transfersAck, s.ack != 0, func(n *transfersState) bool {
+	t.does(transfersAck, s.ack != 0, func(n *transfersState) {
 		n.word, n.ack = delivered<<4|s.ack, 0
-		return true
 	})
-	t.does(transfersControl, s.control[0] != 0, func(n *transfersState) bool {
+	t.does(transfersControl, s.control[0] != 0, func(n *transfersState) {
 		named := n.control.pop() &^ transfersRecord
 		g := named
 		if i := slices.Index(s.message[:], stored); i > 0 && m.bug == transfersCancelAny {
@@ -279,13 +263,12 @@ func (t transfer) receiver() {
 		case 0:
 			n.message[g] = forewarned
 		}
-		return true
 	})
 	t.does(transfersExamine, s.lane[0] != 0 && s.ack == 0 &&
 		(m.bug != transfersEndFirst || !s.drained), t.examine)
 }
 
-func (t transfer) examine(n *transfersState) bool {
+func (t transfer) examine(n *transfersState) {
 	record := n.lane.pop()
 	g := record & 15
 	switch {
@@ -310,15 +293,14 @@ func (t transfer) examine(n *transfersState) bool {
 		n.message[g] = stored
 		t.match(n)
 	}
-	return true
 }
 
 // leave is death on either side.
 func (t transfer) leave() {
 	s, m := t.s, t.m
-	t.does(transfersProve, s.dead && !s.proved && !s.drained, func(n *transfersState) bool {
+	t.does(transfersProve, s.dead && !s.proved && !s.drained, func(n *transfersState) {
 		if n.proved = true; m.bug != transfersEndFirst {
-			return true
+			return
 		}
 		t.orphan(n)
 		for _, record := range s.lane { // what lies there was published
@@ -327,19 +309,14 @@ func (t transfer) leave() {
 				n.fault = wrongLength
 			}
 		}
-		return true
 	})
 	t.does(transfersDrained, s.proved && s.lane[0] == 0 && !s.drained && s.ack == 0,
-		func(n *transfersState) bool {
+		func(n *transfersState) {
 			t.orphan(n)
 			n.drained = true
-			return true
 		})
-	t.does(transfersGone, m.deaths, func(n *transfersState) bool {
-		n.otherDead = true
-		return true
-	})
-	t.does(transfersLeaves, m.deaths && s.ack == 0, func(n *transfersState) bool {
+	t.does(transfersGone, m.deaths, func(n *transfersState) { n.otherDead = true })
+	t.does(transfersLeaves, m.deaths && s.ack == 0, func(n *transfersState) {
 		n.otherGone = true
 		for r, is := range s.receive {
 			if is == posted || is == taken {
@@ -351,7 +328,6 @@ func (t transfer) leave() {
 				n.message[g] = dropped
 			}
 		}
-		return true
 	})
 }
 

@@ -75,10 +75,7 @@ func (m wrapModel) next(s *wrapState, x *search[wrapState]) {
 		if s.at[l] == wrapP1 && s.left[l] == 0 {
 			continue
 		}
-		x.by(uint8(l), s.at[l])
-		n := x.fork(s)
-		m.produce(s, n, l)
-		x.emit(n)
+		x.does(s, uint8(l), s.at[l], true, func(n *wrapState) { m.produce(s, n, l) })
 	}
 	x.by(2, s.reader)
 	if s.asleep { // a deadline
@@ -291,12 +288,8 @@ func (m ringsModel) same(n *ringsState) {
 }
 
 func (m ringsModel) next(s *ringsState, x *search[ringsState]) {
-	if s.writer != ringsP1 || s.left > 0 && s.unread < m.capacity {
-		x.by(0, s.writer)
-		n := x.fork(s)
-		m.write(s, n)
-		x.emit(n)
-	}
+	x.does(s, 0, s.writer, s.writer != ringsP1 || s.left > 0 && s.unread < m.capacity,
+		func(n *ringsState) { m.write(s, n) })
 	x.by(1, s.reader)
 	n := x.fork(s)
 	if s.asleep { // a deadline
