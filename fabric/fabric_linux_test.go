@@ -198,18 +198,7 @@ func TestEcho(t *testing.T) {
 	to, err := e.Resolve("echo")
 	noError(t, err)
 	for i := range 2000 {
-		var buf [64]byte
-		text := fmt.Appendf(nil, "message %d", i)
-		noError(t, e.Recv(buf[:], uint64(i)))
-		noError(t, e.Send(text, to, uint64(i)))
-		for range 2 {
-			if c := completes(t, e); c.Context != uint64(i) {
-				t.Fatalf("%d: %+v", i, c)
-			}
-		}
-		if string(buf[:len(text)]) != string(text) {
-			t.Fatalf("%q came back of %q", buf, text)
-		}
+		noError(t, pingPong(e, to, i))
 		if i%100 == 0 {
 			time.Sleep(time.Millisecond) // both sleep
 		}
@@ -237,4 +226,27 @@ func nothingLeft(t *testing.T, e *end, names ...string) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.Errorf("left are %q", left)
+}
+
+// TestNoAllocation: a message that is expected, from its send to both completions, takes no memory
+// of the heap.
+func TestNoAllocation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	var buf, payload [8]byte
+	var dst [4]cq.Entry
+	if n := testing.AllocsPerRun(1000, func() {
+		errs := [2]error{b.Recv(buf[:], 1), a.Send(payload[:], to, 2)}
+		m, err1 := cq.Read(b.q, dst[:])
+		n, err2 := cq.Read(a.q, dst[:])
+		if m != 1 || n != 1 || errs[0] != nil || errs[1] != nil || err1 != nil || err2 != nil {
+			t.Errorf("%d and %d completions: %v, %v, %v", m, n, errs, err1, err2)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a message", n)
+	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd})
+	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
+		"pinger": pinger})
 }
 
 // end is an endpoint with a queue for both sides.
@@ -88,6 +89,25 @@ func completes(t testing.TB, e *end) cq.Entry {
 		t.Fatalf("a completion: %v, %v", err, failed.Err)
 	}
 	return c
+}
+
+// pingPong sends a message, and waits for its echo and for both completions.
+func pingPong(e *end, to cq.Addr, i int) error {
+	var buf [64]byte
+	text := fmt.Appendf(nil, "message %d", i)
+	if err := errors.Join(e.Recv(buf[:], uint64(i)), e.Send(text, to, uint64(i))); err != nil {
+		return err
+	}
+	for range 2 {
+		c, failed, err := e.next()
+		if err != nil || failed.Err != 0 || c.Context != uint64(i) {
+			return fmt.Errorf("message %d: %+v, %v, %w", i, c, failed.Err, err)
+		}
+	}
+	if string(buf[:len(text)]) != string(text) {
+		return fmt.Errorf("%q came back of %q", buf, text)
+	}
+	return nil
 }
 
 // must ends a child that cannot go on.
