@@ -131,18 +131,6 @@ func (s *Server) Unreadable(port uint16) error {
 	return unix.Mprotect(mem, unix.PROT_NONE)
 }
 
-// LateDrop has one application take a port that another one dropped, of which the engine learns
-// last, and reports who has it then.
-func LateDrop(port uint16) (first, second, arrives bool) {
-	en := &engine{byPort: make([]*app, 1<<16)}
-	a, b := &app{owns: map[uint16]bool{}}, &app{owns: map[uint16]bool{}}
-	en.assign(a, []uint16{port, port + 1})
-	en.assign(b, []uint16{port})
-	first = a.owns[port]
-	en.assign(a, []uint16{port + 1})
-	return first, b.owns[port], en.byPort[port] == b && en.byPort[port+1] == a
-}
-
 // Done is the answer of a server to a question, and IsDone recognises it.
 func Done() []byte { return (&hello{step: stepDone}).encode() }
 func IsDone(b []byte) bool {
@@ -155,20 +143,6 @@ func SetHelloWait(d time.Duration) (undo func()) {
 	before := helloWait
 	helloWait = d
 	return func() { helloWait = before }
-}
-
-// Asking asks for a port over a connection. Of the two that are about it then, one reads the
-// connection and ends with why, and the other one, who asked, looks only when it is called.
-func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error, err error) {
-	e := &Endpoint{}
-	e.ctx, e.cancel = context.WithCancelCause(context.Background())
-	s := newSession(c)
-	if err := e.pose(s, stepTake, port); err != nil {
-		return nil, nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- e.listen(s) }()
-	return func() error { return e.awaitAnswer(s) }, ended, nil
 }
 
 // SetHelloTimeout changes how long applications may take to start.

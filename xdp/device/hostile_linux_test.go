@@ -53,16 +53,7 @@ func ends(t testing.TB, what string, c *net.UnixConn) {
 // bystander is an application whose traffic must not suffer.
 func bystander(r *rig) *ledger {
 	peer := r.peer(6000)
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := peer.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			_, _ = peer.WriteToUDPAddrPort(buf[:n], from)
-		}
-	}()
+	echo(peer)
 	return newLedger(r.t, r.dial(device.Request{Name: "bystander", Ports: []uint16{5000}}),
 		addrOf(peer))
 }
@@ -98,14 +89,7 @@ func TestHostileMessages(t *testing.T) {
 	must(t, shm.SendFDs(c, good, int(r1.Fd()), int(w1.Fd())))
 	ends(t, "descriptors", c)
 	for name, memory := range badMemory(t, int(r1.Fd())) {
-		c := r.raw()
-		must(t, shm.SendFDs(c, good))
-		buf := make([]byte, 256)
-		_, fds, err := shm.RecvFDs(c, buf, 2)
-		must(t, err)
-		shm.CloseFDs(fds)
-		sends, slot, err := device.Granted(buf)
-		must(t, err)
+		c, sends, slot := r.greeted()
 		must(t, shm.SendFDs(c, device.Memory(), memory(sends, slot)...))
 		ends(t, name, c)
 	}
@@ -287,18 +271,6 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("port dropped twice: %v", err)
 	}
 	must(t, first.Take(t.Context(), 5002))
-}
-
-// TestStranger: a user who is not on the list gets nothing but a no.
-func TestStranger(t *testing.T) {
-	t.Parallel()
-	shmtest.Conforms(t)
-	r := newRig(t, device.Config{Allow: []device.Allow{{ID: uint32(os.Geteuid()) + 1}}})
-	if _, err := device.Dial(t.Context(), r.path, device.Request{}); !errors.Is(err,
-		device.ErrRefused) {
-		t.Error(err)
-	}
-	await(t, "the report", func() bool { return errors.Is(r.reported(), device.ErrRefused) })
 }
 
 // TestSendRefusals: what is wrong with a send comes back with its context.

@@ -353,7 +353,7 @@ func TestSaysThatItCloses(t *testing.T) {
 		"by Close":       func(r *rig) { must(r.t, r.server.Close()) },
 	}
 	stages := map[string]func(*rig) *net.UnixConn{
-		"greeted": func(r *rig) *net.UnixConn { return r.greeted() },
+		"greeted": func(r *rig) *net.UnixConn { c, _, _ := r.greeted(); return c },
 		"served": func(r *rig) *net.UnixConn {
 			c := r.admitted()
 			_, _, err := shm.RecvFDs(c, make([]byte, 256), 0) // done
@@ -379,15 +379,20 @@ func TestSaysThatItCloses(t *testing.T) {
 	}
 }
 
-// greeted is the connection of an application that has its grant, and says nothing more.
-func (r *rig) greeted() *net.UnixConn {
-	c := r.raw()
+// greeted is the connection of an application that has its grant, and says nothing more; and what
+// is granted of payload memory.
+func (r *rig) greeted() (c *net.UnixConn, sends, slotBytes int) {
+	r.t.Helper()
+	c = r.raw()
 	must(r.t, shm.SendFDs(c, device.Hello()))
-	n, fds, err := shm.RecvFDs(c, make([]byte, 256), 2)
+	buf := make([]byte, 256)
+	_, fds, err := shm.RecvFDs(c, buf, 2)
 	must(r.t, err)
 	shm.CloseFDs(fds)
-	if n == 0 || len(fds) != 2 {
-		r.t.Fatalf("a grant of %d bytes, %d descriptors", n, len(fds))
+	if len(fds) != 2 {
+		r.t.Fatalf("a grant with %d descriptors", len(fds))
 	}
-	return c
+	sends, slotBytes, err = device.Granted(buf)
+	must(r.t, err)
+	return c, sends, slotBytes
 }

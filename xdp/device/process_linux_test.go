@@ -166,17 +166,7 @@ func (r *remote) serve(env ...string) *process {
 // echo answers every datagram to a kernel socket at the other end.
 func (r *remote) echo(port int) netip.AddrPort {
 	c := udp(r.t, r.pair.A, port)
-	_ = c.SetDeadline(time.Time{})
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := c.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
-		}
-	}()
+	echo(c)
 	return addrOf(c)
 }
 

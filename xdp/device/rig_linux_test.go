@@ -158,6 +158,21 @@ func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
 	return c
 }
 
+// echo has a kernel socket answer every datagram with itself.
+func echo(c *net.UDPConn) {
+	_ = c.SetDeadline(time.Time{})
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+}
+
 // target is a port of the server's end, as a peer sees it.
 func (r *rig) target(port uint16) netip.AddrPort { return netip.AddrPortFrom(r.pair.B.Addr, port) }
 

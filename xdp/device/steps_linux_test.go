@@ -58,17 +58,17 @@ func TestServerStep(t *testing.T) {
 	l := newLedger(t, e, to)
 	for _, step := range stepsOf("dev-") {
 		server.kill()
-		l.event(events, true)
+		l.hears(events, true)
 		nth := 30
 		if slices.Contains(seldom, step) {
 			nth = 3
 		}
 		server = r.serve(fmt.Sprintf("%s=%v:%d", crash.Env, step, nth))
-		l.event(events, false)
+		l.hears(events, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		others := make(chan error, 1)
 		go func() { others <- comeAndGo(ctx, r.path) }()
-		l.event(events, true)
+		l.hears(events, true)
 		l.settle()
 		cancel()
 		must(t, <-others)
@@ -77,7 +77,7 @@ func TestServerStep(t *testing.T) {
 			t.Fatalf("%v: %v", step, server.cmd.ProcessState)
 		}
 		server = r.serve()
-		l.event(events, false)
+		l.hears(events, false)
 		before := l.echoes
 		await(t, "traffic after "+step.String(), func() bool {
 			_ = l.post(4)
@@ -87,26 +87,6 @@ func TestServerStep(t *testing.T) {
 		l.settle()
 	}
 	server.end()
-}
-
-// event waits for an event, with traffic meanwhile.
-func (l *ledger) event(events <-chan device.Event, gone bool) {
-	l.t.Helper()
-	await(l.t, news(gone), func() bool {
-		if l.post(4) != nil {
-			time.Sleep(100 * time.Microsecond)
-		}
-		l.drain()
-		select {
-		case ev := <-events:
-			if (ev.Err != nil) != gone {
-				l.t.Fatalf("%+v instead of %v", ev, news(gone))
-			}
-			return true
-		default:
-			return false
-		}
-	})
 }
 
 // comeAndGo has endpoints that take ports, drop them and leave, as long as there is a server.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -22,18 +23,12 @@ func linked(t *testing.T) (*session, *net.UnixConn) {
 	path := filepath.Join(t.TempDir(), "s")
 	at := &net.UnixAddr{Name: path, Net: "unixpacket"}
 	l, err := net.ListenUnix("unixpacket", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	c, err := net.DialUnix("unixpacket", nil, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := l.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = errors.Join(c.Close(), server.Close()) })
 	return newSession(c), server
 }
@@ -103,6 +98,47 @@ func TestTakenBeforeTold(t *testing.T) {
 	<-listened
 	if got := e.takenPorts(); !slices.Equal(got, []uint16{5000, 5001}) || s.wanted != 0 {
 		t.Errorf("%v, %d", got, s.wanted)
+	}
+}
+
+// TestFrozenAsking: an answer that lies unread for however long, since its reader was stopped, is
+// the answer to the question all the same. An answer to nothing is none.
+func TestFrozenAsking(t *testing.T) {
+	t.Parallel()
+	e := &Endpoint{ctx: t.Context()}
+	s, server := linked(t)
+	must(t, e.pose(s, stepTake, 5007))
+	listened := make(chan error, 1)
+	go func() { listened <- e.listen(s) }()
+	w := meet(t.Context(), server)
+	_, err := w.next()
+	must(t, errors.Join(err, w.send(hello{step: stepDone})))
+	select {
+	case err := <-listened:
+		t.Fatalf("hung up: %v", err)
+	case <-time.After(1300 * time.Millisecond): // longer than a side waits before it looks again
+	}
+	must(t, e.awaitAnswer(s))
+	must(t, w.send(hello{step: stepDone}))
+	if err := <-listened; !errors.Is(err, ErrProtocol) {
+		t.Errorf("an answer to nothing: %v", err)
+	}
+}
+
+// TestLateDrop: a port that was dropped by one application and taken by another one stays with the
+// later owner, in whichever order the engine learns of it.
+func TestLateDrop(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	const port = 5000
+	en := &engine{byPort: make([]*app, 1<<16)}
+	a, b := &app{owns: map[uint16]bool{}}, &app{owns: map[uint16]bool{}}
+	en.assign(a, []uint16{port, port + 1})
+	en.assign(b, []uint16{port})
+	first := a.owns[port]
+	en.assign(a, []uint16{port + 1})
+	if first || !b.owns[port] || en.byPort[port] != b || en.byPort[port+1] != a {
+		t.Errorf("sends from it: first %t, second %t", first, b.owns[port])
 	}
 }
 
