@@ -3,8 +3,6 @@ package endpoint_test
 import (
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -53,36 +51,6 @@ func none(t testing.TB, events *cq.EventQueue) {
 	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("%+v, %v", ev, err)
 	}
-}
-
-// TestVethEvents: what happens to the interface comes to the event queue, once.
-func TestVethEvents(t *testing.T) {
-	shmtest.Conforms(t)
-	w, events := newWatched(t, nil)
-	none(t, events)
-	must(t, w.pair.B.SetUp(false))
-	w.expect(t, events, cq.EventLinkDown)
-	must(t, w.pair.B.SetUp(true))
-	w.expect(t, events, cq.EventLinkUp)
-	must(t, w.pair.A.SetUp(false)) // the carrier
-	w.expect(t, events, cq.EventLinkDown)
-	must(t, w.pair.A.SetUp(true))
-	w.expect(t, events, cq.EventLinkUp)
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
-	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) }))
-	if ev := w.expect(t, events, cq.EventMAC); net.HardwareAddr(ev.Payload).String() != mac.String() {
-		t.Errorf("%+v", ev)
-	}
-	ip := netip.MustParseAddr("198.51.100.1")
-	more := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(28, 32)}}
-	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.AddrAdd(l, more) }))
-	ev := w.expect(t, events, cq.EventAddressAdded)
-	if got, _ := netip.AddrFromSlice(ev.Payload); got != ip || ev.Data != 28 {
-		t.Errorf("%+v", ev)
-	}
-	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.AddrDel(l, more) }))
-	w.expect(t, events, cq.EventAddressRemoved)
-	none(t, events)
 }
 
 // TestVethProgramReplaced: an endpoint whose program is gone, or another's, learns of it.

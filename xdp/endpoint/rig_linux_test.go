@@ -37,6 +37,7 @@ type side struct {
 	rx, tx *cq.Writer
 	av     *cq.AddressVector
 	peer   cq.Addr
+	lies   bool // the kernel does
 }
 
 // options change what a side is made with.
@@ -60,37 +61,48 @@ func sideOptions() options {
 // newSide opens an endpoint that knows one peer.
 func newSide(t testing.TB, name string, o options) *side {
 	t.Helper()
-	s := &side{name: name}
-	var err error
-	s.dir, err = shm.OpenDir("")
-	must(t, err)
-	s.q, err = cq.Create(cq.Named(s.dir, name), o.queue)
-	must(t, err)
-	if o.opened != nil {
-		o.opened(s)
-	}
-	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
-		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, name), cq.WriterOptions{})
-		must(t, err)
-	}
-	s.av, err = cq.CreateAddresses(cq.Unnamed(name+"-av"), cq.AddressOptions{Count: 8})
-	must(t, err)
-	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, o.peer)}, cq.InsertOptions{})
-	must(t, err)
-	s.peer = as[0]
 	umem := xdptest.NewUMEM(t, o.umem)
 	socket, kernel, err := xdptest.Simulate(umem, o.sim)
 	must(t, err)
-	s.kernel = kernel
-	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
-		Local: o.self, Resolver: endpoint.Static{o.peer.Addr(): xdp.Hop{LocalMAC: o.mac,
-			NextMAC: o.next, Source: o.self.Addr(), MTU: 1500}}}
-	if o.config != nil {
-		o.config(&c)
+	s := &side{name: name, kernel: kernel, lies: o.lies}
+	s.prepare(t, o.queue, 8)
+	if o.opened != nil {
+		o.opened(s)
 	}
-	s.Endpoint, err = endpoint.Open(c)
-	if err != nil {
-		_ = socket.Close()
+	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, o.peer)}, cq.InsertOptions{})
+	must(t, err)
+	s.peer = as[0]
+	s.open(t, endpoint.Config{Socket: socket, Local: o.self,
+		Resolver: endpoint.Static{o.peer.Addr(): xdp.Hop{LocalMAC: o.mac,
+			NextMAC: o.next, Source: o.self.Addr(), MTU: 1500}}}, o.config)
+	return s
+}
+
+// prepare makes what an endpoint reports to and looks up in.
+func (s *side) prepare(t testing.TB, o cq.Options, peers int) {
+	t.Helper()
+	var err error
+	s.dir, err = shm.OpenDir("")
+	must(t, err)
+	s.q, err = cq.Create(cq.Named(s.dir, s.name), o)
+	must(t, err)
+	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
+		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, s.name), cq.WriterOptions{})
+		must(t, err)
+	}
+	s.av, err = cq.CreateAddresses(cq.Unnamed(s.name+"-av"), cq.AddressOptions{Count: peers})
+	must(t, err)
+}
+
+func (s *side) open(t testing.TB, c endpoint.Config, change func(c *endpoint.Config)) {
+	t.Helper()
+	c.Receive, c.Transmit, c.Addresses = s.rx, s.tx, s.av
+	if change != nil {
+		change(&c)
+	}
+	var err error
+	if s.Endpoint, err = endpoint.Open(c); err != nil {
+		_ = c.Socket.Close()
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -99,11 +111,10 @@ func newSide(t testing.TB, name string, o options) *side {
 		if err != nil {
 			t.Error(err)
 		}
-		if !o.lies {
+		if !s.lies {
 			s.checkFrames(t)
 		}
 	})
-	return s
 }
 
 func (s *side) checkFrames(t testing.TB) {

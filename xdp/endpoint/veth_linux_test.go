@@ -21,7 +21,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
-	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
@@ -55,42 +54,23 @@ func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket 
 	port uint16, change func(c *endpoint.Config)) *wired {
 	t.Helper()
 	w := &wired{pair: pair, prog: prog, side: &side{name: name}}
-	s := w.side
-	var err error
-	xdptest.Do(t, w.pair.B, func() error {
-		w.table, err = netif.OpenTable(w.pair.B.Index,
+	xdptest.Do(t, pair.B, func() (err error) {
+		w.table, err = netif.OpenTable(pair.B.Index,
 			netif.TableOptions{Attempt: 100 * time.Millisecond})
 		return err
 	})
-	s.dir, err = shm.OpenDir("")
-	must(t, err)
-	s.q, err = cq.Create(cq.Named(s.dir, s.name), cq.Options{})
-	must(t, err)
-	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
-		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, s.name), cq.WriterOptions{})
-		must(t, err)
-	}
-	s.av, err = cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
-	must(t, err)
-	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
-		Local:    netip.AddrPortFrom(netip.Addr{}, port), // the address is the route's
-		Resolver: w.table}
-	if change != nil {
-		change(&c)
-	}
-	if c.Watch != nil {
-		c.Watch.Program = w.prog
-	}
-	s.Endpoint, err = endpoint.Open(c)
-	must(t, err)
-	t.Cleanup(func() {
-		err := errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close(),
-			s.dir.Close(), w.table.Close())
-		if err != nil {
-			t.Error(err)
-		}
-		s.checkFrames(t)
-	})
+	t.Cleanup(func() { must(t, w.table.Close()) })
+	w.prepare(t, cq.Options{}, 0)
+	w.open(t, endpoint.Config{Socket: socket, Resolver: w.table,
+		Local: netip.AddrPortFrom(netip.Addr{}, port)}, // the address is the route's
+		func(c *endpoint.Config) {
+			if change != nil {
+				change(c)
+			}
+			if c.Watch != nil {
+				c.Watch.Program = prog
+			}
+		})
 	return w
 }
 
@@ -151,34 +131,8 @@ func TestVethEcho(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			w := newWired(t, mode, nil)
 			c, peer := w.kernelSocket(t)
-			buf := make([]byte, 2048)
 			for i := range 300 {
-				msg := fmt.Sprintf("datagram %d", i)
-				_, err := c.WriteToUDP([]byte(msg), w.target())
-				must(t, err)
-				var e cq.Entry
-				w.await(t, "the arrival", func() bool {
-					es, err := w.q.Peek(1)
-					if err != nil || es[0].Flags&cq.FlagRecv == 0 {
-						if err == nil {
-							must(t, w.q.Release(1))
-						}
-						return false
-					}
-					e = es[0]
-					return w.q.Release(1) == nil
-				})
-				if w.text(t, &e) != msg || e.Src.Addr() != peer {
-					t.Fatalf("%+v: %q", e, w.text(t, &e))
-				}
-				b, err := w.Payload(&e)
-				must(t, err)
-				must(t, w.persist(t, func() error { return w.Send(b, peer, uint64(i)) }))
-				must(t, w.Release(&e))
-				n, from, err := c.ReadFromUDP(buf)
-				if err != nil || string(buf[:n]) != msg || from.Port != testPort {
-					t.Fatalf("%q from %v, %v", buf[:n], from, err)
-				}
+				w.echo(t, c, peer, testPort, fmt.Sprint("datagram ", i))
 			}
 			if s := w.Stats(); s.Rings.BadDescriptors != 0 || s.Kernel.TxInvalid != 0 {
 				t.Errorf("%+v", s)
