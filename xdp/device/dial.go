@@ -28,11 +28,8 @@ type Request struct {
 	// Servers lists the users who may serve the path, whose word is taken for what arrives from the
 	// network. Zero stands for root and this process's own user.
 	Servers []int
-	// Queue is where completions are to come; it must be Unnamed, with
-	// cq.CrossUser, allowing the Servers, and stays the caller's, to be closed after the
-	// endpoint. Without one the endpoint makes one, with
-	// QueueOptions. Lanes of attempts that a Dial had to repeat come back to it when it is read.
-	Queue        *cq.Queue
+	// QueueOptions are those of the queue where completions come, which the endpoint makes: for
+	// cq.CrossUser, allowing the Servers.
 	QueueOptions cq.Options
 	// Notify is called when the device process is gone, and when the endpoint has found one again,
 	// from a goroutine of the endpoint. It must not call Close.
@@ -305,8 +302,7 @@ func (e *Endpoint) begin(ctx context.Context) (*session, error) {
 }
 
 // again gives back what a first session had that did not start, and makes another queue: nobody
-// reads it before there is an endpoint, so that it would keep the lanes of each attempt. A queue of
-// the caller's is his to read.
+// reads it before there is an endpoint, so that it would keep the lanes of each attempt.
 func (e *Endpoint) again() error {
 	e.mu.Lock()
 	s := e.sess
@@ -315,9 +311,6 @@ func (e *Endpoint) again() error {
 	var err error
 	if s != nil {
 		err = errors.Join(s.close(), closeNow(s.umem.Region))
-	}
-	if e.req.Queue != nil {
-		return err
 	}
 	if e.own != nil {
 		err = errors.Join(err, e.own.Close())

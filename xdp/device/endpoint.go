@@ -84,7 +84,7 @@ const keptFormer = 4
 // [ErrProtocol]; the context's.
 func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 	const op = "dial"
-	e := &Endpoint{path: path, req: r, ports: append([]uint16(nil), r.Ports...), q: r.Queue}
+	e := &Endpoint{path: path, req: r, ports: append([]uint16(nil), r.Ports...)}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	if len(r.Ports) > maxPorts || r.Frames < 0 || r.Sends < 0 ||
 		r.Frames > maxGrantedFrames || r.Sends > maxGrantedSends {
@@ -92,10 +92,8 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 			len(r.Ports), r.Frames, r.Sends), fmt.Sprintf("%d ports are possible", maxPorts))
 	}
 	var err error
-	if e.q == nil {
-		if e.q, err = newCompletions(e.queueOptions(), e.servers()); err != nil {
-			return nil, failed(op, path, err, "")
-		}
+	if e.q, err = newCompletions(e.queueOptions(), e.servers()); err != nil {
+		return nil, failed(op, path, err, "")
 	}
 	s, err := e.first(ctx)
 	if err != nil {

@@ -332,7 +332,7 @@ func (e *Endpoint) discard() error {
 	if e.own != nil {
 		err = errors.Join(err, e.own.Close())
 	}
-	if e.req.Queue == nil && e.q != nil {
+	if e.q != nil {
 		err = errors.Join(err, e.q.Close())
 	}
 	if e.payload != nil {

@@ -160,7 +160,7 @@ type onDevice struct {
 // is cut, and everything else goes on. Errors are those of [device.Dial].
 func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptions) (*Stack,
 	error) {
-	r.Ports, r.Queue, r.QueueOptions.Wait = nil, nil, cq.WaitFD
+	r.Ports, r.QueueOptions.Wait = nil, cq.WaitFD
 	e, err := device.Dial(ctx, path, r)
 	if err != nil {
 		return nil, err
