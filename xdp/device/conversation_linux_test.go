@@ -258,8 +258,8 @@ func TestEarlyQuestion(t *testing.T) {
 
 }
 
-// TestStrangers: who is not on the allow-list is told so and gets nothing, as often as he comes, and
-// cannot fill the log with that.
+// TestStrangers: who is not on the allow-list is told so and gets nothing, as often as he comes,
+// and cannot fill the log with that.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
