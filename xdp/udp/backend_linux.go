@@ -100,8 +100,6 @@ func (b *onEndpoint) Send(payload []byte, from, to netip.AddrPort) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, endpoint.ErrResolving):
-		return ErrResolving
 	case errors.Is(err, endpoint.ErrUnreachable):
 		return b.whyNot(to.Addr(), err)
 	}
@@ -117,7 +115,7 @@ func (b *onEndpoint) whyNot(to netip.Addr, err error) error {
 	_, why := b.resolver.Lookup(to)
 	switch {
 	case why == nil, errors.Is(why, endpoint.ErrResolving):
-		return ErrResolving // it became known in between
+		return packet.ErrResolving // it became known in between
 	case errors.Is(why, syscall.EHOSTUNREACH):
 		return ErrNoAnswer
 	}
@@ -174,7 +172,7 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 		_ = e.Close()
 		return nil, &shm.Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
 	}
-	o.Bind = b.bind
+	o.bind = b.bind
 	return newStack(o, b)
 }
 

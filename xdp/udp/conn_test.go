@@ -341,14 +341,14 @@ func TestCloseBeside(t *testing.T) {
 func TestCloseTwice(t *testing.T) {
 	t.Parallel()
 	unbinds, goOn := make(chan struct{}), make(chan struct{})
-	a, _, _, _ := newPair(t, udp.StackOptions{
-		Bind: func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
-			return a, func() error {
-				unbinds <- struct{}{}
-				<-goOn
-				return nil
-			}, nil
-		}})
+	bind := func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
+		return a, func() error {
+			unbinds <- struct{}{}
+			<-goOn
+			return nil
+		}, nil
+	}
+	a, _, _, _ := newPair(t, udp.StackOptions{}.Bind(bind))
 	first := make(chan error, 1)
 	go func() { first <- a.Close() }()
 	<-unbinds

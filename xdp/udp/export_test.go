@@ -1,7 +1,9 @@
 package udp
 
 import (
+	"math/rand/v2"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -16,10 +18,44 @@ type (
 	Datagram = datagram
 )
 
-var (
-	NewStack   = newStack
-	OnEndpoint = newOnEndpoint
-)
+// OnEndpoint is the backend of a real interface.
+var OnEndpoint = newOnEndpoint
+
+// NewStack runs UDP where there is no kernel to be asked for addresses.
+func NewStack(o StackOptions, b ...Backend) (*Stack, error) {
+	s, err := newStack(o, b...)
+	if err == nil && o.bind == nil {
+		s.o.bind = s.bind
+	}
+	return s, err
+}
+
+// Bind has addresses claimed by f.
+func (o StackOptions) Bind(f func(netip.AddrPort) (netip.AddrPort, func() error, error),
+) StackOptions {
+	o.bind = f
+	return o
+}
+
+// bind finds an address free if the stack has no connection on it.
+func (s *Stack) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
+	const firstEphemeral, ephemeral = 32768, 28232 // as net.ipv4.ip_local_port_range
+	free := func(a netip.AddrPort) bool { return s.table.Load().byAddr[bare(a)] == nil }
+	if local.Port() != 0 {
+		if !free(local) {
+			return local, nil, syscall.EADDRINUSE
+		}
+		return local, func() error { return nil }, nil
+	}
+	begin := rand.IntN(ephemeral)
+	for i := range ephemeral {
+		a := netip.AddrPortFrom(local.Addr(), uint16(firstEphemeral+(begin+i)%ephemeral))
+		if free(a) {
+			return a, func() error { return nil }, nil
+		}
+	}
+	return local, nil, syscall.EADDRINUSE
+}
 
 // Looking is how many readers look, and MaxLooking how many may.
 var (

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp/udp"
 )
@@ -85,10 +86,10 @@ func (f *fake) Send(payload []byte, from, to netip.AddrPort) error {
 	case f.sendErr != nil:
 		return f.sendErr
 	case f.unknown[to.Addr()]:
-		return udp.ErrResolving
+		return packet.ErrResolving
 	case f.refusals > 0:
 		f.refusals--
-		return udp.ErrResolving
+		return packet.ErrResolving
 	case f.room > 0 && len(f.unflushed) >= f.room:
 		return syscall.EAGAIN
 	}

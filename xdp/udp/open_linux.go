@@ -81,7 +81,7 @@ func (p *opener) open(ifname string) (*Stack, error) {
 		return nil, err
 	}
 	o := p.o.StackOptions
-	o.Bind, o.Zone = p.bind, p.ifi.Name
+	o.bind, o.Zone = p.bind, p.ifi.Name
 	s, err := newStack(o, p.backends...)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 // Options of [Open], [Listen] and [Dial]. The zero value is useful.
 type Options struct {
-	StackOptions // Bind and Zone are set by Open
+	StackOptions // Zone is set by Open
 	// Queues of the interface to use; all by default. Datagrams that arrive on others go to the
 	// kernel.
 	Queues []uint32
@@ -78,9 +78,6 @@ func only(ctx context.Context, ifname string, o Options,
 // What the errors of this package wrap beside what package net has. errors.Is finds the OS error
 // number in brackets too.
 var (
-	// ErrResolving: the hardware address of the next hop is being asked for (EAGAIN). A Backend
-	// returns it; a program never sees it.
-	ErrResolving = oserror.New("next hop not known yet", syscall.EAGAIN)
 	// ErrNoAnswer: nobody answers for the hardware address of the next hop (EHOSTUNREACH). As with
 	// the kernel only a connected socket returns it; others have sent the datagram in vain.
 	ErrNoAnswer = oserror.New("next hop does not answer", syscall.EHOSTUNREACH)

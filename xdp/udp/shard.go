@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -100,7 +101,7 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 		return xdp.ErrTooBig
 	}
 	if s.stack.waiting.Load() > 0 && s.stack.retry(s, to.Addr()) {
-		return ErrResolving
+		return packet.ErrResolving
 	}
 	err := s.b.Send(b, from, to)
 	if !last && err == nil {
@@ -177,8 +178,8 @@ type backend interface {
 	MaxPayload(to netip.Addr) int
 	// Send takes a copy of one datagram; Flush sees to it that it leaves. The source is chosen by
 	// route if from has no address. Errors that the stack deals with, and no program gets to see:
-	// EAGAIN when there is no room at the moment, and [ErrResolving] while the next hop's address
-	// is being asked for.
+	// EAGAIN when there is no room at the moment, and [packet.ErrResolving] while the next hop's
+	// address is being asked for.
 	Send(payload []byte, from, to netip.AddrPort) error
 	// Flush shows what was sent to the device.
 	Flush() error

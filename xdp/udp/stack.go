@@ -4,13 +4,11 @@ import (
 	"errors"
 	"hash/maphash"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/internal/spin"
@@ -30,14 +28,13 @@ type StackOptions struct {
 	Backlog int
 	// MaxBacklog bounds SetReadBuffer; the greater of Backlog and 1024 by default.
 	MaxBacklog int
-	// Bind claims an address for a connection, and has datagrams to it sent to the backends. It
-	// chooses a port if that is 0. What it returns is undone by unbind. By default an address is
-	// free if the stack has no connection on it.
-	Bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
 	// Zone names the interface in link-local addresses.
 	Zone string
 	// CheckEvery is how often the devices are looked after; a second by default.
 	CheckEvery time.Duration
+	// bind claims an address for a connection, and has datagrams to it sent to the backends. It
+	// chooses a port if that is 0. What it returns is undone by unbind.
+	bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
 }
 
 func (o StackOptions) resolve() StackOptions {
@@ -187,11 +184,7 @@ func (s *Stack) open(local, remote netip.AddrPort) (*Conn, error) {
 	case s.err != nil:
 		return nil, s.err
 	}
-	bind := s.o.Bind
-	if bind == nil {
-		bind = s.bind
-	}
-	bound, unbind, err := bind(local)
+	bound, unbind, err := s.o.bind(local)
 	if err != nil {
 		return nil, err
 	}
@@ -299,24 +292,4 @@ func (s *Stack) Close() error {
 		keep(f())
 	}
 	return first
-}
-
-// bind claims an address where there is no kernel to be asked.
-func (s *Stack) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
-	const firstEphemeral, ephemeral = 32768, 28232 // as net.ipv4.ip_local_port_range
-	free := func(a netip.AddrPort) bool { return s.table.Load().byAddr[bare(a)] == nil }
-	if local.Port() != 0 {
-		if !free(local) {
-			return local, nil, syscall.EADDRINUSE
-		}
-		return local, func() error { return nil }, nil
-	}
-	begin := rand.IntN(ephemeral)
-	for i := range ephemeral {
-		a := netip.AddrPortFrom(local.Addr(), uint16(firstEphemeral+(begin+i)%ephemeral))
-		if free(a) {
-			return a, func() error { return nil }, nil
-		}
-	}
-	return local, nil, syscall.EADDRINUSE
 }

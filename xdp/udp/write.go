@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/shmring/shmring/internal/packet"
 )
 
 // Write sends a datagram to the peer of a connected socket.
@@ -169,7 +171,7 @@ func (c *Conn) send(b []byte, to netip.AddrPort) error {
 	s := c.stack.shardFor(to)
 	err = s.send(b, c.local, to)
 	for pause := firstPause; err != nil && errors.Is(err, syscall.EAGAIN); {
-		if errors.Is(err, ErrResolving) {
+		if errors.Is(err, packet.ErrResolving) {
 			return c.stack.keep(s, b, c.local, to)
 		}
 		select {
