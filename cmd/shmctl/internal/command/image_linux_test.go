@@ -22,6 +22,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/shmtest"
 	xstatus "github.com/shmring/shmring/internal/status"
@@ -92,6 +93,7 @@ func makeKinds() {
 	need(err)
 	need(errors.Join(v.Remove(1), v.SetUserID(2, 90)))
 	makeDeviceKinds(d)
+	makeFabricKinds(d)
 	fmt.Println("made")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
@@ -128,6 +130,22 @@ func makeDeviceKinds(d *shm.Dir) {
 		return err
 	})
 	need(err)
+}
+
+// makeFabricKinds makes two endpoints, one of which has sent to the other.
+func makeFabricKinds(d *shm.Dir) {
+	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{Size: 64})
+	need(err)
+	w, err := q.Writer()
+	need(err)
+	o := fabric.Options{Transmit: w, Receive: w, Peers: 2}
+	_, err = fabric.Open(d, "answers", o)
+	need(err)
+	e, err := fabric.Open(d, "asks", o)
+	need(err)
+	to, err := e.Resolve("answers")
+	need(err)
+	need(e.Send([]byte("a message"), to, 60))
 }
 
 // writeImage has a child make the kinds, kills it, and packs what it leaves.
@@ -265,7 +283,8 @@ func TestImage(t *testing.T) {
 			golden(t, "image-"+kind, lasting(t, []any{q, tail}))
 		})
 	}
-	for _, kind := range []string{"counter", "addresses", "bell", "region", "umem", "capture"} {
+	for _, kind := range []string{"counter", "addresses", "bell", "region", "umem", "capture",
+		"fabric", "outbox"} {
 		t.Run(kind, func(t *testing.T) {
 			o, err := ctl.ShowObject(d, kinds[kind])
 			must(t, err)
@@ -411,8 +430,8 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 		all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
 		must(t, err)
 		for _, r := range all {
-			if wanted := r.Kind != nil && slices.Contains([]string{"bell", "endpoint", "capture"},
-				*r.Kind); wanted != (r.Fate == ctl.FateRemoved) {
+			if wanted := r.Kind != nil && slices.Contains([]string{"bell", "endpoint", "capture",
+				"fabric", "outbox"}, *r.Kind); wanted != (r.Fate == ctl.FateRemoved) {
 				t.Errorf("%s: %s (%s)", r.Name, r.Fate, r.Reason)
 			}
 		}
