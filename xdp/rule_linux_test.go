@@ -108,7 +108,8 @@ func TestRuleKinds(t *testing.T) {
 		{Rule{Dst: prefix("fc00::/7")}, [][]byte{six, set(six, 40, 9)}, [][]byte{four, set(six, 38, 9)}},
 		{Rule{Dst: prefix("::/0")}, [][]byte{six}, [][]byte{four, loop}},
 		{Rule{Dst: prefix("0.0.0.0/0")}, [][]byte{four}, [][]byte{six, loop}},
-		{Rule{VLAN: 100}, [][]byte{vlan, qinq}, [][]byte{four, set(vlan, 15, 101)}},
+		{Rule{VLAN: 100}, [][]byte{vlan, qinq, set(vlan, 14, 0x60)}, // the upper bits are the priority
+			[][]byte{four, set(vlan, 15, 101)}},
 		{Rule{Untagged: true}, [][]byte{four, six, loop, set(vlan, 15, 0)}, [][]byte{vlan, qinq}},
 		{Rule{EtherType: 0x9000}, [][]byte{loop}, [][]byte{four, six, vlan}},
 		{Rule{Local: true}, [][]byte{four, six, tcp, set(vlan, 15, 0)},

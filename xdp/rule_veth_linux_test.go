@@ -288,39 +288,6 @@ func TestHalfDropped(t *testing.T) {
 	}
 }
 
-// TestVLANRule: frames of one VLAN go to the socket, all others to the stack.
-func TestVLANRule(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	must(t, r.prog.Unsteer(testPort))
-	id := addRule(t, r.prog, xdp.Rule{VLAN: 7}, xdp.Target{})
-	sender := xdptest.Open(t, r.pair.A, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64}),
-		xdp.Options{})
-	for _, vlan := range []uint16{6, 7, 0x6007} { // the upper bits are the priority
-		path := packet.Path{LocalMAC: [6]byte(r.pair.A.MAC), NextMAC: [6]byte(r.pair.B.MAC),
-			Tags: []packet.Tag{{TCI: vlan}}, Src: netip.AddrPortFrom(r.pair.A.Addr, 1),
-			Dst: netip.AddrPortFrom(r.pair.B.Addr, testPort)}
-		tpl, err := path.Template()
-		must(t, err)
-		frame, buf, _ := sender.Acquire()
-		n, err := tpl.Build(buf, []byte{0, 0, byte(vlan >> 8), byte(vlan)})
-		must(t, err)
-		must(t, sender.Post(frame, n, 0))
-		sender.Flush()
-		_, err = sender.Kick()
-		must(t, err)
-	}
-	if got := take(t, r.socket, 2); got[0] != 7 || got[1] != 0x6007 {
-		t.Errorf("VLANs %v", got)
-	}
-	nothing(t, r.socket)
-	s, err := r.prog.RuleStats(id)
-	must(t, err)
-	if s.Frames != 2 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // TestRulesChangeUnderTraffic: rules of other ports come and go, for wider and narrower prefixes of
 // the same address; the stream misses nothing.
 func TestRulesChangeUnderTraffic(t *testing.T) {
