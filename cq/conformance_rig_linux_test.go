@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/rpc"
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/testdata"
 )
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and
@@ -528,4 +531,45 @@ func childPeer() {
 	}
 	need(s.Register(p))
 	s.ServeConn(pipes{os.Stdin, os.Stdout})
+}
+
+// TestConformanceTable: every symbol exists where a reason says that a deviation is documented.
+// Package testdata looks whether the tests of a row exist, and shmtest whether they ran.
+func TestConformanceTable(t *testing.T) {
+	t.Parallel()
+	rows, err := testdata.Conformance()
+	must(t, err)
+	symbols := regexp.MustCompile(`\b(cq|shm|doorbell)\.([A-Z]\w*)(?:\.(\w+))?`)
+	sources := map[string]string{}
+	for _, r := range rows {
+		for _, s := range symbols.FindAllStringSubmatch(r.Ref, -1) {
+			if strings.HasPrefix(s[2], "Test") {
+				continue
+			}
+			if sources[s[1]] == "" {
+				sources[s[1]] = sourceOf(t, s[1])
+			}
+			declared := `(?m)^(type|func|var|const|\t)( \([^)]*\))? ?` + s[2] + `\b`
+			member := `(?m)^(func \([^)]*\) |\t(\w+, )*)` + s[3] + `\b`
+			if !regexp.MustCompile(declared).MatchString(sources[s[1]]) ||
+				s[3] != "" && !regexp.MustCompile(member).MatchString(sources[s[1]]) {
+				t.Errorf("%s: no symbol %s", r.ID, s[0])
+			}
+		}
+	}
+}
+
+// sourceOf is the text of a package without its tests.
+func sourceOf(t *testing.T, pkg string) (text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
+	must(t, err)
+	for _, name := range files {
+		if !strings.HasSuffix(name, "_test.go") {
+			b, err := os.ReadFile(name)
+			must(t, err)
+			text += string(b)
+		}
+	}
+	return text
 }

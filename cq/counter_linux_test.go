@@ -377,19 +377,6 @@ func TestCounterDescriptorBeside(t *testing.T) {
 	}
 }
 
-// TestCounterDescriptorClosed: Close ends a wait on the descriptor before it takes it away.
-func TestCounterDescriptorClosed(t *testing.T) {
-	d := openDir(t)
-	c, err := cq.CreateCounter(cq.Named(d, queueName(t)), cq.CounterOptions{Wait: cq.WaitFD})
-	must(t, err)
-	fd, err := unix.FcntlInt(uintptr(waitFD(c)), unix.F_DUPFD_CLOEXEC, 0)
-	must(t, err)
-	defer unix.Close(fd)
-	must(t, c.TryWait())
-	must(t, c.Close())
-	wantErr(t, "trywait", c.TryWait(), cq.ErrClosed, os.ErrClosed)
-}
-
 // TestCounterBadObject: an object that says it is a counter and is not one of ours is refused.
 func TestCounterBadObject(t *testing.T) {
 	d := openDir(t)

@@ -12,36 +12,19 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
-func init() {
-	roles["counter"] = childCounter
-	roles["pong"] = childPong
-}
-
-// childOpens opens a counter by the name that the parent gave, or else as descriptor 3 on.
-func childOpens(fd int, o cq.CounterOptions) *cq.Counter {
-	name := os.Getenv(envQueue)
-	if name == "" {
-		c, err := cq.AttachCounter(cq.FromFD(fd, ""), o)
-		need(err)
-		return c
-	}
-	d, err := shm.OpenDir("")
-	need(err)
-	c, err := cq.AttachCounter(cq.Named(d, fmt.Sprint(name, "-", fd)), o)
-	need(err)
-	return c
-}
+func init() { roles["counter"] = childCounter }
 
 // childCounter does what its parent says, line by line, and answers each.
 func childCounter() {
-	c := childOpens(3, cq.CounterOptions{Spin: -1})
+	d, err := shm.OpenDir("")
+	need(err)
+	c, err := cq.AttachCounter(cq.Named(d, os.Getenv(envQueue)+"-3"), cq.CounterOptions{Spin: -1})
+	need(err)
 	say("ready")
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -63,70 +46,6 @@ func childCounter() {
 		say("%s: %v", what, err)
 	}
 	need(c.Close())
-}
-
-// childPong answers each count on the second counter.
-func childPong() {
-	wait := cq.CounterOptions{Wait: cq.WaitObject(number(envLanes, 0))}
-	ping, pong := childOpens(3, wait), childOpens(4, wait)
-	for i := range uint64(number(envCount, 1)) {
-		need(cntrWait(ping, i+1, time.Minute))
-		need(pong.Add(1))
-	}
-	need(ping.Close())
-	need(pong.Close())
-}
-
-// pairOf makes two counters by name or as descriptors, and what a child needs to open them.
-func pairOf(t *testing.T, named bool, o cq.CounterOptions) (cs [2]*cq.Counter, env string,
-	fds []*os.File) {
-	t.Helper()
-	for i := range cs {
-		var err error
-		if named {
-			env = envQueue + "=" + queueName(t)
-			cs[i], err = cq.CreateCounter(cq.Named(openDir(t), fmt.Sprint(queueName(t), "-", 3+i)), o)
-			must(t, err)
-		} else {
-			env = envQueue + "="
-			cs[i], err = cq.CreateCounter(cq.Unnamed(queueName(t)), o)
-			must(t, err)
-			fd, err := unix.FcntlInt(uintptr(cs[i].ObjectFD()), unix.F_DUPFD_CLOEXEC, 0)
-			must(t, err)
-			fds = append(fds, os.NewFile(uintptr(fd), "counter"))
-		}
-		t.Cleanup(func() { must(t, cs[i].Close()) })
-	}
-	t.Cleanup(func() {
-		for _, f := range fds {
-			f.Close()
-		}
-	})
-	return cs, env, fds
-}
-
-// T31: a ping-pong of two processes that wait on counters, which libfabric's shm provider cannot.
-func TestCounterPingPong(t *testing.T) {
-	shmtest.Long(t)
-	const rounds = 3000
-	for _, wait := range blocking {
-		for place, named := range map[string]bool{"named": true, "memfd": false} {
-			t.Run(wait.String()+" "+place, func(t *testing.T) {
-				cs, env, fds := pairOf(t, named, cq.CounterOptions{Wait: wait})
-				cmd := shmtest.Child(t, "pong", env, envCount+"="+fmt.Sprint(rounds),
-					envLanes+"="+fmt.Sprint(uint32(wait)), "GORACE=atexit_sleep_ms=0")
-				cmd.ExtraFiles = fds
-				c := start(t, cmd)
-				for i := range uint64(rounds) {
-					must(t, cs[0].Add(1))
-					must(t, cntrWait(cs[1], i+1, time.Minute))
-				}
-				_ = c.stop(t)
-				wantCounter(t, cs[0], rounds, 0)
-				wantCounter(t, cs[1], rounds, 0)
-			})
-		}
-	}
 }
 
 // peer is a child in the role "counter".
