@@ -11,7 +11,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
-	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // lookup is the reading side of an address vector, in this process or in another one.
@@ -24,15 +23,9 @@ type lookup interface {
 func conformAV(t *testing.T, name string, o cq.AddressOptions,
 	f func(t *testing.T, v *cq.AddressVector, look lookup)) {
 	t.Helper()
-	p := &peer{t: t}
-	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(sites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				v := newVector(t, at, o)
-				f(t, v, lookAt(t, at, p, v))
-			})
-		}
+	eachSite(t, name, sites, func(t *testing.T, at site, p *peer) {
+		v := newVector(t, at, o)
+		f(t, v, lookAt(t, at, p, v))
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -152,20 +151,11 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for i := uint64(0); i < total; {
-			switch err := r.w.Post(&cq.Entry{Context: i}); err {
-			case nil:
-				i++
-				if i%23 == 0 {
-					time.Sleep(time.Millisecond)
-				}
-			case cq.ErrFull:
-				runtime.Gosched()
-			default:
-				t.Error(err)
-				return
+		postAll(t, r.w, total, func(i uint64) {
+			if i%23 == 0 {
+				time.Sleep(time.Millisecond)
 			}
-		}
+		})
 	}()
 	var got []uint64
 	for uint64(len(got)) < total {

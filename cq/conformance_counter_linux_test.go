@@ -12,7 +12,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
-	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -41,14 +40,8 @@ type countRig struct {
 func conformCounter(t *testing.T, name string, o cq.CounterOptions,
 	f func(t *testing.T, r *countRig)) {
 	t.Helper()
-	p := &peer{t: t}
-	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(sites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				f(t, newCountRig(t, at, p, queueName(t), o))
-			})
-		}
+	eachSite(t, name, sites, func(t *testing.T, at site, p *peer) {
+		f(t, newCountRig(t, at, p, queueName(t), o))
 	})
 }
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -30,18 +29,12 @@ type eqRig struct {
 // conformEQ runs a case for an event queue, written by its own process and by another one.
 func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T, r *eqRig)) {
 	t.Helper()
-	p := &peer{t: t}
-	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(queueSites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				r := &eqRig{site: at, p: p.at(t, at)}
-				o.Write = !at.far
-				r.create(t, o)
-				r.w = r.attach(t)
-				f(t, r)
-			})
-		}
+	eachSite(t, name, queueSites, func(t *testing.T, at site, p *peer) {
+		r := &eqRig{site: at, p: p.at(t, at)}
+		o.Write = !at.far
+		r.create(t, o)
+		r.w = r.attach(t)
+		f(t, r)
 	})
 }
 
@@ -93,17 +86,6 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 	must(t, errors.Join(err, <-done))
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
-}
-
-// eventAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.
-func eventAsleep(t testing.TB, e *cq.EventQueue, f func()) (wait func()) {
-	before, done := e.Stats().Sleeps, make(chan struct{})
-	go func() {
-		defer close(done)
-		eventually(t, "the reader sleeps", func() bool { return e.Stats().Sleeps > before })
-		f()
-	}()
-	return func() { <-done }
 }
 
 func sameEvent(t *testing.T, what string, got, want cq.Event) {
@@ -209,7 +191,7 @@ func TestConformanceEQClose(t *testing.T) {
 func TestConformanceEQEnds(t *testing.T) {
 	t.Parallel()
 	conformEQ(t, "ends", cq.EventOptions{Spin: -1}, func(t *testing.T, r *eqRig) {
-		done := eventAsleep(t, r.e, func() { must(t, r.e.Close()) })
+		done := whenAsleep(t, r.e, func() { must(t, r.e.Close()) })
 		_, err := eqSread(r.e, &cq.Event{}, tooLong)
 		wantErr(t, "close", err, cq.ErrClosed, os.ErrClosed)
 		done()
@@ -233,7 +215,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 		wantContexts(t, "polled", drainEvents(t, r.e), 1)
 	})
 	conformEQ(t, "futex", cq.EventOptions{Wait: cq.WaitQueue, Spin: -1}, func(t *testing.T, r *eqRig) {
-		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
+		defer whenAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
 		var ev cq.Event
 		if _, err := eqSread(r.e, &ev, -1); err != nil || ev.Context != 1 {
 			t.Errorf("%+v, %v", ev, err)

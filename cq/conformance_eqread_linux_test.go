@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceEQRead is fi_eq_read.
@@ -228,7 +227,7 @@ func TestConformanceEQSread(t *testing.T) {
 	o := cq.EventOptions{Size: 8, Spin: -1}
 	conformEQ(t, "event", o, func(t *testing.T, r *eqRig) {
 		want := cq.Event{Event: cq.EventNotify, FID: fabric(1), Context: 4, Data: 5}
-		defer eventAsleep(t, r.e, func() { _, _ = r.w.Write(&want) })()
+		defer whenAsleep(t, r.e, func() { _, _ = r.w.Write(&want) })()
 		var got cq.Event
 		if n, err := eqSread(r.e, &got, tooLong); n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("%d, %v", n, err)
@@ -236,13 +235,13 @@ func TestConformanceEQSread(t *testing.T) {
 		sameEvent(t, "sread", got, want)
 	})
 	conformEQ(t, "negative-timeout", o, func(t *testing.T, r *eqRig) {
-		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
+		defer whenAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
 		if n, err := eqSread(r.e, &cq.Event{}, -1); n == 0 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
 	conformEQ(t, "error", o, func(t *testing.T, r *eqRig) {
-		defer eventAsleep(t, r.e, func() { _, _ = r.w.WriteErr(&cq.EventError{Err: cq.EOther}) })()
+		defer whenAsleep(t, r.e, func() { _, _ = r.w.WriteErr(&cq.EventError{Err: cq.EOther}) })()
 		_, err := eqSread(r.e, &cq.Event{}, tooLong)
 		wantErr(t, "sread", err, cq.ErrAvail, cq.EAvail)
 	})
@@ -377,38 +376,25 @@ func TestConformanceEQControl(t *testing.T) {
 // TestConformanceEQInSet is an event queue that was opened with a wait set.
 func TestConformanceEQInSet(t *testing.T) {
 	t.Parallel()
-	p := &peer{t: t}
-	t.Run("set", func(t *testing.T) {
-		for _, at := range sampled(queueSites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				s := waitSet(t, openDir(t), cq.WaitSetOptions{})
-				r := &eqRig{site: at, p: p.at(t, at)}
-				r.create(t, cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s, Write: !at.far})
-				r.w = r.attach(t)
-				wantErr(t, "it is a member", s.Add(r.e), fs.ErrExist)
-				_, err := eqSread(r.e, &cq.Event{}, -1)
-				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-				dst := make([]cq.Waitable, 2)
-				for i := range uint64(3) {
-					done := later(func() { writeEvents(t, r.w, i, i+1) })
-					if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
-						t.Errorf("%d, %v, %v", n, err, dst[0])
-					}
-					done()
-					wantContexts(t, "event", drainEvents(t, r.e), i)
-				}
-			})
+	eachSite(t, "set", queueSites, func(t *testing.T, at site, p *peer) {
+		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+		r := &eqRig{site: at, p: p.at(t, at)}
+		r.create(t, cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s, Write: !at.far})
+		r.w = r.attach(t)
+		wantErr(t, "it is a member", s.Add(r.e), fs.ErrExist)
+		_, err := eqSread(r.e, &cq.Event{}, -1)
+		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		dst := make([]cq.Waitable, 2)
+		for i := range uint64(3) {
+			done := later(func() { writeEvents(t, r.w, i, i+1) })
+			if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
+				t.Errorf("%d, %v, %v", n, err, dst[0])
+			}
+			done()
+			wantContexts(t, "event", drainEvents(t, r.e), i)
 		}
 	})
-	t.Run("many", func(t *testing.T) {
-		for _, at := range sampled(queueSites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				manyInSet(t, at, p)
-			})
-		}
-	})
+	eachSite(t, "many", queueSites, manyInSet)
 	conformOnce(t, "no-set", func(t *testing.T) {
 		_, err := cq.CreateEvents(cq.Named(openDir(t), "none"), cq.EventOptions{Wait: cq.WaitInSet})
 		wantErr(t, "create", err, cq.ErrInvalid, syscall.EINVAL)

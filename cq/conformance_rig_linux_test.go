@@ -98,19 +98,27 @@ type rig struct {
 	p *peer // where the writers of a far site live
 }
 
-// conform runs a case that has a queue with one writer, at every site.
-func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
+// eachSite runs a case at every site, with one process for those that have another.
+func eachSite(t *testing.T, name string, all []site, f func(t *testing.T, at site, p *peer)) {
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(queueSites) {
+		for _, at := range sampled(all) {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
-				r := newRig(t, at, p, o)
-				r.w = r.attach(t)
-				f(t, r)
+				f(t, at, p)
 			})
 		}
+	})
+}
+
+// conform runs a case that has a queue with one writer, at every site.
+func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	eachSite(t, name, queueSites, func(t *testing.T, at site, p *peer) {
+		r := newRig(t, at, p, o)
+		r.w = r.attach(t)
+		f(t, r)
 	})
 }
 

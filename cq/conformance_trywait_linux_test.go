@@ -291,19 +291,11 @@ func selectLoop(t *testing.T, r *rig) {
 	done, asleep := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(done)
-		for i := uint64(0); i < total; {
-			switch err := r.w.Post(&cq.Entry{Context: i}); err {
-			case nil:
-				if i++; i%37 == 0 {
-					<-asleep
-				}
-			case cq.ErrFull:
-				runtime.Gosched()
-			default:
-				t.Error(err)
-				return
+		postAll(t, r.w, total, func(i uint64) {
+			if i%37 == 0 {
+				<-asleep
 			}
-		}
+		})
 	}()
 	var next uint64
 	dst := make([]cq.Context, 3)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
@@ -61,7 +60,7 @@ func TestConformanceCQWaitObject(t *testing.T) {
 			}
 		})
 	}
-	conformInSet(t, "set")
+	eachSite(t, "set", queueSites, queueInSet)
 	conformOnce(t, "no-set", func(t *testing.T) {
 		_, err := cq.Create(cq.Named(openDir(t), "none"), cq.Options{Wait: cq.WaitInSet})
 		wantErr(t, "without a set", err, cq.ErrInvalid, syscall.EINVAL)
@@ -179,40 +178,32 @@ func mutexCond(t *testing.T, r *rig) {
 	wantErr(t, "closed", <-ended, cq.ErrClosed)
 }
 
-// conformInSet is a queue that was opened with a wait set.
-func conformInSet(t *testing.T, name string) {
-	p := &peer{t: t}
-	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(queueSites) {
-			t.Run(at.String(), func(t *testing.T) {
-				shmtest.Conforms(t)
-				s := waitSet(t, openDir(t), cq.WaitSetOptions{})
-				r := newRig(t, at, p, cq.Options{Wait: cq.WaitInSet, WaitSet: s})
-				r.w = r.attach(t)
-				_, err := sread(r.q, make([]cq.Msg, 1), -1)
-				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-				done := later(func() { r.post(t, 1, 2) })
-				dst := make([]cq.Waitable, 2)
-				for got := false; !got; { // the attaching of a lane may wake it too
-					if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
-						t.Fatalf("%d, %v", n, err)
-					}
-					got = len(read(t, r.q, 2)) == 1
-				}
-				done()
-				wantErr(t, "close of its set", s.Close(), cq.ErrBusy)
-				r.post(t, 2, 3)
-				if es, err := r.q.Peek(1); len(es) != 1 {
-					t.Fatal(err)
-				}
-				wantErr(t, "close with a loan", r.q.Close(), cq.ErrBusy)
-				wantErr(t, "a close that failed leaves it in", s.Add(r.q), fs.ErrExist)
-				must(t, r.q.Release(1))
-				must(t, r.q.Close())
-				wantErr(t, "in its set", s.Remove(r.q), fs.ErrNotExist)
-			})
+// queueInSet is a queue that was opened with a wait set.
+func queueInSet(t *testing.T, at site, p *peer) {
+	s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+	r := newRig(t, at, p, cq.Options{Wait: cq.WaitInSet, WaitSet: s})
+	r.w = r.attach(t)
+	_, err := sread(r.q, make([]cq.Msg, 1), -1)
+	wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+	done := later(func() { r.post(t, 1, 2) })
+	dst := make([]cq.Waitable, 2)
+	for got := false; !got; { // the attaching of a lane may wake it too
+		if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
+			t.Fatalf("%d, %v", n, err)
 		}
-	})
+		got = len(read(t, r.q, 2)) == 1
+	}
+	done()
+	wantErr(t, "close of its set", s.Close(), cq.ErrBusy)
+	r.post(t, 2, 3)
+	if es, err := r.q.Peek(1); len(es) != 1 {
+		t.Fatal(err)
+	}
+	wantErr(t, "close with a loan", r.q.Close(), cq.ErrBusy)
+	wantErr(t, "a close that failed leaves it in", s.Add(r.q), fs.ErrExist)
+	must(t, r.q.Release(1))
+	must(t, r.q.Close())
+	wantErr(t, "in its set", s.Remove(r.q), fs.ErrNotExist)
 }
 
 // waitObjectMisuse: with every wait object, the calls that it has nothing for are ENOSYS, ENODATA

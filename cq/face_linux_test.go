@@ -82,7 +82,13 @@ func TestFDEpoll(t *testing.T) {
 						continue
 					}
 					w := attach(t, d, q.Name())
-					all.Go(func() { postAll(t, w, uint64(each)) })
+					all.Go(func() {
+						postAll(t, w, uint64(each), func(i uint64) {
+							if i%100 == 0 {
+								time.Sleep(200 * time.Microsecond)
+							}
+						})
+					})
 				}
 				ep := newEpoll(t, events, qs...)
 				got := make([]int, len(qs))
@@ -104,25 +110,6 @@ func TestFDEpoll(t *testing.T) {
 					_ = c.stop(t)
 				}
 			})
-		}
-	}
-}
-
-func postAll(t *testing.T, w *cq.Writer, n uint64) {
-	for i := range n {
-		for {
-			err := w.Post(&cq.Entry{Context: i})
-			if err == nil {
-				break
-			}
-			if err != cq.ErrFull {
-				t.Error(err)
-				return
-			}
-			time.Sleep(5 * time.Microsecond)
-		}
-		if i%100 == 99 {
-			time.Sleep(200 * time.Microsecond)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -308,16 +309,19 @@ func repeatedly(f func(n uint64)) (stop func()) {
 	return func() { close(end); <-ended }
 }
 
+// sleepy is a queue of either kind, as far as its sleeps are counted.
+type sleepy interface{ Stats() cq.Stats }
+
 // asleep waits until the queue's reader has gone to sleep once more than before.
-func asleep(t testing.TB, q *cq.Queue, before uint64) {
+func asleep(t testing.TB, q sleepy, before uint64) {
 	t.Helper()
 	eventually(t, "the reader sleeps", func() bool { return q.Stats().Sleeps > before })
 }
 
 // whenAsleep runs f as soon as the queue's reader sleeps, or just soon where none ever does; wait
 // returns when it has.
-func whenAsleep(t testing.TB, q *cq.Queue, f func()) (wait func()) {
-	if q.Options().Wait == cq.WaitYield {
+func whenAsleep(t testing.TB, q sleepy, f func()) (wait func()) {
+	if q, is := q.(*cq.Queue); is && q.Options().Wait == cq.WaitYield {
 		return later(f)
 	}
 	before, done := q.Stats().Sleeps, make(chan struct{})
@@ -327,4 +331,21 @@ func whenAsleep(t testing.TB, q *cq.Queue, f func()) (wait func()) {
 		f()
 	}()
 	return func() { <-done }
+}
+
+// postAll publishes contexts from 0 to n-1, and waits where there is no room. After each that it
+// has posted it says how many that are.
+func postAll(t testing.TB, w interface{ Post(*cq.Entry) error }, n uint64, posted func(i uint64)) {
+	for i := uint64(0); i < n; {
+		switch err := w.Post(&cq.Entry{Context: i}); err {
+		case nil:
+			i++
+			posted(i)
+		case cq.ErrFull:
+			runtime.Gosched()
+		default:
+			t.Error(err)
+			return
+		}
+	}
 }

@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -507,20 +506,11 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 			q, w := pair(t, o)
 			var writers sync.WaitGroup
 			writers.Go(func() {
-				for i := uint64(0); i < total; {
-					switch err := w.Post(&cq.Entry{Context: i}); err {
-					case nil:
-						i++
-						if i%997 == 0 {
-							time.Sleep(200 * time.Microsecond)
-						}
-					case cq.ErrFull:
-						runtime.Gosched()
-					default:
-						t.Error(err)
-						return
+				postAll(t, w, total, func(i uint64) {
+					if i%997 == 0 {
+						time.Sleep(200 * time.Microsecond)
 					}
-				}
+				})
 			})
 			dst := make([]cq.Context, 5)
 			for next := uint64(0); next < total; {
