@@ -24,6 +24,11 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
+// roles are what the test binary does when it is started as a child.
+var roles = map[string]func(){}
+
+func TestMain(m *testing.M) { shmtest.Main(m, roles) }
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -17,13 +17,20 @@ import (
 // newPosted is a pair of which b receives into posted buffers.
 func newPosted(t testing.TB, change func(c *endpoint.Config)) (a, b *side) {
 	t.Helper()
+	return newPostedOf(t, 0, change)
+}
+
+// newPostedOf is newPosted with queues of that size.
+func newPostedOf(t testing.TB, size int, change func(c *endpoint.Config)) (a, b *side) {
+	t.Helper()
 	return newPair(t, func(o *options) {
-		if o.self == addrB {
-			o.config = func(c *endpoint.Config) {
-				c.Posted = true
-				if change != nil {
-					change(c)
-				}
+		if o.self != addrB {
+			return
+		}
+		o.queue.Size = size
+		o.config = func(c *endpoint.Config) {
+			if c.Posted = true; change != nil {
+				change(c)
 			}
 		}
 	})
@@ -182,12 +189,7 @@ func TestMultiRecvRest(t *testing.T) {
 // TestMultiRecvRoom: messages wait when the queue is full, and the release always has room.
 func TestMultiRecvRoom(t *testing.T) {
 	shmtest.Conforms(t)
-	a, b := newPair(t, func(o *options) {
-		if o.self == addrB {
-			o.queue.Size = 4
-			o.config = func(c *endpoint.Config) { c.Posted = true }
-		}
-	})
+	a, b := newPostedOf(t, 4, nil)
 	buf := make([]byte, 64+10*8)
 	must(t, b.RecvMsg(&endpoint.Msg{Buf: buf, Context: 1, Flags: cq.FlagMultiRecv}))
 	for range 11 {
@@ -212,12 +214,7 @@ func TestMultiRecvRoom(t *testing.T) {
 
 // TestMultiRecvNeverStuck: posting all that the queue takes leaves room for messages.
 func TestMultiRecvNeverStuck(t *testing.T) {
-	a, b := newPair(t, func(o *options) {
-		if o.self == addrB {
-			o.queue.Size = 8
-			o.config = func(c *endpoint.Config) { c.Posted = true }
-		}
-	})
+	a, b := newPostedOf(t, 8, nil)
 	var err error
 	for i := uint64(0); err == nil; i++ {
 		err = b.RecvMsg(&endpoint.Msg{Buf: make([]byte, 1000), Context: i,
@@ -296,12 +293,7 @@ func TestPostedClose(t *testing.T) {
 // TestPostedCredits: buffers are refused when their completions would find no room.
 func TestPostedCredits(t *testing.T) {
 	shmtest.Conforms(t)
-	a, b := newPair(t, func(o *options) {
-		if o.self == addrB {
-			o.queue.Size = 8
-			o.config = func(c *endpoint.Config) { c.Posted = true }
-		}
-	})
+	a, b := newPostedOf(t, 8, nil)
 	buf := make([]byte, 8)
 	for i := range uint64(8) {
 		must(t, b.Recv(buf, i))

@@ -6,12 +6,18 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"holder": holder, "closer": closer,
+		"event reader": eventReader})
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()
