@@ -183,10 +183,13 @@ func (s *Server) met(a *app) {
 	}
 }
 
+// leave gives the place of a connection back, when everything else is: who does not see the
+// application in Stats any more finds that free.
 func (s *Server) leave(a *app) {
 	a.peer.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.apps, a)
 	a.account.apps--
 	s.places--
 	delete(s.conns, a.conn)
@@ -250,13 +253,11 @@ func (s *Server) attend(a *app) error {
 
 // detach takes an application out of the engine.
 func (s *Server) detach(a *app) (dead error) {
-	here := !s.engine.do(func() { s.engine.detach(a) })
-	s.mu.Lock()
-	if here { // and nobody else: the engine has ended
+	if !s.engine.do(func() { s.engine.detach(a) }) {
+		s.mu.Lock() // so that nobody else does: the engine has ended
 		s.engine.detach(a)
+		s.mu.Unlock()
 	}
-	delete(s.apps, a)
-	s.mu.Unlock()
 	if errors.Is(a.dead, cq.ErrClosed) || errors.Is(a.dead, cq.ErrPeerGone) {
 		return nil // the application left, or died, while it was served
 	}
