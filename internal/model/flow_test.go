@@ -1,6 +1,12 @@
 package model
 
-import "slices"
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
 
 // Messages between the endpoints of three processes, explored: what is sent at once and what by its
 // header alone, what is stored, which receive gets what, and what is cancelled. Each process runs a
@@ -28,6 +34,7 @@ type flowModel struct {
 	anyOrder uint8 // so many receives that B posts first are posted in any order
 	room     uint8 // of each queue of receives; 0 is enough
 	raises   bool  // a receiver raises grants whenever it likes
+	all      bool  // all send to all, so that each has a grant of one
 	deviant
 }
 
@@ -215,7 +222,7 @@ func (m flowModel) start() (s flowState) {
 				*g = 100
 			case m.bug == flowNoLeast:
 			case m.raises && from == to:
-			case m.raises || m.bug != flowStops && (from == to || from == int(flowC)):
+			case m.raises || m.all || m.bug != flowStops && (from == to || from == int(flowC)):
 				*g = 1
 			default:
 				*g = 2
@@ -378,4 +385,66 @@ var flows = family{
 		on("a long one, while others keep chunks", flowNoQuota, flowAllChunks),
 		on("a long one, while another stopped in its own", flowNoQuota, flowAllChunks),
 		on("close after three", flowNoLeast)),
+}
+
+// anyFlow is a legal program for each process: what it sends and receives in any order, then a wait
+// for each of them in any order. There is a receive for each message, or all receives of a process
+// take any. Nothing waits before all is posted, so all of it ends.
+func anyFlow(r *rand.Rand, messages int) flowModel {
+	m := flowModel{all: true}
+	wild := [3]bool{r.IntN(3) == 0, r.IntN(3) == 0, r.IntN(3) == 0}
+	var calls, waits [3][]string
+	for k := range messages {
+		o := flowSend{uint8(r.IntN(3)), uint8(r.IntN(3)), uint8(1 + r.IntN(2)), "ikkl"[r.IntN(4)]}
+		m.sends = append(m.sends, o)
+		calls[o.from] = append(calls[o.from], fmt.Sprint("s", k))
+		waits[o.from] = append(waits[o.from], fmt.Sprint("S", k))
+	}
+	for i, k := range r.Perm(messages) {
+		o := m.sends[k]
+		w := flowReceive{o.to, o.from, o.tag}
+		if wild[o.to] {
+			w.from, w.tag = flowAny, flowAny
+		}
+		m.receives = append(m.receives, w)
+		at := r.IntN(len(calls[o.to]) + 1)
+		calls[o.to] = slices.Insert(calls[o.to], at, fmt.Sprint("r", i))
+		waits[o.to] = append(waits[o.to], fmt.Sprint("R", i))
+	}
+	for p, w := range waits {
+		r.Shuffle(len(w), func(i, j int) { w[i], w[j] = w[j], w[i] })
+		m.programs[p] = strings.Join(append(append(calls[p], w...), ".0"), " ")
+	}
+	return m
+}
+
+// TestAnyProgramEnds: and it is not only the programs of the table that a more simple design hangs.
+func TestAnyProgramEnds(t *testing.T) {
+	const small = 60
+	programs := small
+	switch {
+	case testing.Short():
+		programs = 10
+	case *modelFull:
+		programs = small + 40
+	}
+	hang := map[string]int{flowStorage: 0, flowNoHeaders: 0, flowAcksInLane: 0}
+	for seed := range programs {
+		m := anyFlow(rand.New(rand.NewPCG(uint64(seed%small), 0)), 4+seed/small)
+		v := form("", m)
+		if o := v.run("", false); o.lost+o.stuck > 0 {
+			t.Fatalf("program %d, %+v: %v%s", seed, m, o, v.trace(""))
+		}
+		for bug := range hang {
+			if o := v.run(bug, true); o.cut {
+				hang[bug]++
+			}
+		}
+	}
+	for bug, n := range hang {
+		if n == 0 && !testing.Short() { // few programs are too few
+			t.Errorf("%s: all programs end", bug)
+		}
+	}
+	t.Log(hang)
 }
