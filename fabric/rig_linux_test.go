@@ -71,7 +71,7 @@ func noError(t testing.TB, err error) {
 
 // next waits for one completion, which may be an error.
 func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var dst [1]cq.Entry
 	_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
