@@ -239,6 +239,11 @@ func printEvents(q *cq.EventQueue) error {
 // The queue may be another process's, as it is here.
 func TestVethEvents(t *testing.T) {
 	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{}) // first: without the privilege nothing is begun
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
+	must(t, socket.Register(prog, 0))
 	cmd := shmtest.Child(t, "event reader")
 	out, err := cmd.StdoutPipe()
 	must(t, err)
@@ -263,12 +268,12 @@ func TestVethEvents(t *testing.T) {
 	events, err := cq.AttachEvents(t.Context(), cq.Named(d, "device events"), cq.WriterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, errors.Join(events.Close(), d.Close())) })
-	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) {
+	wire(t, "elsewhere", pair, prog, socket, testPort, func(c *endpoint.Config) {
 		c.Events, c.Context = events, 77
 		c.Watch = &endpoint.WatchOptions{Poll: 10 * time.Millisecond}
 	})
-	b := w.pair.B
-	for _, end := range []*veth.End{b, w.pair.A} { // itself, and its carrier
+	b := pair.B
+	for _, end := range []*veth.End{b, pair.A} { // itself, and its carrier
 		must(t, end.SetUp(false))
 		expect(cq.EventLinkDown, 0, nil)
 		must(t, end.SetUp(true))
@@ -284,7 +289,7 @@ func TestVethEvents(t *testing.T) {
 	expect(cq.EventAddressRemoved, 28, more.IP)
 	must(t, b.Change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) }))
 	expect(cq.EventMTU, 1400, nil)
-	must(t, w.prog.Close())
+	must(t, prog.Close())
 	expect(cq.EventProgram, 0, nil)
 	must(t, b.Remove())
 	// As it goes away it is down, and has no addresses, perhaps.
