@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
@@ -198,4 +202,301 @@ func childTiny() {
 	need(d.Close())
 	need(syscall.Unmount(path, 0))
 	say("done")
+}
+
+// deadQueue leaves an ephemeral queue, with a lane, all of whose processes were killed.
+func deadQueue(t *testing.T, d *shm.Dir, name string) {
+	t.Helper()
+	c := startChild(t, "creator", envQueue+"="+name)
+	_ = c.line(t)
+	w := startChild(t, "writer", envQueue+"="+name, envCount+"=3")
+	_ = w.line(t)
+	w.kill()
+	c.kill()
+	if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != collect.Garbage {
+		t.Fatalf("%s of killed processes: %v, %v", name, r.Fate, err)
+	}
+}
+
+// holdReader does what who collects a queue goes on with after its lanes, until release gives up.
+func holdReader(d *shm.Dir, name string) (release func(), err error) {
+	dir, err := d.Sub(name, false)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := dir.Open(cq.ReaderFile, shm.ReadWrite)
+	if err == nil {
+		err = obj.Hold()
+	}
+	return func() {
+		_ = errors.Join(obj.Close(), dir.Close())
+	}, err
+}
+
+// patientContests has nobody give up on who removes a queue until restore.
+func patientContests() (restore func()) {
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour
+	return func() { collect.ContestMost = was }
+}
+
+// TestCreateAwaitsCollector: Create makes room where a dead queue stands also while somebody who
+// removes it has its locks, and gives up again.
+func TestCreateAwaitsCollector(t *testing.T) {
+	defer patientContests()()
+	d := openDir(t)
+	for name, hold := range map[string]func(*shm.Dir, string) (func(), error){
+		"lanes": collect.HoldLanes, "reader": holdReader} {
+		deadQueue(t, d, name)
+		release, err := hold(d, name)
+		must(t, err)
+		if err := collect.Remove(d, name, collect.Options{}); !errors.Is(err, cq.ErrBusy) {
+			t.Errorf("%s: removed while it was held: %v", name, err)
+		}
+		if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != collect.Living {
+			t.Errorf("%s: held by somebody it is %v, %v", name, r.Fate, err)
+		}
+		made := make(chan error, 1)
+		go func() {
+			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
+			if err == nil {
+				err = q.Close()
+			}
+			made <- err
+		}()
+		select {
+		case err := <-made:
+			t.Errorf("%s: did not wait: %v", name, err)
+			made <- err
+		case <-time.After(20 * time.Millisecond):
+		}
+		release()
+		must(t, <-made)
+	}
+}
+
+// TestCreateWaitsForNobody: where somebody lives, or a queue waits for a successor, Create does not
+// wait, however patient it is.
+func TestCreateWaitsForNobody(t *testing.T) {
+	defer patientContests()()
+	d := openDir(t)
+	exists := func(what, name string) {
+		t.Helper()
+		_, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
+		wantErr(t, what, err, fs.ErrExist)
+	}
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
+	must(t, err)
+	exists("its reader lives", "q")
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
+	must(t, err)
+	must(t, q.Detach())
+	exists("its writer lives", "q")
+	must(t, w.Close())
+	exists("it was left", "q")
+	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
+	killedCreator(t, "dead", "0")
+	w, err = cq.Attach(t.Context(), cq.Named(d, "dead"), cq.WriterOptions{})
+	must(t, err)
+	exists("its reader is dead, and a writer lives", "dead")
+	for _, name := range []string{"dead", "kept"} {
+		if name == "kept" {
+			killedCreator(t, name, "1")
+			exists("it is persistent", name)
+		}
+		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
+	}
+	post(t, w, 0, 1) // nothing happened to it
+	must(t, w.Close())
+	for range 2 {
+		must(t, collect.Remove(d, "dead", collect.Options{}))
+	}
+	q, err = cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
+	must(t, errors.Join(err, closed(q)))
+	nothingLeft(t, d)
+}
+
+// TestRemoveTogether: of those who remove a queue at once nobody is told of what the others
+// removed under his hands.
+func TestRemoveTogether(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	for range 40 {
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 4})
+		must(t, err)
+		var ws []*cq.Writer
+		for range 4 {
+			w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
+			must(t, err)
+			ws = append(ws, w)
+		}
+		for _, w := range ws {
+			must(t, w.Close())
+		}
+		must(t, q.Detach())
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				err := collect.Remove(d, "q", collect.Options{Waiting: true})
+				if err != nil && !errors.Is(err, cq.ErrBusy) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
+	}
+}
+
+func init() { roles["cut owner"] = childCutOwner }
+
+// cutKinds make what a child owns and this process makes anew: event queues wait for a successor,
+// the others go with their owner.
+func cutKinds() []objectKind {
+	kinds := objectKinds()
+	for i := range kinds {
+		k := &kinds[i]
+		k.file = "cut-" + k.file
+		switch o := k.base.(type) {
+		case cq.Options:
+			o.Wait = cq.WaitFD
+			k.base = o
+		case cq.EventOptions:
+			o.Lifetime = cq.Persistent
+			k.base = o
+		case cq.CounterOptions:
+			o.Lifetime = cq.Ephemeral
+			k.base = o
+		}
+	}
+	return kinds
+}
+
+func cutName(file string) string { return strings.Split(file, "/")[0] }
+
+// childCutOwner has one of each kind until it is killed.
+func childCutOwner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	for _, k := range cutKinds() {
+		_, err := k.create(cq.Named(d, cutName(k.file)), k.base)
+		need(err)
+	}
+	say("made")
+	untilTold()
+}
+
+// TestCutNameComesFree: what is left of an object that was cut keeps its name while its owner
+// lives, and no longer: whoever creates, opens or collects gets it back.
+func TestCutNameComesFree(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int64{0, 100, 4096} {
+		for _, verb := range []string{"create", "open", "collect"} {
+			t.Run(verb+uintText(uint64(size)), func(t *testing.T) {
+				d := openDir(t)
+				c := startChild(t, "cut owner")
+				_ = c.line(t)
+				for _, k := range cutKinds() {
+					must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
+					if q, err := cutVerb(verb, d, k); err == nil {
+						t.Errorf("%s: taken from its owner", k.name)
+						must(t, q.close())
+					}
+				}
+				c.kill()
+				for _, k := range cutKinds() {
+					q, err := cutVerb(verb, d, k)
+					if err != nil {
+						t.Errorf("%s: %v", k.name, err)
+						_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
+						continue
+					}
+					must(t, q.close())
+				}
+				if left, err := d.List(); err != nil || len(left) != 0 {
+					t.Errorf("left: %v, %v", left, err)
+				}
+			})
+		}
+	}
+}
+
+// TestNameComesFreeForAnyKind: the name of what is garbage is free for whatever is created, not for
+// another of its kind only. What waits for a successor keeps it.
+func TestNameComesFreeForAnyKind(t *testing.T) {
+	for _, size := range []int64{notCut, 0, 100} {
+		for row := range 2 * len(cutKinds()) {
+			shift, verb := row/2, []string{"create", "open"}[row%2]
+			t.Run(fmt.Sprintf("%s, %d bytes, %d on", verb, size, shift), func(t *testing.T) {
+				d := openDir(t)
+				c := startChild(t, "cut owner")
+				_ = c.line(t)
+				must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
+				for _, alive := range []bool{true, false} {
+					for i, k := range cutKinds() {
+						if alive && size != notCut {
+							must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
+						}
+						name, other := cutName(k.file), cutKinds()[(i+shift)%len(cutKinds())]
+						// One is persistent: it is kept for who opens it.
+						adopts := verb == "open" && other.name == k.name
+						kept := alive || size == notCut && k.name == "events" && !adopts
+						make := other.create
+						if verb == "open" && other.creates(verb) {
+							make = other.again[verb]
+						}
+						q, err := make(cq.Named(d, name), other.base)
+						if err == nil {
+							err = q.close()
+						}
+						if kept != (err != nil) {
+							t.Errorf("%s by name of %s, owner alive: %v: %v", other.name, k.name, alive, err)
+						}
+					}
+					if alive {
+						c.kill()
+					}
+				}
+				for _, k := range cutKinds() {
+					_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
+				}
+			})
+		}
+	}
+}
+
+// notCut is the size of what is not cut.
+const notCut = -1
+
+func cutVerb(verb string, d *shm.Dir, k objectKind) (object, error) {
+	name := cutName(k.file)
+	switch {
+	case verb == "open" && k.creates(verb):
+		return k.again[verb](cq.Named(d, name), k.zero())
+	case verb != "collect":
+		return k.create(cq.Named(d, name), k.base)
+	}
+	err := collect.Remove(d, name, collect.Options{Waiting: !k.isDir()})
+	if _, there := os.Stat(filepath.Join(d.Path(), k.file)); err == nil && there == nil {
+		err = fs.ErrExist
+	}
+	return object{close: func() error { return nil }}, err
+}
+
+// TestWhatIsNotCutStays: nothing goes that is whole, or was never an object.
+func TestWhatIsNotCutStays(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4})
+	sub, err := d.Sub(q.Name(), false)
+	must(t, err)
+	defer sub.Close()
+	wantErr(t, "a queue that lives", sub.RemoveAbandoned("reader"), shm.ErrKind)
+	path := filepath.Join(d.Path(), "notes")
+	defer os.Remove(path)
+	must(t, os.WriteFile(path, []byte("precious"), 0o600))
+	wantErr(t, "a file", d.RemoveAbandoned("notes"), shm.ErrKind)
+	wantErr(t, "nothing", d.RemoveAbandoned("nothing"), fs.ErrNotExist)
+	wantErr(t, "a directory", d.RemoveAbandoned(q.Name()), shm.ErrKind)
+	must(t, errors.Join(os.Truncate(path, 0), os.Rename(path, path+".lock")))
+	defer os.Remove(path + ".lock")
+	wantErr(t, "a lock", d.RemoveAbandoned("notes.lock"), shm.ErrKind)
 }
