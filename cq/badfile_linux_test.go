@@ -215,14 +215,8 @@ func spoiledLane(t *testing.T, at site, spoil func(scribbler)) {
 // laneObject opens a lane of a queue without a name as only its writer could.
 func laneObject(t testing.TB, row int) scribbler {
 	t.Helper()
-	fds, err := filepath.Glob("/proc/self/fd/*")
-	must(t, err)
-	for _, path := range fds {
-		to, _ := os.Readlink(path)
-		var fd int
+	for fd, to := range descriptors() {
 		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
-			_, err = fmt.Sscanf(filepath.Base(path), "%d", &fd)
-			must(t, err)
 			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
 			must(t, err)
 			t.Cleanup(func() { _ = obj.Close() })

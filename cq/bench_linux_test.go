@@ -136,7 +136,7 @@ func BenchmarkOthersRoundTrip(b *testing.B) {
 				o := startOther(b, "echo", "OTHERS=1")
 				c, p.conn = o.child, o.conn
 			} else {
-				c, p.conn = startWithSocket(b, "echo")
+				c, p.conn = startIn(b, "echo", nil)
 			}
 			defer c.kill()
 			must(b, q.Accept(soon(b), p.conn))

@@ -295,7 +295,7 @@ func (p *peer) start(t testing.TB) {
 			o := startOther(p.t, "peer")
 			c, conn = o.child, o.conn
 		} else {
-			c, conn = startWithSocket(p.t, "peer")
+			c, conn = startIn(p.t, "peer", nil)
 		}
 		p.client, p.conn = rpc.NewClient(pipes{c.out, c.in}), conn
 		p.t.Cleanup(func() { _ = p.client.Close() })

@@ -280,12 +280,9 @@ func childLister() {
 
 // listed returns what the descriptors of this process are, but for what the runtime makes itself.
 func listed() (out []string) {
-	fds, err := os.ReadDir("/proc/self/fd")
-	need(err)
-	for _, f := range fds {
-		target, err := os.Readlink("/proc/self/fd/" + f.Name())
-		if err == nil && !strings.Contains(target, "/proc/") {
-			out = append(out, f.Name()+" "+target)
+	for fd, target := range descriptors() {
+		if !strings.Contains(target, "/proc/") {
+			out = append(out, fmt.Sprint(fd, " ", target))
 		}
 	}
 	return out
@@ -318,16 +315,8 @@ func TestExecInheritsNothing(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, n.Close()) })
 
-	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
 	found := 0
-	for _, f := range fds {
-		var fd int
-		_, _ = fmt.Sscan(f.Name(), &fd)
-		target, err := os.Readlink("/proc/self/fd/" + f.Name())
-		if err != nil {
-			continue // that of the listing
-		}
+	for fd, target := range descriptors() {
 		ours := strings.HasPrefix(target, d.Path()) || slices.ContainsFunc(ofTheLibrary,
 			func(s string) bool { return strings.Contains(target, s) })
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -255,13 +254,9 @@ func nothingHeld() {
 // start starts the side that is stopped, and returns the listener that it connects to.
 func (h halting) start(t *testing.T, role, step string) (*child, *net.UnixListener) {
 	t.Helper()
-	path := filepath.Join(openTempDir(t), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
+	l := listen(t)
 	must(t, l.SetDeadline(time.Now().Add(time.Minute))) // for a child that has ended
-	must(t, os.Chmod(path, 0o666))
-	cmd := shmtest.Child(t, role, "SOCKET="+path, envKind+"="+string(h), envStep+"="+step,
+	cmd := shmtest.Child(t, role, "SOCKET="+l.Addr().String(), envKind+"="+string(h), envStep+"="+step,
 		"GORACE=atexit_sleep_ms=0")
 	if h != sameUser {
 		cmd.SysProcAttr = asNobody(t)

@@ -262,12 +262,7 @@ func tryForbidden(what string, fd int) (bad []string) {
 
 // theirs returns the descriptors of memfds of this process that are owned by another user.
 func theirs() (fds []int) {
-	names, err := os.ReadDir("/proc/self/fd")
-	need(err)
-	for _, n := range names {
-		fd, err := strconv.Atoi(n.Name())
-		need(err)
-		to, _ := os.Readlink("/proc/self/fd/" + n.Name())
+	for fd, to := range descriptors() {
 		var st unix.Stat_t
 		if strings.Contains(to, "memfd:shmring:") && unix.Fstat(fd, &st) == nil &&
 			int(st.Uid) != os.Geteuid() {
@@ -344,16 +339,11 @@ func TestOthersForbiddenToOwner(t *testing.T) {
 	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	_ = join(t, q)
-	names, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
 	tried := 0
-	for _, n := range names {
-		to, _ := os.Readlink("/proc/self/fd/" + n.Name())
+	for fd, to := range descriptors() {
 		if !strings.Contains(to, "memfd:shmring:lane") && !strings.Contains(to, queueName(t)) {
 			continue
 		}
-		fd, err := strconv.Atoi(n.Name())
-		must(t, err)
 		rw, err := reopen(fd)
 		must(t, err)
 		tried++

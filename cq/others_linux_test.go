@@ -60,12 +60,10 @@ type other struct {
 // startOther starts it. The connection is made by the child, so that the kernel names that.
 func startOther(t testing.TB, role string, args ...string) *other {
 	t.Helper()
-	path := filepath.Join(openTempDir(t), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
+	l := listen(t)
 	defer l.Close()
-	must(t, os.Chmod(path, 0o666))
-	cmd := shmtest.Child(t, role, append(args, "SOCKET="+path, "GORACE=atexit_sleep_ms=0")...)
+	cmd := shmtest.Child(t, role, append(args, "SOCKET="+l.Addr().String(),
+		"GORACE=atexit_sleep_ms=0")...)
 	cmd.SysProcAttr = asNobody(t)
 	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
 	c := start(t, cmd)
@@ -74,6 +72,26 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &other{child: c, conn: conn}
+}
+
+// listen listens at a socket that every user may connect to.
+func listen(t testing.TB) *net.UnixListener {
+	t.Helper()
+	path := filepath.Join(openTempDir(t), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	must(t, os.Chmod(path, 0o666))
+	return l
+}
+
+// dial connects to it.
+func dial(t testing.TB, l *net.UnixListener) *net.UnixConn {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 func dialParent() *net.UnixConn {

@@ -3,12 +3,13 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,13 +49,7 @@ func socket(fd int) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// startWithSocket starts a child that has a socket to us as its descriptor 3.
-func startWithSocket(t testing.TB, role string) (*child, *net.UnixConn) {
-	t.Helper()
-	return startIn(t, role, nil)
-}
-
-// startIn is startWithSocket with attributes of the process.
+// startIn starts a child that has a socket to us as its descriptor 3.
 func startIn(t testing.TB, role string, attr *syscall.SysProcAttr) (*child, *net.UnixConn) {
 	t.Helper()
 	ours, theirs := connect(t, unix.SOCK_STREAM)
@@ -137,21 +132,24 @@ func TestAnonymousRefusals(t *testing.T) {
 	}
 }
 
-func memfds(t testing.TB) []string {
-	t.Helper()
-	held, err := heldMemfds()
-	must(t, err)
-	return held
+// descriptors says what each descriptor of this process is.
+func descriptors() map[int]string {
+	out := map[int]string{}
+	names, _ := os.ReadDir("/proc/self/fd")
+	for _, n := range names {
+		fd, err := strconv.Atoi(n.Name())
+		to, err2 := os.Readlink("/proc/self/fd/" + n.Name())
+		if errors.Join(err, err2) == nil { // not that of the listing
+			out[fd] = to
+		}
+	}
+	return out
 }
 
 // heldMemfds lists the objects without a name that this process holds.
 func heldMemfds() (out []string, err error) {
-	fds, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		return nil, err
-	}
-	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil && strings.Contains(to, "memfd:shmring:") {
+	for _, to := range descriptors() {
+		if strings.Contains(to, "memfd:shmring:") {
 			out = append(out, to)
 		}
 	}
@@ -167,7 +165,10 @@ func heldMemfds() (out []string, err error) {
 // noMemfds waits until none is left, also of what others had: who watches a peer lets go late.
 func noMemfds(t testing.TB) {
 	t.Helper()
-	eventually(t, "no object without a name is left", func() bool { return len(memfds(t)) == 0 })
+	eventually(t, "no object without a name is left", func() bool {
+		held, err := heldMemfds()
+		return err == nil && len(held) == 0
+	})
 }
 
 // TestCloseDuringAccept: a peer that is silent does not keep the queue open.
@@ -225,10 +226,7 @@ func TestPeerHangsUp(t *testing.T) {
 // it has one again, and the writer that waited is attached.
 func TestServeWithoutDescriptors(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	defer l.Close()
+	l := listen(t)
 	served, reports := make(chan error, 1), make(chan error, 100)
 	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -236,7 +234,7 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	var had unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
 	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: had.Max}, nil))
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
 	var told error
 	if err == nil {
 		select {
@@ -264,13 +262,11 @@ func TestAnonymousSealed(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
 	join(t, q)
 	n := 0
-	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	for _, e := range fds {
-		path := "/proc/self/fd/" + e.Name()
-		if to, _ := os.Readlink(path); !strings.Contains(to, "memfd:shmring:") {
+	for fd, to := range descriptors() {
+		if !strings.Contains(to, "memfd:shmring:") {
 			continue
 		}
+		path := fmt.Sprint("/proc/self/fd/", fd)
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		must(t, err)
 		n++
@@ -291,24 +287,15 @@ func TestAnonymousSealed(t *testing.T) {
 // TestServe attaches writers that connect to a socket, and ends with the queue.
 func TestServe(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, Spin: -1})
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	defer l.Close()
+	l := listen(t)
 	served, reports := make(chan error), make(chan error, 10)
 	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
-	dial := func() *net.UnixConn {
-		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-		must(t, err)
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	bad := dial()
-	_, err = bad.Write(make([]byte, 64))
+	bad := dial(t, l)
+	_, err := bad.Write(make([]byte, 64))
 	must(t, err)
 	wantErr(t, "report", <-reports, cq.ErrCorrupt, syscall.EBADMSG)
 	for i := range uint64(3) {
-		c := dial()
+		c := dial(t, l)
 		w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 		must(t, err)
 		post(t, w, i, i+1)
@@ -331,7 +318,7 @@ func TestServe(t *testing.T) {
 
 	q = anonymous(t, cq.Options{Size: 8})
 	go func() { served <- q.Serve(l, nil) }()
-	w, err := cq.Attach(soon(t), cq.Over(dial()), cq.WriterOptions{})
+	w, err := cq.Attach(soon(t), cq.Over(dial(t, l)), cq.WriterOptions{})
 	must(t, err)
 	must(t, l.Close())
 	wantErr(t, "serve", <-served, net.ErrClosed)
@@ -345,10 +332,7 @@ func TestServe(t *testing.T) {
 // TestServeTwice: all servers of a queue at one listener end with it, and one of another queue goes
 // on there.
 func TestServeTwice(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	defer l.Close()
+	l := listen(t)
 	other := anonymous(t, cq.Options{Size: 8})
 	otherServed := make(chan error, 1)
 	ended := func(what string, served <-chan error, want error) {
@@ -372,8 +356,7 @@ func TestServeTwice(t *testing.T) {
 			ended("of the queue that was closed", served, cq.ErrClosed)
 		}
 	}
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
+	c := dial(t, l)
 	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, errors.Join(err, c.Close()))
 	post(t, w, 0, 3)
@@ -444,12 +427,9 @@ func TestAnonymousEvents(t *testing.T) {
 	}
 	wantErr(t, "detach", e.Detach(), errors.ErrUnsupported)
 	served := make(chan error)
-	where := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
-	l, err := net.ListenUnix("unix", where)
-	must(t, err)
+	l := listen(t)
 	go func() { served <- e.Serve(l, nil) }()
-	c, err := net.DialUnix("unix", nil, where)
-	must(t, err)
+	c := dial(t, l)
 	w, err := cq.AttachEvents(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, err)
 	_, err = w.Write(&cq.Event{Context: 3, Event: cq.EventUser})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -52,19 +50,16 @@ func childSilentUser() {
 }
 
 // serveOthers serves a queue at a socket that every user may connect to.
-func serveOthers(t *testing.T, q *cq.Queue, report func(error)) (path string) {
+func serveOthers(t *testing.T, q *cq.Queue, report func(error)) *net.UnixListener {
 	t.Helper()
-	path = filepath.Join(openTempDir(t), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	must(t, os.Chmod(path, 0o666))
+	l := listen(t)
 	served := make(chan error)
 	go func() { served <- q.Serve(l, report) }()
 	t.Cleanup(func() {
 		must(t, l.Close())
 		wantErr(t, "serve", <-served, net.ErrClosed)
 	})
-	return path
+	return l
 }
 
 // TestServeSilentUser: a user who holds more connections than are served, silent or half way, and
@@ -76,12 +71,12 @@ func TestServeSilentUser(t *testing.T) {
 	connections := cq.Serving(q)
 	var mu sync.Mutex
 	reports := map[string]int{}
-	path := serveOthers(t, q, func(err error) {
+	l := serveOthers(t, q, func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		reports[reason(err)]++
 	})
-	cmd := shmtest.Child(t, "silent user", "SOCKET="+path, envCount+"=60",
+	cmd := shmtest.Child(t, "silent user", "SOCKET="+l.Addr().String(), envCount+"=60",
 		"GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr, cmd.Path = asNobody(t), "/proc/self/exe"
 	c := start(t, cmd)
@@ -94,8 +89,7 @@ func TestServeSilentUser(t *testing.T) {
 	eventually(t, "half meetings", func() bool { return cq.RowsOffered(q) >= kept })
 	var ws []*cq.Writer
 	for range lanes - kept {
-		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-		must(t, err)
+		conn := dial(t, l)
 		w, err := cq.Attach(soon(t), cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, errors.Join(err, conn.Close()))
 		ws = append(ws, w)
@@ -260,17 +254,13 @@ func TestServeSilentPeer(t *testing.T) {
 	for name, say := range map[string][]byte{"nothing": nil, "half": ask[:40], "the first": ask} {
 		t.Run(name, func(t *testing.T) {
 			q := anonymous(t, cq.Options{Size: 4})
-			l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix",
-				Name: filepath.Join(openTempDir(t), "s")})
-			must(t, err)
+			l := listen(t)
 			refused, served := make(chan error, 1), make(chan error, 1)
 			go func() { served <- q.Serve(l, func(err error) { refused <- err }) }()
-			c, err := net.Dial("unix", l.Addr().String())
-			must(t, err)
-			defer c.Close()
+			c := dial(t, l)
 			_, _ = c.Write(say) // if it is not let go before
 			select {
-			case err = <-refused:
+			case err := <-refused:
 				wantErr(t, "the meeting", err, context.DeadlineExceeded)
 			case <-time.After(time.Minute):
 				t.Error("it is waited for")
