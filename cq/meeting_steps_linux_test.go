@@ -192,16 +192,16 @@ func childHaltingWriter() {
 	h := halting(os.Getenv(envKind))
 	var former *cq.Writer
 	if h == inherits {
-		conn := dialParent()
-		w, err := cq.Attach(context.Background(), cq.Over(conn), h.writerOptions())
-		need(err)
-		need(conn.Close())
+		for err := error(cq.ErrTimedOut); err != nil; { // the parent has no patience
+			conn := dialParent()
+			former, err = cq.Attach(context.Background(), cq.Over(conn), h.writerOptions())
+			need(errors.Join(h.typed(err), conn.Close()))
+		}
 		for i := range uint64(haltingLeft) {
-			need(w.Post(&cq.Entry{Context: i}))
+			need(former.Post(&cq.Entry{Context: i}))
 		}
 		say("posted")
-		<-w.ReaderGone()
-		former = w
+		<-former.ReaderGone()
 	}
 	cq.ShortMeetings(meetingShort)
 	haltAt()
@@ -284,14 +284,16 @@ func (h halting) writerStops(t *testing.T, step string) {
 	if h == inherits {
 		former, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)
-		conn, err := l.AcceptUnix()
-		must(t, err)
-		must(t, former.Accept(soon(t), conn))
+		for err = cq.ErrTimedOut; err != nil; { // a busy machine takes longer than a short meeting
+			conn, failed := l.AcceptUnix()
+			must(t, failed)
+			err = former.Accept(soon(t), conn)
+			must(t, errors.Join(h.typed(err), conn.Close()))
+		}
 		if got := c.line(t); got != "posted" {
 			t.Fatal(got)
 		}
 		must(t, former.Detach())
-		must(t, conn.Close())
 	}
 	var have atomic.Int32
 	done := make(chan error, 1)
@@ -318,14 +320,18 @@ func (h halting) readerStops(t *testing.T, step string) {
 	if h == inherits {
 		q, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)
-		a, b := connect(t, unix.SOCK_STREAM)
-		done := accept(soon(t), q, a)
-		former, err = cq.Attach(soon(t), cq.Over(b), h.writerOptions())
-		must(t, errors.Join(err, <-done))
+		for err = cq.ErrTimedOut; err != nil; { // a busy machine takes longer than a short meeting
+			a, b := connect(t, unix.SOCK_STREAM)
+			done := accept(soon(t), q, a)
+			former, err = cq.Attach(soon(t), cq.Over(b), h.writerOptions())
+			if err = errors.Join(err, <-done, a.Close(), b.Close()); err != nil && former != nil {
+				must(t, former.Close())
+			}
+			must(t, h.typed(err))
+		}
 		defer func() { must(t, former.Close()) }()
 		post(t, former, 0, haltingLeft)
 		must(t, q.Detach())
-		must(t, errors.Join(a.Close(), b.Close()))
 		<-former.ReaderGone()
 	}
 	c, l := h.start(t, "halting reader", step)
