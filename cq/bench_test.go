@@ -277,23 +277,24 @@ func BenchmarkEventReadEmpty(b *testing.B) {
 // TestNoAllocation: what runs once an entry does not allocate.
 func TestNoAllocation(t *testing.T) {
 	shmtest.Conforms(t)
+	allocatesNothing(t)
+}
+
+func allocatesNothing(t *testing.T) {
 	for _, format := range []cq.Format{cq.FormatMsg, cq.FormatTagged} {
 		for _, shared := range []bool{false, true} {
-			d := openDir(t)
-			q, err := cq.Create(cq.Named(d, queueName(t)),
-				cq.Options{Size: 64, Format: format, Shared: shared})
-			must(t, err)
-			w := attach(t, d, q.Name())
-			own, err := q.Writer()
-			must(t, err)
-			for name, call := range hotCalls(t, q, w, own) {
-				if n := testing.AllocsPerRun(200, call); n != 0 {
-					t.Errorf("%v, shared %v: %s: %v allocations", format, shared, name, n)
+			t.Run(fmt.Sprintf("%v shared %v", format, shared), func(t *testing.T) {
+				d, q := create(t, cq.Options{Size: 64, Format: format, Shared: shared})
+				w := attach(t, d, q.Name())
+				own, err := q.Writer()
+				must(t, err)
+				for name, call := range hotCalls(t, q, w, own) {
+					if n := testing.AllocsPerRun(200, call); n != 0 {
+						t.Errorf("%s: %v allocations", name, n)
+					}
 				}
-			}
-			must(t, own.Close())
-			must(t, w.Close())
-			must(t, q.Close())
+				must(t, own.Close())
+			})
 		}
 	}
 }

@@ -320,6 +320,7 @@ func repeated() map[string]func(*testing.T) {
 		"errors":           TestErrorsOfTwoLanes,
 		"many lanes":       TestManyLanes,
 		"marks":            TestMarks,
+		"no allocation":    allocatesNothing,
 		"options":          TestOptions,
 		"order":            TestReadOrder,
 		"overrun final":    TestOverrunIsFinal,
