@@ -41,9 +41,9 @@
 //
 // # Files
 //
-//	options, address, errors  what an endpoint is made with, and called
-//	endpoint                  its life
-//	send, receive             lanes of both directions
-//	peer                      who is at the other end: mapped, followed, given up
-//	progress                  what moves all, and sleeps
+//	options        what an endpoint is made with, and errors
+//	endpoint       its life
+//	send, receive  lanes of both directions
+//	peer           who is at the other end: addressed, mapped, followed, given up
+//	progress       what moves all, and sleeps
 package fabric
