@@ -274,9 +274,10 @@ func (c benchCase) unit() string {
 
 const (
 	libfabricSource = "libfabric"
-	queuePrefix     = "cq-" // of our child's commands on whole queues
-	goPrefix        = "go-" // of those on what Go programs would use instead
-	readBatch       = 64    // entries a read, in rows about reads of many
+	queuePrefix     = "cq-"     // of our child's commands on whole queues
+	goPrefix        = "go-"     // of those on what Go programs would use instead
+	fabricPrefix    = "fabric-" // of those on endpoints of package fabric
+	readBatch       = 64        // entries a read, in rows about reads of many
 	// readShare: filling a queue takes libfabric many times as long as reading it.
 	readShare = 16
 	// tripPauses is what a polling application should do between two empty reads: without, a
@@ -334,6 +335,30 @@ func priceCases() []benchCase {
 		cases = append(cases, c)
 	}
 	return cases
+}
+
+// Fabric measures endpoints of package fabric with messages of 8 bytes: against libfabric's shm
+// provider where it is installed, two bare cache lines, a raw futex and a unix socket. It needs two
+// processors.
+func Fabric(ctx context.Context, o Options) ([]Row, error) {
+	o = o.withDefaults()
+	return measure(ctx, o, fabricCases())
+}
+
+func fabricCases() []benchCase {
+	trip := benchCase{name: "trip", batch: 1, pauses: tripPauses, ours: fabricPrefix + "trip",
+		rival: "trip", rivalName: "libfabric-tagged-inject", source: libfabricSource}
+	lines := trip
+	lines.name, lines.rival, lines.rivalName = "trip-lines", "lines", "two cache lines"
+	lines.source = "pingpong"
+	rate := trip
+	rate.name, rate.ours, rate.rival, rate.perSecond = "rate", fabricPrefix+"rate", "rate", true
+	rate.pauses = throughputPauses
+	sleep := benchCase{name: "sleep", batch: 1, ours: fabricPrefix + "sleep", rival: "futex",
+		rivalName: "futex", source: "futex", sleeps: true}
+	socket := sleep
+	socket.rival, socket.rivalName, socket.rivalOurs = goPrefix+"unix", goPrefix+"unix", true
+	return []benchCase{trip, lines, rate, sleep, socket}
 }
 
 // goCases measure us against what a Go program would use instead: a channel in one process, unix

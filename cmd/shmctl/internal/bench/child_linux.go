@@ -38,22 +38,23 @@ var Tool = stage.Tool{Name: toolName, Play: func(c *stage.Child) error {
 
 // party is one of the two processes of our side.
 type party struct {
-	role   int
-	all    []byte         // the shared memory
-	mem    []byte         // the area of this round
-	mine   *atomic.Uint64 // barrier words
-	other  *atomic.Uint64
-	ping   *atomic.Uint64
-	pong   *atomic.Uint64
-	face   *doorbell.Face // made when an eventfd command comes
-	peerFD int            // the other role's eventfd
-	done   *atomic.Uint64 // role 0 tells that it is through with what it does alone
-	took   time.Duration  // what role 0 timed itself, of a round that is not all measured
-	queues *queues        // made when a cq command comes
-	ports  *wirePorts     // made when a command about packets comes
-	herd   *herd          // made when a scale command comes
-	stream *stream        // made when a command wants a socket or pipes
-	heap   *heap          // made when a tail command wants one
+	role      int
+	all       []byte         // the shared memory
+	mem       []byte         // the area of this round
+	mine      *atomic.Uint64 // barrier words
+	other     *atomic.Uint64
+	ping      *atomic.Uint64
+	pong      *atomic.Uint64
+	face      *doorbell.Face // made when an eventfd command comes
+	peerFD    int            // the other role's eventfd
+	done      *atomic.Uint64 // role 0 tells that it is through with what it does alone
+	took      time.Duration  // what role 0 timed itself, of a round that is not all measured
+	queues    *queues        // made when a cq command comes
+	ports     *wirePorts     // made when a command about packets comes
+	herd      *herd          // made when a scale command comes
+	messenger *messenger     // made when a command on endpoints comes
+	stream    *stream        // made when a command wants a socket or pipes
+	heap      *heap          // made when a tail command wants one
 }
 
 func child(name string, cpu int) error {
@@ -78,7 +79,7 @@ func child(name string, cpu int) error {
 	p := &party{role: role, all: mem, peerFD: -1}
 	defer p.closeQueues()
 	defer p.closePorts()
-	defer func() { p.herd.close(); p.stream.Close() }()
+	defer func() { p.herd.close(); p.stream.Close(); p.messenger.Close() }()
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 

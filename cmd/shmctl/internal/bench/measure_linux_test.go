@@ -75,10 +75,10 @@ func TestMeasuresEveryCase(t *testing.T) {
 		cases []benchCase
 	}{
 		{"ring", Ring, ringCases(o)}, {"wake", Wake, wakeCases(o)}, {"cq", Queue, queueCases(o)},
-		{"scale", Scale, scaleCases()}, {"tail", Tails, tailCases()},
+		{"fabric", Fabric, fabricCases()}, {"scale", Scale, scaleCases()}, {"tail", Tails, tailCases()},
 	} {
 		t.Run(b.name, func(t *testing.T) {
-			if b.name == "cq" {
+			if b.name == "cq" || b.name == "fabric" {
 				needLibfabric(t)
 			}
 			var told []Row

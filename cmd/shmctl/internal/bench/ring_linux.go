@@ -24,7 +24,7 @@ type command struct {
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
 	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue() &&
-		!isWire(c.name) && !c.isScale() && !c.isGoRival()
+		!isWire(c.name) && !c.isScale() && !c.isGoRival() && !c.isFabric()
 }
 
 // isQueue reports whether the command is one on a whole queue, not on a ring and a bell.
@@ -36,7 +36,7 @@ func (c command) isScale() bool { return strings.HasPrefix(c.name, scalePrefix) 
 // sleeps reports whether every message must find its reader asleep.
 func (c command) sleeps() bool {
 	return c.name == "futex" || c.name == "eventfd" || strings.HasPrefix(c.name, "cq-sread") ||
-		c.name == goPrefix+"unix" || c.name == goPrefix+"pipe"
+		c.name == goPrefix+"unix" || c.name == goPrefix+"pipe" || c.name == fabricPrefix+"sleep"
 }
 
 // outlet is the writing end of one direction, with its bell.
@@ -169,6 +169,9 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	}
 	if c.isGoRival() {
 		return p.goRunner(c)
+	}
+	if c.isFabric() {
+		return p.fabricRunner(c)
 	}
 	if c.name == "eventfd" && p.face == nil {
 		if err := p.swapFaces(); err != nil {

@@ -28,6 +28,7 @@ var benches = []struct {
 	{"ring", bench.Ring, "One ring between two processes that look all the time."},
 	{"wake", bench.Wake, "Round trips of two processes that sleep for every message."},
 	{"cq", bench.Queue, "Calls of queues and counters, and the way from post to read."},
+	{"fabric", bench.Fabric, "Messages of 8 bytes between endpoints of two processes."},
 	{"scale", bench.Scale, "Many writers of a queue, or many queues of a wait set: empty " +
 		"is a read that finds nothing, one a post and read of the same writer each time, all of " +
 		"each writer in turn, set a post, wait and read of each queue in turn."},
@@ -42,8 +43,9 @@ same layout. wake: round trip of two processes that sleep for every message, aga
 primitive. cq: calls of completion queues, event queues and counters, against the same call of
 libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
 processes, also against a bare cache line, and against what a Go program would use instead: a
-channel in one process, a unix socket, pipes; and what options cost, against ourselves. scale: what
-many writers of a queue, or many queues of a wait set, cost over one; BATCH is how many. tail:
+channel in one process, a unix socket, pipes; and what options cost, against ourselves. fabric:
+messages of 8 bytes between endpoints, against libfabric's. scale: what many writers of a queue, or
+many queues of a wait set, cost over one; BATCH is how many. tail:
 single messages timed one by one, one way, with and without a heap that is busy, over a ring in C;
 --json and --report have the distribution. xdp: packets over pairs of veth interfaces in namespaces
 that it makes, which needs root; AF_XDP sockets against a C program on the bare kernel interface,
@@ -75,7 +77,7 @@ func newBench() *cobra.Command {
 		page  string
 	)
 	cmd := &cobra.Command{
-		Use:   "bench [ring] [wake] [cq] [scale] [tail] [xdp]",
+		Use:   "bench [ring] [wake] [cq] [fabric] [scale] [tail] [xdp]",
 		Short: "Measure the library against the same thing in C, libfabric and sockets",
 		Long:  benchLong,
 		Example: `  shmctl bench ring
@@ -84,7 +86,7 @@ func newBench() *cobra.Command {
   shmctl bench cq --case 'read*'          some of it
   shmctl bench ring --cpus 2,3 --cc clang
   shmctl bench --report bench.html        tables and plots in one page`,
-		ValidArgs: []string{"ring", "wake", "cq", "scale", "tail", "xdp"},
+		ValidArgs: []string{"ring", "wake", "cq", "fabric", "scale", "tail", "xdp"},
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(cpus) == 2 {
