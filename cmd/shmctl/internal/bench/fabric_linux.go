@@ -39,7 +39,9 @@ type messenger struct {
 	got   uint64
 }
 
-func openMessenger(role int) (m *messenger, err error) {
+// openMessenger makes this role's end, and finds the other's. Reads look before they sleep, unless
+// it is about sleeping.
+func openMessenger(role int, sleeps bool) (m *messenger, err error) {
 	m = &messenger{dst: make([]cq.Msg, fabricPosted)}
 	defer func() {
 		if err != nil {
@@ -49,7 +51,11 @@ func openMessenger(role int) (m *messenger, err error) {
 	if m.dir, err = shm.OpenDir(""); err != nil {
 		return nil, err
 	}
-	if m.queue, err = cq.Create(cq.Unnamed("bench"), cq.Options{Format: cq.FormatMsg}); err != nil {
+	o := cq.Options{Format: cq.FormatMsg}
+	if sleeps {
+		o.Spin = -1
+	}
+	if m.queue, err = cq.Create(cq.Unnamed("bench"), o); err != nil {
 		return nil, err
 	}
 	if m.out, err = m.queue.Writer(); err != nil {
@@ -134,7 +140,7 @@ func (m *messenger) await(dst []cq.Msg) (int, error) {
 // fabricRunner is a round of both endpoints.
 func (p *party) fabricRunner(c command) (_ func() (uint64, bool, error), err error) {
 	if p.messenger == nil {
-		if p.messenger, err = openMessenger(p.role); err != nil {
+		if p.messenger, err = openMessenger(p.role, c.sleeps()); err != nil {
 			return nil, err
 		}
 	}
