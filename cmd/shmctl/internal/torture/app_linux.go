@@ -178,7 +178,7 @@ func (a *app) turn() error {
 		err = a.untilEnded()
 	}
 	if err == nil {
-		err = errors.Join(a.read(0), a.listen())
+		err = errors.Join(a.read(-1), a.listen())
 	}
 	a.tally()
 	return err
@@ -204,7 +204,7 @@ func (a *app) send(n int) error {
 	return nil
 }
 
-// read takes what is there, and waits for the first.
+// read takes what is there, and waits for the first; with a negative wait it does not.
 func (a *app) read(wait time.Duration) error {
 	n, err := cq.ReadContext(context.Background(), a.e.Queue(), a.es[:], cq.ReadOptions{Timeout: wait})
 	for i := range a.es[:n] {
