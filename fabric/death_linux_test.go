@@ -38,18 +38,25 @@ func TestSenderKilled(t *testing.T) {
 	}
 }
 
-// TestReceiverKilled: what a receiver had examined succeeds, the rest fails, and who sleeps for it
-// wakes; what is sent afterwards is an error of the call.
-func TestReceiverKilled(t *testing.T) {
+// besideIdle opens an endpoint and starts a process with another one, which moves when it is told to.
+func besideIdle(t *testing.T) (*end, *child, cq.Addr) {
+	t.Helper()
 	e := opened(t, "main", fabric.Options{})
 	c := start(t, "idle")
 	c.says(t, "ready")
 	to, err := e.Resolve("idle")
 	noError(t, err)
+	return e, c, to
+}
+
+// TestReceiverKilled: what a receiver had examined succeeds, the rest fails, and who sleeps for it
+// wakes; what is sent afterwards is an error of the call.
+func TestReceiverKilled(t *testing.T) {
+	e, c, to := besideIdle(t)
 	for i := range 3 {
 		noError(t, e.Send(nil, to, uint64(i)))
 	}
-	_, err = c.in.Write([]byte("progress\n"))
+	_, err := c.in.Write([]byte("progress\n"))
 	noError(t, err)
 	c.says(t, "3")
 	for i := range 4 {
@@ -81,13 +88,8 @@ func TestReceiverKilled(t *testing.T) {
 
 // TestWaiterOfKilled: who waits for room in the lane to a receiver that is killed gets an error.
 func TestWaiterOfKilled(t *testing.T) {
-	e := opened(t, "main", fabric.Options{})
-	c := start(t, "idle")
-	c.says(t, "ready")
-	to, err := e.Resolve("idle")
-	noError(t, err)
-	for err == nil {
-		err = e.Inject(nil, to)
+	e, c, to := besideIdle(t)
+	for e.Inject(nil, to) == nil {
 	}
 	done := make(chan error)
 	go func() { done <- e.SendContext(t.Context(), nil, to, 1) }()
@@ -99,11 +101,7 @@ func TestWaiterOfKilled(t *testing.T) {
 
 // TestReceiverCloses: a receiver that closes examines what has come; then sends fail at the call.
 func TestReceiverCloses(t *testing.T) {
-	e := opened(t, "main", fabric.Options{})
-	c := start(t, "idle")
-	c.says(t, "ready")
-	to, err := e.Resolve("idle")
-	noError(t, err)
+	e, c, to := besideIdle(t)
 	for i := range 3 {
 		noError(t, e.Send(nil, to, uint64(i)))
 	}

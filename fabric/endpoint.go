@@ -49,7 +49,7 @@ type Endpoint struct {
 	self   uint64 // bytes of stored messages that came from here
 	fail   cq.ErrorEntry
 	entry  cq.Entry
-	feeds  []func() // unbind
+	stop   func() // what Options.Progress began
 	stats  Stats
 	closed bool
 	over   atomic.Bool // closed, for those without the lock
@@ -173,26 +173,12 @@ func (e *Endpoint) bind() (err error) {
 	if e.rx, err = join(e.opt.Receive, cq.FlagRecv, cq.FlagRecv); err != nil {
 		return err
 	}
-	for _, q := range e.opt.Progress {
-		undo, err := q.Bind(feeder{e}, true)
-		if err != nil {
-			return err
-		}
-		e.feeds = append(e.feeds, undo)
-	}
-	return nil
+	e.stop, err = feed.Drive(feeder{e}, e.opt.Progress)
+	return err
 }
 
 func (e *Endpoint) unbind() {
-	for _, undo := range e.feeds {
-		undo()
-	}
-	e.feeds = nil
-	for _, b := range []*feed.Binding{e.tx, e.rx} {
-		if b != nil {
-			_ = b.Close()
-		}
-	}
+	feed.Close(e.stop, e.tx, e.rx)
 }
 
 // Address returns the endpoint's own address (fi_getname).

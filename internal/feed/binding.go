@@ -344,3 +344,36 @@ func (b *Binding) Count(kind cq.Flags, n int, bytes uint64) error {
 // Reserves reports whether Begin reserves room, and refuses operations for which there is none. It
 // does not for a queue with the policy OverrunQueue.
 func (b *Binding) Reserves() bool { return b.reserving }
+
+// Drive has reads of the queues move a feeder, until stop is called. The queues cannot be closed
+// before (EBUSY). After an error none of them is bound.
+func Drive(f cq.Feeder, queues []*cq.Queue) (stop func(), err error) {
+	var undos []func()
+	stop = func() {
+		for _, undo := range undos {
+			undo()
+		}
+		undos = nil
+	}
+	for _, q := range queues {
+		undo, err := q.Bind(f, true)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		undos = append(undos, undo)
+	}
+	return stop, nil
+}
+
+// Close closes the bindings of an endpoint that there are, and stops what drives it.
+func Close(stop func(), bindings ...*Binding) {
+	if stop != nil {
+		stop()
+	}
+	for _, b := range bindings {
+		if b != nil {
+			_ = b.Close()
+		}
+	}
+}

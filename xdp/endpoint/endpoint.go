@@ -36,7 +36,7 @@ type Endpoint struct {
 	dead    error // why nothing works any more
 	loop    drive.Loop
 	monitor monitor
-	feeds   []func() // unbind
+	stop    func() // what Config.Progress began
 
 	peers  []*peer // by address
 	direct map[directKey]*peer
@@ -158,26 +158,14 @@ func (e *Endpoint) bind() (err error) {
 		return fault("open", err, "")
 	}
 	e.overruns = c.Receive != nil && !e.rx.Reserves()
-	for _, q := range c.Progress {
-		undo, err := q.Bind(feeder{e}, true)
-		if err != nil {
-			return fault("open", err, "")
-		}
-		e.feeds = append(e.feeds, undo)
+	if e.stop, err = feed.Drive(feeder{e}, c.Progress); err != nil {
+		return fault("open", err, "")
 	}
 	return nil
 }
 
 func (e *Endpoint) unbind() {
-	for _, undo := range e.feeds {
-		undo()
-	}
-	e.feeds = nil
-	for _, b := range []*feed.Binding{e.tx, e.rx} {
-		if b != nil {
-			_ = b.Close()
-		}
-	}
+	feed.Close(e.stop, e.tx, e.rx)
 }
 
 // lock is for one goroutine at a time; it costs nothing unless the endpoint is shared.
