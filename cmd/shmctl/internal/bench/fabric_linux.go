@@ -16,9 +16,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// isFabric reports whether the command is one on endpoints of package fabric.
-func (c command) isFabric() bool { return strings.HasPrefix(c.name, fabricPrefix) }
-
 const (
 	// fabricPosted is how many receives an endpoint has posted at a time.
 	fabricPosted = 64

@@ -18,9 +18,6 @@ import (
 // What a Go program would use instead of a queue, which is our child, too: a channel within one
 // process, a unix socket or a pair of pipes between two.
 
-// isGoRival reports whether the command is one of these.
-func (c command) isGoRival() bool { return strings.HasPrefix(c.name, goPrefix) }
-
 // parcel is a message, as large as a slot.
 type parcel [slotWords * 8]byte
 

@@ -23,15 +23,31 @@ type command struct {
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
-	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue() &&
-		!isWire(c.name) && !c.isScale() && !c.isGoRival() && !c.isFabric()
+	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && c.subject() == nil
 }
 
-// isQueue reports whether the command is one on a whole queue, not on a ring and a bell.
-func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) }
+// subject returns what prepares a round of a command on more than a ring and its bell, by what the
+// command begins with; nil for those on a ring.
+func (c command) subject() func(*party, command) (func() (uint64, bool, error), error) {
+	prefix, _, _ := strings.Cut(c.name, "-")
+	switch prefix + "-" {
+	case queuePrefix:
+		return (*party).queueRunner
+	case scalePrefix:
+		return (*party).scaleRunner
+	case goPrefix:
+		return (*party).goRunner
+	case fabricPrefix:
+		return (*party).fabricRunner
+	}
+	if isWire(c.name) {
+		return (*party).wireRunner
+	}
+	return nil
+}
 
-// isScale reports whether the command is one on many lanes or queues.
-func (c command) isScale() bool { return strings.HasPrefix(c.name, scalePrefix) }
+// isQueue reports whether the command is one on a whole queue.
+func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) }
 
 // sleeps reports whether every message must find its reader asleep.
 func (c command) sleeps() bool {
@@ -158,20 +174,8 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	if c.isTail() {
 		return p.tailRunner(c)
 	}
-	if c.isQueue() {
-		return p.queueRunner(c)
-	}
-	if isWire(c.name) {
-		return p.wireRunner(c)
-	}
-	if c.isScale() {
-		return p.scaleRunner(c)
-	}
-	if c.isGoRival() {
-		return p.goRunner(c)
-	}
-	if c.isFabric() {
-		return p.fabricRunner(c)
+	if run := c.subject(); run != nil {
+		return run(p, c)
 	}
 	if c.name == "eventfd" && p.face == nil {
 		if err := p.swapFaces(); err != nil {
