@@ -38,7 +38,7 @@ func TestSenderKilled(t *testing.T) {
 	}
 }
 
-// besideIdle opens an endpoint and starts a process with another one, which moves when it is told to.
+// besideIdle opens an endpoint and starts a process with another one, which moves when told to.
 func besideIdle(t *testing.T) (*end, *child, cq.Addr) {
 	t.Helper()
 	e := opened(t, "main", fabric.Options{})
