@@ -44,6 +44,7 @@
 //	options        what an endpoint is made with, and errors
 //	endpoint       its life
 //	send, receive  lanes of both directions
+//	message        what a lane hands to receives and to the store
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps
 package fabric

@@ -45,7 +45,7 @@ type Endpoint struct {
 	out    []*outLane // by place in the outbox
 	dirty  []*inLane  // whose receivers' words are to be told
 	posted ring[buffer]
-	stored ring[message]
+	stored ring[arrival]
 	self   uint64 // bytes of stored messages that came from here
 	fail   cq.ErrorEntry
 	entry  cq.Entry
@@ -261,7 +261,7 @@ func (e *Endpoint) cancel() {
 		}
 	}
 	for e.posted.n > 0 {
-		e.endReceive(e.posted.at(0).context, errCanceled, 0, 0)
+		e.endReceive(*e.posted.at(0), nil, errCanceled, 0)
 		e.posted.pop()
 	}
 }

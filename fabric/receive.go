@@ -39,14 +39,6 @@ type buffer struct {
 	context uint64
 }
 
-// message is one without a receive.
-type message struct {
-	from *inLane // nil: sent by this endpoint to itself
-	src  cq.Addr
-	n    int
-	data [MaxInline]byte
-}
-
 // Recv posts memory to receive a message into (fi_recv), from whomever. It is the endpoint's until
 // the completion, which carries the context. Messages fill buffers in the order in which they came,
 // and those that came before go first. One that is longer than its buffer ends it with ETRUNC: an
@@ -66,60 +58,54 @@ func (e *Endpoint) Recv(buf []byte, context uint64) error {
 	if err := e.rx.Begin(0); err != nil {
 		return err
 	}
+	b := buffer{buf, context}
 	if e.stored.n == 0 {
-		*e.posted.push() = buffer{buf, context}
+		*e.posted.push() = b
 		return nil
 	}
 	m := e.stored.at(0)
-	n := copy(buf, m.data[:m.n])
 	if m.from == nil {
 		e.self -= charge(m.n)
-	} else {
-		m.from.match(charge(m.n))
 	}
-	e.stats.Received++
-	e.endReceive(context, 0, n, m.n-n, m.src)
-	m.from = nil
+	e.bring(m, b)
+	m.forget()
 	e.stored.pop()
 	e.makeRoom()
 	e.flush()
 	return nil
 }
 
-// deliver puts a message into the oldest buffer, or into the store if there is none. It reports
-// which.
-func (e *Endpoint) deliver(from *inLane, src cq.Addr, payload []byte) (matched bool) {
+// arrive gives a message to the oldest buffer, or to the store if there is none. The bytes that the
+// message has in a slot are there until the call returns.
+func (e *Endpoint) arrive(m *arrival) {
 	if e.posted.n == 0 {
-		m := e.stored.push()
-		m.from, m.src, m.n = from, src, copy(m.data[:], payload)
+		e.stored.push().keep(m)
 		e.stats.Stored++
-		return false
+		return
 	}
-	b := e.posted.at(0)
-	n := copy(b.buf, payload)
-	context := b.context
-	b.buf = nil
+	b := *e.posted.at(0)
+	e.posted.at(0).buf = nil
 	e.posted.pop()
-	e.stats.Received++
-	e.endReceive(context, 0, n, len(payload)-n, src)
-	return true
+	e.bring(m, b)
 }
 
-// endReceive reports the end of a receive.
-func (e *Endpoint) endReceive(context uint64, num cq.Errno, n, lost int, src ...cq.Addr) {
+// endReceive reports the end of a receive: of m, with n bytes of it in the buffer, or of none.
+func (e *Endpoint) endReceive(b buffer, m *arrival, num cq.Errno, n int) {
 	var from cq.Source
-	if len(src) > 0 {
-		from = cq.From(src[0])
-	}
-	if lost > 0 {
-		num = cq.ETrunc
+	lost := 0
+	if m != nil {
+		from = cq.From(m.src)
+		if lost = m.n - n; lost > 0 && num == 0 {
+			num = cq.ETrunc
+		}
+		e.stats.Received++
 	}
 	var err error
 	if num == 0 {
-		e.entry = cq.Entry{Context: context, Flags: recvKind, Len: uint64(n), Src: from}
+		e.entry = cq.Entry{Context: b.context, Flags: recvKind, Len: uint64(n), Src: from}
 		err = e.rx.Complete(&e.entry, 0)
 	} else {
-		e.fail = cq.ErrorEntry{Context: context, Flags: recvKind, Len: uint64(n), Src: from,
+		e.fail = cq.ErrorEntry{Context: b.context, Flags: recvKind, Len: uint64(n), Src: from,
 			OverrunBytes: uint64(lost), Err: num, ProvErrno: int32(num)}
 		err = e.rx.Fail(&e.fail, 0)
 	}
@@ -278,9 +264,7 @@ func (l *inLane) examine() (work int) {
 			return work
 		}
 		l.bytes += charge(int(n))
-		if l.p.e.deliver(l, l.p.index, s.Payload[:n]) {
-			l.matched += charge(int(n))
-		}
+		l.p.e.arrive(&arrival{from: l, src: l.p.index, n: int(n), here: s.Payload[:n]})
 		l.head++
 	}
 	if work > 0 {
@@ -297,9 +281,9 @@ func (l *inLane) examine() (work int) {
 	return work
 }
 
-// match notes a message that found its receive later. Its sender may send more.
-func (l *inLane) match(n uint64) {
-	l.matched += n
+// match notes that a message has its receive. Its sender may send more.
+func (l *inLane) match(n int) {
+	l.matched += charge(n)
 	if !l.freed && !l.refused {
 		l.touch()
 	}

@@ -190,7 +190,7 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 	if e.posted.n == 0 {
 		e.self += n
 	}
-	e.deliver(nil, p.index, payload)
+	e.arrive(&arrival{src: p.index, n: len(payload), here: payload})
 	e.completeSend(op)
 	return false, nil
 }
