@@ -2,7 +2,6 @@ package command
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/internal/stage"
 )
 
 // schemaName is the first thing in all JSON that is printed. Within it keys are only added.
@@ -54,30 +52,6 @@ func (o *output) print(w io.Writer, key string, result any, lines func(p page) [
 // line is what people get of a result that is said in one line.
 func line(format string, args ...any) func(page) []string {
 	return func(page) []string { return []string{fmt.Sprintf(format, args...)} }
-}
-
-// played runs a tool to its end, shows how far it is on a terminal, and prints what it found, for
-// people or as JSON under its key. A tool that nobody watches need not tell how far it is.
-func played[R interface {
-	comparable
-	Sheet() *stage.Sheet
-}](cmd *cobra.Command, o *output, key string,
-	run func(*progress) (R, error)) error {
-	p := progressOf(cmd)
-	report, err := run(p)
-	p.clear()
-	if err != nil {
-		err = opFailed("", err)
-	}
-	var none R
-	switch {
-	case report == none:
-	case o.json():
-		err = errors.Join(err, printJSON(cmd.OutOrStdout(), key, report))
-	default:
-		report.Sheet().Print(cmd.OutOrStdout())
-	}
-	return err
 }
 
 // printJSON prints keys and their values as one object on one line, so that a stream of them can be

@@ -10,10 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
-	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
-	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
-	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -68,9 +64,9 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(forAllUsers(newList()), forAllUsers(newShow()), forAllUsers(newTail()), newPost(),
-		newSignal(), newDemo(), newBench(), byDevice(newServe()), forAllUsers(byDevice(newXDP())),
-		byDevice(newProbe()), byDevice(newCapture()), newTorture(), forAllUsers(newGC()),
-		forAllUsers(newCheck()), newVersion())
+		newSignal(), forAllUsers(byDevice(newXDP())), byDevice(newProbe()), byDevice(newCapture()),
+		forAllUsers(newGC()), forAllUsers(newCheck()), newVersion())
+	root.AddCommand(linuxVerbs()...)
 	return root
 }
 
@@ -91,7 +87,7 @@ func enter() (handled bool, code int) {
 	if handled, code = userChild(os.Args[1:]); handled {
 		return handled, code
 	}
-	return stage.Enter(os.Args[1:], bench.Tool, demo.Tool, hostile.Tool, torture.Tool)
+	return stage.Enter(os.Args[1:], tools...)
 }
 
 // Process runs the command line of this process and returns what to exit with.

@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 const tortureLong = `Kill processes at any moment and prove that nothing is lost.
@@ -97,6 +98,30 @@ func newTorture() *cobra.Command {
 	f.StringVar(&opt.Dir, "dir", "", "make the directory of the run in this `directory`")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
+}
+
+// played runs a tool to its end, shows how far it is on a terminal, and prints what it found, for
+// people or as JSON under its key. A tool that nobody watches need not tell how far it is.
+func played[R interface {
+	comparable
+	Sheet() *stage.Sheet
+}](cmd *cobra.Command, o *output, key string,
+	run func(*progress) (R, error)) error {
+	p := progressOf(cmd)
+	report, err := run(p)
+	p.clear()
+	if err != nil {
+		err = opFailed("", err)
+	}
+	var none R
+	switch {
+	case report == none:
+	case o.json():
+		err = errors.Join(err, printJSON(cmd.OutOrStdout(), key, report))
+	default:
+		report.Sheet().Print(cmd.OutOrStdout())
+	}
+	return err
 }
 
 const seedUsage = "`number` that replays the choices, not the schedule"

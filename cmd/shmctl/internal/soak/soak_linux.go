@@ -1,24 +1,3 @@
-// Package soak runs torture and hostile in turns, for long, with faults of the machine on top.
-//
-// A run is rounds. In each, processes of the library are killed and stopped as package torture does
-// it, for most of the round, and attacked as package hostile does it, for the rest; both prove that
-// nothing is lost, by accounts of their own. Rounds differ in which roles of torture take part:
-// every sixth has all of them, another one all of one user, and the others those whose steps killed
-// least often in the rounds before, if there are steps. While processes are killed something is
-// done to the machine below the processes, one thing after the other, each to one of them or to
-// all:
-//
-//	freeze   one is frozen by its control group for some tenths of a second, which no process can
-//	         notice, and which is not death
-//	signals  every thread of one gets signals as fast as they can be sent: system calls end early
-//	starve   as many threads as there are processors do nothing but compute, so that everybody is
-//	         late for everything
-//
-// What cannot be done on a machine is said in the report: freezing needs control groups and root,
-// hostile peers need root.
-//
-// The seed replays the choices of the parts, round by round, not the schedule: those of steps and
-// of roles with the same deaths before. The report says what each round played.
 package soak
 
 import (
