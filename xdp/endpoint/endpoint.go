@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/posted"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/xdp"
 )
@@ -51,7 +52,7 @@ type Endpoint struct {
 
 	ops      []sendOp // by frame, of what is being sent
 	sending  int      // frames under way
-	posted   int      // since the last kick
+	unkicked int      // sends that were posted since the last kick
 	lastSent uint32   // the frame posted last
 	done     []xdp.Sent
 
@@ -64,11 +65,10 @@ type Endpoint struct {
 	recorded bool       // and that one's packet was of the flow that the last one is of
 	image    [xdp.RecordBytes]byte
 	source   sourceCache
-	buffers  bufferQueue
-	staged   staged
+	posted   posted.Receives
+	held     []xdp.Received // packets that were taken and have no buffer yet
 	jumbo    jumbo
 	chains   bool // packets may lie in several frames
-	overruns bool // Receive's queue refuses nothing
 	failure  cq.ErrorEntry
 
 	rxBlocked bool // the last round left packets for want of room or of a buffer
@@ -157,7 +157,13 @@ func (e *Endpoint) bind() (err error) {
 	if e.rx, err = join(c.Receive, cq.FlagRecv); err != nil {
 		return fault("open", err, "")
 	}
-	e.overruns = c.Receive != nil && !e.rx.Reserves()
+	if c.Posted {
+		s := &e.stats
+		e.posted = posted.New(posted.Options{Binding: e.rx, Queue: c.Receive, Most: maxPosted,
+			MinMulti: c.MinMultiRecv, Alone: c.ReleaseAlone, Count: posted.Counts{
+				Received: &s.Received, Truncated: &s.Truncated, Cancelled: &s.Cancelled,
+				Unknown: &s.UnknownSource, Abandoned: &s.Abandoned}})
+	}
 	if e.stop, err = feed.Drive(feeder{e}, c.Progress); err != nil {
 		return fault("open", err, "")
 	}

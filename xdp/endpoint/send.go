@@ -239,7 +239,7 @@ func (e *Endpoint) accept(frame uint32, context uint64, bytes uint32, op cq.Flag
 	*o = sendOp{context: context, flags: op, bytes: bytes}
 	e.lastSent = frame
 	e.sending++
-	e.posted++
+	e.unkicked++
 	e.stats.Accepted++
 	e.dirty = true
 	if op&cq.FlagInjectComplete != 0 && op&higherLevels == 0 {
@@ -304,7 +304,7 @@ func (e *Endpoint) completeEarly(o *sendOp) {
 // that is all of it, and whoever reads the queue next finds the completion.
 func (e *Endpoint) push() {
 	e.round++
-	if e.posted == 0 || e.over {
+	if e.unkicked == 0 || e.over {
 		return
 	}
 	if err := e.kick(); err != nil {
@@ -318,8 +318,8 @@ func (e *Endpoint) push() {
 
 // kick shows the kernel what is new. A link that is down is not an error: packets wait for it.
 func (e *Endpoint) kick() error {
-	posted := e.posted
-	e.posted = 0
+	posted := e.unkicked
+	e.unkicked = 0
 	e.socket.Flush()
 	unsent := e.socket.Unsent()
 	if unsent == 0 {
