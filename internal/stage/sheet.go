@@ -1,8 +1,10 @@
 package stage
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +51,45 @@ func (s *Sheet) Row(cells ...any) {
 func (s *Sheet) Each(name string, texts []string) {
 	for _, text := range texts {
 		s.Row(name, text)
+	}
+}
+
+// Counts adds a row for each count of a struct, see [CountsOf].
+func (s *Sheet) Counts(of any) {
+	for _, c := range CountsOf(of) {
+		s.Row(c.Text, *c.N)
+	}
+}
+
+// Count is one number of a struct, with its name in JSON and what people read.
+type Count struct {
+	Key, Text string
+	N         *uint64
+}
+
+// CountsOf lists the counts of a struct that is pointed to, those of embedded structs in their
+// place: its fields of type uint64 with a tag "count", which says what people read; if that is
+// empty they read the name in JSON.
+func CountsOf(of any) (all []Count) {
+	v := reflect.ValueOf(of).Elem()
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if text, ok := f.Tag.Lookup("count"); ok {
+			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			n := v.FieldByIndex(f.Index).Addr().Interface().(*uint64)
+			all = append(all, Count{key, cmp.Or(text, key), n})
+		}
+	}
+	return all
+}
+
+// Add adds the counts of one struct to those of another one that have the same keys.
+func Add(to, other any) {
+	more := map[string]uint64{}
+	for _, c := range CountsOf(other) {
+		more[c.Key] = *c.N
+	}
+	for _, c := range CountsOf(to) {
+		*c.N += more[c.Key]
 	}
 }
 

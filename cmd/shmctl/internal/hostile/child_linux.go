@@ -39,45 +39,18 @@ type config struct {
 	Spoil   string    `json:"spoil,omitempty"`
 }
 
-// What children count.
-const (
-	mutations = iota
-	attaches
-	calls
-	stepsMost
-	cpuMostNs
-	poisoned
-	givenUp
-	refused
-	ended
-	corrupt
-	foreign
-	sent
-	seen
-	untyped
-	unbounded
-	leaked
-	lost
-	hung
-	visits     // of newcomers
-	turnedAway // how often they had to try again
-	keptMostNs // how long one tried at most
-	keptOut
-	countsOf
-)
-
 // report is a line from a child to the supervisor.
 type report struct {
-	Ready  bool             `json:"ready,omitempty"`
-	Counts [countsOf]uint64 `json:"counts"` // since the child began
-	Note   string           `json:"note,omitempty"`
+	Ready  bool              `json:"ready,omitempty"`
+	Counts map[string]uint64 `json:"counts"` // since the child began, as in a [Surface]
+	Note   string            `json:"note,omitempty"`
 }
 
 // child is one process of a run.
 type child struct {
 	*stage.Child
 	config
-	counts [countsOf]atomic.Uint64
+	counts map[string]*atomic.Uint64
 	ctx    context.Context // ends when the supervisor says so
 	mu     sync.Mutex      // of tell, rnd and watched
 	rnd    *rand.Rand
@@ -92,7 +65,10 @@ var settleTime = patience
 
 // Tool is what the processes of a run do.
 var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
-	c := &child{Child: sc, watched: map[*call]struct{}{}}
+	c := &child{Child: sc, watched: map[*call]struct{}{}, counts: map[string]*atomic.Uint64{}}
+	for _, n := range stage.CountsOf(&Surface{}) {
+		c.counts[n.Key] = new(atomic.Uint64)
+	}
 	if err := c.Script(&c.config); err != nil {
 		return err
 	}
@@ -149,8 +125,9 @@ func (c *child) play() error {
 func (c *child) tell(r report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.counts {
-		r.Counts[i] = c.counts[i].Load()
+	r.Counts = map[string]uint64{}
+	for key, n := range c.counts {
+		r.Counts[key] = n.Load()
 	}
 	c.Send(r)
 }
@@ -163,7 +140,7 @@ func (c *child) note(format string, args ...any) {
 }
 
 // broken counts a violation and says what it was.
-func (c *child) broken(what int, format string, args ...any) {
+func (c *child) broken(what string, format string, args ...any) {
 	if c.counts[what].Add(1) <= 3 {
 		c.note(format, args...)
 	}
@@ -416,7 +393,7 @@ func clock(id int32) time.Duration {
 }
 
 // most keeps the largest value.
-func (c *child) most(what int, n uint64) {
+func (c *child) most(what string, n uint64) {
 	for is := c.counts[what].Load(); n > is && !c.counts[what].CompareAndSwap(is, n); {
 		is = c.counts[what].Load()
 	}

@@ -30,66 +30,94 @@ type Options struct {
 	spoil string
 }
 
+// What processes count, by its key in a [Surface].
+const (
+	mutations  = "mutations"
+	attaches   = "attaches"
+	calls      = "calls"
+	stepsMost  = "steps_most"
+	cpuMostNs  = "cpu_most_ns"
+	poisoned   = "poisoned"
+	givenUp    = "given_up"
+	refused    = "refused"
+	ended      = "ended"
+	corrupt    = "corrupt"
+	foreign    = "foreign"
+	sent       = "bystander_sent"
+	seen       = "bystander_seen"
+	visits     = "newcomers"
+	turnedAway = "newcomer_retries"
+	keptMostNs = "newcomer_most_ns"
+	hung       = "hangs"
+	lost       = "bystander_lost"
+	untyped    = "untyped"
+	unbounded  = "unbounded"
+	leaked     = "leaked"
+	keptOut    = "kept_out"
+)
+
+// Brought is what attackers did, of which there may be many, one after the other.
+type Brought struct {
+	Mutations uint64 `json:"mutations" count:"hostile stores and messages"`
+	Attaches  uint64 `json:"attaches" count:""` // that succeeded
+}
+
 // Surface is what was done to one surface, and what came of it.
 type Surface struct {
 	Name       string `json:"name"`
 	Trust      string `json:"trust"` // others: of different users; user: of the same one
 	DurationNs int64  `json:"duration_ns"`
-	Mutations  uint64 `json:"mutations"`   // hostile stores and messages
-	Attaches   uint64 `json:"attaches"`    // of attackers that succeeded
-	Attackers  uint64 `json:"attackers"`   // processes, one after the other
-	Calls      uint64 `json:"calls"`       // of the attacked side, that looked at hostile memory
-	StepsMost  uint64 `json:"steps_most"`  // system calls of one call, to sleep, wake or order
-	CPUMostNs  uint64 `json:"cpu_most_ns"` // time of a processor that one call took
-	Poisoned   uint64 `json:"poisoned"`    // lanes and readers given up, each with a typed error
-	GivenUp    uint64 `json:"given_up"`    // the same as the statistics of the queues count it
-	Refused    uint64 `json:"refused"`     // meetings that ended with a typed error
-	Ended      uint64 `json:"ended"`       // other typed errors, as that of a peer that closed
-	Corrupt    uint64 `json:"corrupt"`     // of all errors, those that blame what a peer wrote or said
-	Foreign    uint64 `json:"foreign"`     // entries of attackers that were read
-	Sent       uint64 `json:"bystander_sent"`
-	Seen       uint64 `json:"bystander_seen"`
-	Visits     uint64 `json:"newcomers"`        // honest ones that came, did their work and left
-	TurnedAway uint64 `json:"newcomer_retries"` // how often they had to try again
-	KeptMostNs uint64 `json:"newcomer_most_ns"` // how long one tried to get in at most
+	Brought
+	// Attackers are processes, one after the other, Calls those of the attacked side that looked at
+	// hostile memory. StepsMost is system calls of one of them, to sleep, wake or order, CPUMostNs
+	// the time of a processor that one took.
+	Attackers uint64 `json:"attackers"`
+	Calls     uint64 `json:"calls" count:""`
+	StepsMost uint64 `json:"steps_most" count:""`
+	CPUMostNs uint64 `json:"cpu_most_ns" count:""`
+	// Poisoned are lanes and readers that were given up, each with a typed error; GivenUp the same as
+	// the statistics of the queues count it.
+	Poisoned uint64 `json:"poisoned" count:""`
+	GivenUp  uint64 `json:"given_up" count:""`
+	Refused  uint64 `json:"refused" count:""` // meetings that ended with a typed error
+	Ended    uint64 `json:"ended" count:""`   // other typed errors, as that of a peer that closed
+	Corrupt  uint64 `json:"corrupt" count:""` // of all errors, those that blame a peer
+	Foreign  uint64 `json:"foreign" count:""` // entries of attackers that were read
+	Sent     uint64 `json:"bystander_sent" count:""`
+	Seen     uint64 `json:"bystander_seen" count:""`
+	// Visits are honest newcomers that came, did their work and left, TurnedAway how often they had to
+	// try again, KeptMostNs how long one tried to get in at most.
+	Visits     uint64 `json:"newcomers" count:""`
+	TurnedAway uint64 `json:"newcomer_retries" count:""`
+	KeptMostNs uint64 `json:"newcomer_most_ns" count:""`
 	Violations
 }
 
-// Violations counts what must not be.
+// Violations counts what must not be. The bounds in words are patience and keptBound.
 type Violations struct {
-	Panics        uint64 `json:"panics"`
-	Hangs         uint64 `json:"hangs"`
-	Wild          uint64 `json:"wild"` // accesses outside of a mapping
-	BystanderLost uint64 `json:"bystander_lost"`
-	Untyped       uint64 `json:"untyped"` // errors that nothing can be asked of
-	Unbounded     uint64 `json:"unbounded"`
-	Leaked        uint64 `json:"leaked"`
-	KeptOut       uint64 `json:"kept_out"`  // honest newcomers that did not get in, or had to leave
-	Failed        uint64 `json:"failed"`    // processes that ended otherwise than told
-	Toothless     uint64 `json:"toothless"` // attacks that provoked nothing, and so proved nothing
-}
-
-func (v *Violations) sum() (n uint64) {
-	for _, b := range v.breaches() {
-		n += *b.n
-	}
-	return n
-}
-
-// Add adds another one.
-func (v *Violations) Add(w *Violations) {
-	for i, b := range w.breaches() {
-		*v.breaches()[i].n += *b.n
-	}
+	Panics        uint64 `json:"panics" count:"processes ended by a peer"`
+	Hangs         uint64 `json:"hangs" count:"calls that took more than 1m0s"`
+	Wild          uint64 `json:"wild" count:"accesses outside of a mapping"`
+	BystanderLost uint64 `json:"bystander_lost" count:"bystanders' entries lost"`
+	// Untyped are those that nothing can be asked of.
+	Untyped   uint64 `json:"untyped" count:"errors without a type"`
+	Unbounded uint64 `json:"unbounded" count:"calls that did unbounded work"`
+	Leaked    uint64 `json:"leaked" count:"resources of attackers not given back"`
+	// KeptOut are honest newcomers that did not get in, or had to leave.
+	KeptOut uint64 `json:"kept_out" count:"newcomers kept out for 20s"`
+	// Failed are processes that ended otherwise than told.
+	Failed uint64 `json:"failed" count:"processes that failed"`
+	// Toothless are attacks that so proved nothing.
+	Toothless uint64 `json:"toothless" count:"attacks that provoked nothing"`
 }
 
 // Report of a run.
 type Report struct {
 	Seed       uint64 `json:"seed"`
 	DurationNs int64  `json:"duration_ns"`
-	Mutations  uint64 `json:"mutations"`
-	Poisoned   uint64 `json:"poisoned"`
-	Refused    uint64 `json:"refused"`
+	Mutations  uint64 `json:"mutations" count:"hostile stores and messages"`
+	Poisoned   uint64 `json:"poisoned" count:"lanes and readers given up"`
+	Refused    uint64 `json:"refused" count:"meetings refused"`
 	Violations
 	Surfaces []Surface `json:"surfaces"`
 	// Skipped are surfaces that this machine does not have, with the reason.
@@ -102,7 +130,7 @@ type Report struct {
 var ErrViolation = errors.New("hostile: a promise was broken")
 
 // Good reports whether nothing was found.
-func (r *Report) Good() bool { return r.Violations.sum() == 0 }
+func (r *Report) Good() bool { return r.Violations == Violations{} }
 
 // maxNotes bounds what is kept in words; all violations are counted.
 const maxNotes = 20
@@ -113,52 +141,12 @@ func (r *Report) note(format string, args ...any) {
 	}
 }
 
-func (r *Report) add(s *Surface) {
-	r.Surfaces = append(r.Surfaces, *s)
-	r.Mutations += s.Mutations
-	r.Poisoned += s.Poisoned
-	r.Refused += s.Refused
-	r.Violations.Add(&s.Violations)
-}
-
-// breach is a kind of violation in words, and how often it was.
-type breach struct {
-	what string
-	n    *uint64
-}
-
-// breaches lists all kinds.
-func (v *Violations) breaches() []breach {
-	return []breach{
-		{"processes ended by a peer", &v.Panics},
-		{fmt.Sprintf("calls that took more than %v", patience), &v.Hangs},
-		{"accesses outside of a mapping", &v.Wild},
-		{"bystanders' entries lost", &v.BystanderLost},
-		{"errors without a type", &v.Untyped},
-		{"calls that did unbounded work", &v.Unbounded},
-		{"resources of attackers not given back", &v.Leaked},
-		{fmt.Sprintf("newcomers kept out for %v", keptBound), &v.KeptOut},
-		{"processes that failed", &v.Failed},
-		{"attacks that provoked nothing", &v.Toothless},
-	}
-}
-
-// AddTo adds what was found.
-func (v *Violations) AddTo(s *stage.Sheet) {
-	for _, b := range v.breaches() {
-		s.Row(b.what, *b.n)
-	}
-}
-
 // Sheet is the report for people, or as a document.
 func (r *Report) Sheet() *stage.Sheet {
 	s := &stage.Sheet{}
 	s.Text("Seed %d, which replays the choices and not the schedule; %v on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Millisecond), r.Machine)
-	s.Row("hostile stores and messages", r.Mutations)
-	s.Row("lanes and readers given up", r.Poisoned)
-	s.Row("meetings refused", r.Refused)
-	r.AddTo(s)
+	s.Counts(r)
 	s.Each("skipped", r.Skipped)
 	s.Each("found", r.Notes)
 	s.Table("surface", "between", "mutations", "attackers", "attached", "calls", "steps", "cpu",

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
@@ -89,23 +90,28 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// TestBreaches: the tables and the sum have every kind of violation.
+// TestBreaches: each kind of violation is counted, and told under a name of its own.
 func TestBreaches(t *testing.T) {
 	var v Violations
 	fields := reflect.ValueOf(&v).Elem()
-	for i := range fields.NumField() {
+	counts, texts := stage.CountsOf(&v), map[string]bool{}
+	for i, c := range counts {
 		fields.Field(i).SetUint(1 << i)
+		if texts[c.Text] = true; *c.N != 1<<i || c.Key == "" {
+			t.Errorf("%s is not field %d", c.Text, i)
+		}
 	}
-	want := uint64(1)<<fields.NumField() - 1
-	var listed uint64
-	for _, b := range v.breaches() {
-		listed |= *b.n
+	if len(counts) != fields.NumField() || len(texts) != len(counts) {
+		t.Errorf("%d of %d fields are counted: %v", len(counts), fields.NumField(), texts)
 	}
-	if listed != want || v.sum() != want {
-		t.Errorf("listed %b, added up %b, want %b", listed, v.sum(), want)
+	r := Report{Mutations: 3}
+	stage.Add(&r, &Surface{Brought: Brought{Mutations: 4, Attaches: 9}, Violations: v})
+	if r.Violations != v || r.Mutations != 7 || r.Good() {
+		t.Errorf("added up %+v", r)
 	}
-	var added Violations
-	if added.Add(&v); added != v {
-		t.Errorf("added %+v", added)
+	for text, is := range map[string]time.Duration{"1m0s": patience, "20s": keptBound} {
+		if is.String() != text {
+			t.Errorf("a name says %s, and it is %v", text, is)
+		}
 	}
 }

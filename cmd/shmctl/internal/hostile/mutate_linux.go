@@ -261,7 +261,7 @@ func (c *child) raid(play func(stop <-chan struct{})) {
 	}
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
-	s := &scribbler{rnd: c.split(), count: &c.counts[mutations]}
+	s := &scribbler{rnd: c.split(), count: c.counts[mutations]}
 	what := min(aim(c.rnd.IntN(int(aims)+2)), aimNext) // which hits seldom
 	if c.Spoil != spoilTame {
 		busy.Go(func() { s.scribble(all, what, stop) })

@@ -33,7 +33,7 @@ type surface struct {
 	users        map[string]int // of roles that are not as usual
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
-	provokes []int
+	provokes []string
 	// uncounted is how many lanes of a queue between processes of one user may be there that its
 	// statistics do not show: nothing was read from them, or an attacker wrote that over the row.
 	uncounted int
@@ -46,39 +46,39 @@ func init() {
 	others, user := cq.CrossUser, cq.SameUser
 	surfaces = []*surface{
 		{name: "lane", trust: others, weight: 20, honestWriters: queues,
-			victim: victimReader, attack: attackLane, provokes: []int{poisoned}},
+			victim: victimReader, attack: attackLane, provokes: []string{poisoned}},
 		{name: "reader", trust: others, weight: 20, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
+			victim: victimWriter, attack: attackReader, provokes: []string{corrupt}},
 		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
 			victim: victimOne, attack: attackLane, kind: events,
-			provokes: []int{poisoned}},
+			provokes: []string{poisoned}},
 		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, writes: events, provokes: []int{corrupt}},
+			victim: victimWriter, attack: attackReader, writes: events, provokes: []string{corrupt}},
 		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
-			victim: victimReader, attack: attackLane, provokes: []int{poisoned}, uncounted: 32},
+			victim: victimReader, attack: attackLane, provokes: []string{poisoned}, uncounted: 32},
 		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
+			victim: victimWriter, attack: attackReader, provokes: []string{corrupt}},
 		// Any value of a counter is a value: nothing is to be provoked.
 		{name: "counter", trust: user, weight: 5, honestWriters: 1,
 			victim: named(victimCounter), attack: named(attackCounter)},
 		{name: "vector", trust: user, weight: 5, honestWriters: 1,
-			victim: named(victimVector), attack: named(attackVector), provokes: []int{corrupt}},
+			victim: named(victimVector), attack: named(attackVector), provokes: []string{corrupt}},
 		{name: "meet-accept", trust: others, weight: 1, honestWriters: 1,
-			victim: victimOne, attack: attackAccept, provokes: []int{corrupt}},
+			victim: victimOne, attack: attackAccept, provokes: []string{corrupt}},
 		{name: "meet-attach", trust: others, weight: 1, honestWriters: 1,
-			victim: victimAttacher, attack: attackAttach, provokes: []int{corrupt}},
+			victim: victimAttacher, attack: attackAttach, provokes: []string{corrupt}},
 		{name: "meet-dial", trust: others, weight: 1, honestWriters: 1,
-			victim: victimDialer, attack: attackDial, provokes: []int{corrupt}},
+			victim: victimDialer, attack: attackDial, provokes: []string{corrupt}},
 		{name: "device-app", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
 			victim: victimServer, attack: attackServer, honest: honestApp, newcomer: newcomerApp,
-			provokes: []int{poisoned}},
+			provokes: []string{poisoned}},
 		{name: "device-server", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
 			victim: victimApp, attack: attackApp,
 			users:    map[string]int{roleAttacker: 0, roleVictim: attackerUID},
-			provokes: []int{corrupt}},
+			provokes: []string{corrupt}},
 		{name: "device-meet", trust: others, weight: 1, honestWriters: 1, prepare: prepareDevice,
 			victim: victimServer, attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp,
-			provokes: []int{corrupt}},
+			provokes: []string{corrupt}},
 	}
 }
 
@@ -136,7 +136,7 @@ type scene struct {
 	files  []*os.File
 
 	mu       sync.Mutex
-	earlier  [countsOf]uint64 // of attackers that have ended
+	earlier  Brought // of attackers that have ended
 	victim   *proc
 	honest   []*proc
 	hostiles []*proc
@@ -231,7 +231,8 @@ func (sc *scene) run(ctx context.Context, quota uint64) (err error) {
 	sc.end()
 	sc.result.DurationNs = int64(time.Since(begin))
 	sc.sum()
-	sc.report.add(&sc.result)
+	sc.report.Surfaces = append(sc.report.Surfaces, sc.result)
+	stage.Add(sc.report, &sc.result)
 	return nil
 }
 
@@ -274,26 +275,27 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			}
 		}
 		sc.mu.Lock()
-		n, looked, bites := sc.all(mutations), sc.victim.counts[calls], sc.bites()
-		came := sc.all(attaches) > 0 || sc.victim.counts[refused] > 0
+		all, n, bites := sc.all(), sc.victim.counts, sc.bites()
+		came := all.Attaches > 0 || n[refused] > 0
 		if sc.o.spoil != "" { // until it has been done
-			came = came && sc.victim.counts[seen] > 2000
+			came = came && n[seen] > 2000
 		}
-		visited := !sc.s.border() || sc.all(visits) >= fewestVisits || sc.all(keptOut) > 0
 		sc.mu.Unlock()
-		enough := n >= quota && looked >= fewestCalls && came && visited
+		visited := !sc.s.border() || all.Visits >= fewestVisits || all.KeptOut > 0
+		enough := all.Mutations >= quota && n[calls] >= fewestCalls && came && visited
 		late := time.Since(begin) > longest
 		if late && !enough {
 			sc.result.Hangs++
-			sc.note("%s: only %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
+			sc.note("%s: only %d mutations and %d calls in %v", sc.s.name, all.Mutations, n[calls],
+				longest)
 		}
 		if late && !visited {
 			sc.result.KeptOut++
-			sc.note("%s: only %d newcomers were let in", sc.s.name, sc.visits())
+			sc.note("%s: only %d newcomers were let in", sc.s.name, all.Visits)
 		}
 		if late && !bites {
 			sc.result.Toothless++
-			sc.note("%s: %d mutations provoked nothing", sc.s.name, n)
+			sc.note("%s: %d mutations provoked nothing", sc.s.name, all.Mutations)
 		}
 		if late || enough && bites && time.Since(begin) >= least {
 			return nil
@@ -323,10 +325,8 @@ func (sc *scene) startHonest() (begun bool, err error) {
 // next starts an attacker in the place of one that has ended.
 func (sc *scene) next(p *proc) (*proc, error) {
 	sc.mu.Lock()
-	for i, n := range p.counts {
-		sc.earlier[i] += n
-	}
-	p.counts = [countsOf]uint64{}
+	stage.Add(&sc.earlier, p.brought())
+	p.counts = nil
 	sc.mu.Unlock()
 	if time.Since(p.started) < 20*time.Millisecond { // one that cannot even begin
 		time.Sleep(10 * time.Millisecond)
@@ -334,20 +334,19 @@ func (sc *scene) next(p *proc) (*proc, error) {
 	return sc.start(roleAttacker, p.index)
 }
 
-// all sums up a count over all that there are and were. The caller has the lock.
-func (sc *scene) all(what int) uint64 {
-	n := sc.earlier[what]
-	for _, p := range slices.Concat([]*proc{sc.victim}, sc.honest, sc.hostiles) {
-		n += p.counts[what]
+// all is what was counted by all that there are and were. The caller has the lock.
+func (sc *scene) all() Surface {
+	all := sc.result
+	stage.Add(&all, &sc.earlier)
+	for _, p := range sc.hostiles { // what becomes of them is their business
+		stage.Add(&all, p.brought())
 	}
-	return n
-}
-
-// visits is how often a newcomer was let in.
-func (sc *scene) visits() uint64 {
-	sc.mu.Lock()
-	defer sc.mu.Unlock()
-	return sc.all(visits)
+	for _, p := range append([]*proc{sc.victim}, sc.honest...) {
+		for _, c := range stage.CountsOf(&all) {
+			*c.N += p.counts[c.Key]
+		}
+	}
+	return all
 }
 
 // bites reports whether the attack has provoked what it must. The caller has the lock.
@@ -426,31 +425,15 @@ func (sc *scene) note(format string, args ...any) {
 	sc.report.note(format, args...)
 }
 
-// sum takes into the report what the victim and those who are honest counted.
+// sum completes the result.
 func (sc *scene) sum() {
 	if sc.victim == nil {
 		return
 	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
-	r, v := &sc.result, &sc.victim.counts
-	of := func(what int) uint64 {
-		n := v[what]
-		for _, p := range sc.honest {
-			n += p.counts[what]
-		}
-		return n
-	}
-	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
-	r.Calls, r.StepsMost, r.CPUMostNs, r.Foreign = v[calls], v[stepsMost], v[cpuMostNs], v[foreign]
-	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
-	r.Corrupt, r.Unbounded, r.Leaked = v[corrupt], r.Unbounded+v[unbounded], r.Leaked+v[leaked]
-	r.Sent, r.Seen, r.Visits, r.TurnedAway = of(sent), of(seen), of(visits), of(turnedAway)
-	r.Hangs, r.Untyped, r.KeptOut = r.Hangs+of(hung), r.Untyped+of(untyped), r.KeptOut+of(keptOut)
-	for _, p := range sc.honest {
-		r.KeptMostNs = max(r.KeptMostNs, p.counts[keptMostNs])
-	}
-	if r.BystanderLost += of(lost); r.Seen < r.Sent {
+	sc.result = sc.all()
+	if r := &sc.result; r.Seen < r.Sent {
 		r.BystanderLost += r.Sent - r.Seen
 		sc.report.note("%s: bystanders posted %d, and %d were read", r.Name, r.Sent, r.Seen)
 	}
@@ -462,10 +445,13 @@ type proc struct {
 	role    string
 	index   int
 	ready   chan struct{}
-	counts  [countsOf]uint64 // guarded by scene.mu
-	stderr  bytes.Buffer     // after the end
+	counts  map[string]uint64 // guarded by scene.mu
+	stderr  bytes.Buffer      // after the end
 	started time.Time
 }
+
+// brought is what an attacker did. The caller has the lock.
+func (p *proc) brought() *Brought { return &Brought{p.counts[mutations], p.counts[attaches]} }
 
 func (sc *scene) killAll() {
 	for _, p := range slices.Concat([]*proc{sc.victim}, sc.honest, sc.hostiles) {

@@ -32,15 +32,9 @@ type Options struct {
 
 // Faults counts what was done to the machine.
 type Faults struct {
-	Freezes uint64 `json:"freezes"`
-	Signals uint64 `json:"signals"`
-	Starves uint64 `json:"starves"`
-}
-
-func (f *Faults) add(g Faults) {
-	f.Freezes += g.Freezes
-	f.Signals += g.Signals
-	f.Starves += g.Starves
+	Freezes uint64 `json:"freezes" count:"freezes by a control group"`
+	Signals uint64 `json:"signals" count:""`
+	Starves uint64 `json:"starves" count:"times without processors"`
 }
 
 // Round is what was played in one.
@@ -151,7 +145,7 @@ func (r *Report) addHostile(h *hostile.Report) {
 	for i := range h.Surfaces {
 		r.Operations += h.Surfaces[i].Calls
 	}
-	r.Hostile.Add(&h.Violations)
+	stage.Add(&r.Hostile, &h.Violations)
 	for _, s := range h.Skipped {
 		r.skip("hostile: " + s)
 	}
@@ -164,12 +158,10 @@ func (r *Report) Sheet() *stage.Sheet {
 	s.Text("Seed %d for the first round, the next one for each; %v in %d rounds on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Second), r.Rounds, r.Machine)
 	s.Row("operations", r.Operations)
-	s.Row("freezes by a control group", r.Faults.Freezes)
-	s.Row("signals", r.Faults.Signals)
-	s.Row("times without processors", r.Faults.Starves)
+	s.Counts(&r.Faults)
 	s.Row("hostile stores and messages", r.Mutations)
 	r.AddTo(s)
-	r.Hostile.AddTo(s)
+	s.Counts(&r.Hostile)
 	s.Each("skipped", r.Skipped)
 	s.Each("found", r.Violations)
 	if len(r.Steps) > 0 {
@@ -262,7 +254,7 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 		all.Go(func() { played[i], errs[i] = torture.Run(ctx, opts[i]) })
 	}
 	all.Wait()
-	r.Faults.add(f.stop())
+	stage.Add(&r.Faults, new(f.stop()))
 	for i, t := range played {
 		if t == nil {
 			continue

@@ -63,69 +63,38 @@ const (
 
 // Tally is what a role, or a run, went through and what was found.
 type Tally struct {
-	Published   uint64 `json:"published"`
-	InDoubt     uint64 `json:"in_doubt"`
-	Read        uint64 `json:"read"`
-	Redelivered uint64 `json:"redelivered"`
+	Published   uint64 `json:"published" count:""`
+	InDoubt     uint64 `json:"in_doubt" count:"in doubt at a kill"`
+	Read        uint64 `json:"read" count:""`
+	Redelivered uint64 `json:"redelivered" count:"read again, marked as redelivered"`
 	// Gone is what was published between users and not read when both had died: it was in their
 	// memory, which has no name, and nowhere else.
-	Gone uint64 `json:"gone_with_both"`
+	Gone uint64 `json:"gone_with_both" count:"gone with a dead writer and reader"`
 	Found
-}
-
-// Add adds another one.
-func (t *Tally) Add(other *Tally) {
-	t.Published += other.Published
-	t.InDoubt += other.InDoubt
-	t.Read += other.Read
-	t.Redelivered += other.Redelivered
-	t.Gone += other.Gone
-	t.Found.plus(&other.Found)
 }
 
 // Found counts broken promises.
 type Found struct {
-	Lost        uint64 `json:"lost"`
-	Duplicate   uint64 `json:"duplicate"`
-	Unpublished uint64 `json:"unpublished"`
-	Hung        uint64 `json:"hung"`
-	Leaked      uint64 `json:"leaked"`
-	Usurped     uint64 `json:"usurped"`
-	Unnoticed   uint64 `json:"unnoticed"`
-	Broken      uint64 `json:"broken"` // invariants of objects
-	Failed      uint64 `json:"failed"`
+	Lost        uint64 `json:"lost" count:""`
+	Duplicate   uint64 `json:"duplicate" count:""`
+	Unpublished uint64 `json:"unpublished" count:""`
+	Hung        uint64 `json:"hung" count:""`
+	Leaked      uint64 `json:"leaked" count:""`
+	Usurped     uint64 `json:"usurped" count:""`
+	Unnoticed   uint64 `json:"unnoticed" count:""`
+	Broken      uint64 `json:"broken" count:""` // invariants of objects
+	Failed      uint64 `json:"failed" count:""`
 }
-
-func (f *Found) all() []*uint64 {
-	return []*uint64{&f.Lost, &f.Duplicate, &f.Unpublished, &f.Hung, &f.Leaked, &f.Usurped,
-		&f.Unnoticed, &f.Broken, &f.Failed}
-}
-
-// kinds are the names of Found.all.
-var kinds = []string{kindLost, kindDuplicate, kindUnpublished, kindHung, kindLeaked, kindUsurped,
-	kindUnnoticed, kindBroken, kindFailed}
 
 // add counts n of a kind. What is of no kind is a failure of the process that says so.
 func (f *Found) add(kind string, n uint64) {
-	i := slices.Index(kinds, kind)
-	if i < 0 {
-		i = len(kinds) - 1
+	to := &f.Failed
+	for _, c := range stage.CountsOf(f) {
+		if c.Key == kind {
+			to = c.N
+		}
 	}
-	*f.all()[i] += n
-}
-
-func (f *Found) plus(other *Found) {
-	for i, n := range f.all() {
-		*n += *other.all()[i]
-	}
-}
-
-// sum is how many there are.
-func (f *Found) sum() (n uint64) {
-	for _, k := range f.all() {
-		n += *k
-	}
-	return n
+	*to += n
 }
 
 // RoleReport is what one kind of process did.
@@ -143,9 +112,9 @@ type RoleReport struct {
 type Outcome struct {
 	Seed       uint64 `json:"seed"`
 	DurationNs int64  `json:"duration_ns"`
-	Kills      uint64 `json:"kills"`
-	Stops      uint64 `json:"stops"`
-	Checked    uint64 `json:"checked"` // objects, after deaths at steps
+	Kills      uint64 `json:"kills" count:""`
+	Stops      uint64 `json:"stops" count:"stops (SIGSTOP, SIGCONT)"`
+	Checked    uint64 `json:"checked" count:"checked after deaths at steps"` // objects
 	Tally
 	Noticed
 	Steps      map[string]uint64 `json:"steps"`       // kills by step; null without steps
@@ -170,22 +139,16 @@ func NewOutcome(seed, untilSteps uint64, steps []crash.Label) Outcome {
 
 // Add adds what another run did; what it found in words is not added.
 func (o *Outcome) Add(other *Outcome) {
-	o.Kills += other.Kills
-	o.Stops += other.Stops
-	o.Checked += other.Checked
+	stage.Add(o, other)
 	for step, n := range other.Steps {
 		o.Steps[step] += n
 	}
-	o.Tally.Add(&other.Tally)
 	o.Noticed.Add(&other.Noticed)
 }
 
 // AddTo adds what was done and what was found.
 func (o *Outcome) AddTo(s *stage.Sheet) {
-	s.Row("kills", o.Kills)
-	s.Row("stops (SIGSTOP, SIGCONT)", o.Stops)
-	s.Row("checked after deaths at steps", o.Checked)
-	o.Tally.sheet(s)
+	s.Counts(o)
 	o.Noticed.sheet(s)
 }
 
@@ -255,7 +218,7 @@ func Draw(rnd *rand.Rand, steps []crash.Label, want uint64,
 }
 
 // Good reports whether nothing was found.
-func (r *Report) Good() bool { return r.Found.sum() == 0 && len(r.Violations) == 0 }
+func (r *Report) Good() bool { return r.Found == Found{} && len(r.Violations) == 0 }
 
 // maxViolations bounds what is kept in words; all are counted.
 const maxViolations = 20
@@ -283,7 +246,7 @@ func (r *Report) clone() *Report {
 func (r *Report) total() {
 	r.Tally = Tally{}
 	for _, role := range r.Roles {
-		r.Tally.Add(&role.Tally)
+		stage.Add(&r.Tally, &role.Tally)
 	}
 }
 
@@ -319,15 +282,11 @@ type Notice struct {
 // Duties is what was demanded of survivors: of each of them, for each death that it was bound to
 // be told of. What was neither told nor excused is "unnoticed", or open.
 type Duties struct {
-	Demanded uint64 `json:"demanded"`
-	Told     uint64 `json:"told"`
+	Demanded uint64 `json:"demanded" count:""`
+	Told     uint64 `json:"told" count:""`
 	// Excused died itself before it was told or was not bound any more, or was told a number only.
-	Excused uint64 `json:"excused"`
-	Open    uint64 `json:"open"` // at the end of the run
-}
-
-func (d Duties) plus(e Duties) Duties {
-	return Duties{d.Demanded + e.Demanded, d.Told + e.Told, d.Excused + e.Excused, d.Open + e.Open}
+	Excused uint64 `json:"excused" count:""`
+	Open    uint64 `json:"open" count:""` // at the end of the run
 }
 
 // String says how many there were.
@@ -339,7 +298,7 @@ func (d Duties) String() string {
 // AllDuties adds up what was demanded.
 func (n *Noticed) AllDuties() (all Duties) {
 	for _, d := range n.Duties {
-		all = all.plus(d)
+		stage.Add(&all, &d)
 	}
 	return all
 }
@@ -366,7 +325,8 @@ func (n *Noticed) Add(other *Noticed) {
 		n.Duties = map[string]Duties{}
 	}
 	for kind, d := range other.Duties {
-		n.Duties[kind] = n.Duties[kind].plus(d)
+		stage.Add(&d, new(n.Duties[kind]))
+		n.Duties[kind] = d
 	}
 	n.sum()
 }
@@ -420,17 +380,6 @@ func (r *Report) Sheet() *stage.Sheet {
 	}
 	r.SheetSteps(s, r.UntilSteps)
 	return s
-}
-
-func (t *Tally) sheet(s *stage.Sheet) {
-	s.Row("published", t.Published)
-	s.Row("in doubt at a kill", t.InDoubt)
-	s.Row("read", t.Read)
-	s.Row("read again, marked as redelivered", t.Redelivered)
-	s.Row("gone with a dead writer and reader", t.Gone)
-	for i, n := range t.Found.all() {
-		s.Row(kinds[i], *n)
-	}
 }
 
 // sheet adds how long it took to notice deaths, and of how many that was demanded.
