@@ -45,6 +45,7 @@
 //	endpoint       its life
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
+//	match          which receive a message gets
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps
 package fabric

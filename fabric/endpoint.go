@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/posted"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -40,13 +41,15 @@ type Endpoint struct {
 	// are rows, for those who send to us; the others lanes, for what their receivers tell.
 	bell   *doorbell.Bell
 	peers  map[Address]*peer
+	ids    uint64     // of peers
 	byAddr []*peer    // by the number that Insert gave
 	in     []*inLane  // by row
 	out    []*outLane // by place in the outbox
 	dirty  []*inLane  // whose receivers' words are to be told
-	posted ring[buffer]
-	stored ring[arrival]
-	self   uint64 // bytes of stored messages that came from here
+	posted posted.Receives
+	stored posted.Index[arrival] // messages without a receive
+	number uint64                // of messages that were stored
+	self   uint64                // bytes of those that came from here
 	fail   cq.ErrorEntry
 	entry  cq.Entry
 	stop   func() // what Options.Progress began
@@ -63,7 +66,9 @@ type Endpoint struct {
 // Stats is what an endpoint counts.
 type Stats struct {
 	Sent      uint64 // messages that were put into a lane, or went to the endpoint itself
-	Received  uint64 // messages that ended a receive
+	Received  uint64 // messages that came into a receive
+	Truncated uint64 // messages that were longer than theirs
+	Cancelled uint64 // receives that were cancelled, by Close too
 	Stored    uint64 // messages that came before their receive
 	Waiting   uint64 // of them have none now
 	Refused   uint64 // lanes that were refused: their outbox could not be mapped
@@ -173,6 +178,12 @@ func (e *Endpoint) bind() (err error) {
 	if e.rx, err = join(e.opt.Receive, cq.FlagRecv, cq.FlagRecv); err != nil {
 		return err
 	}
+	if e.rx != nil {
+		s := &e.stats
+		e.posted = posted.New(posted.Options{Binding: e.rx, Queue: e.opt.Receive,
+			Count: posted.Counts{Received: &s.Received, Truncated: &s.Truncated,
+				Cancelled: &s.Cancelled, Abandoned: &s.Abandoned}})
+	}
 	e.stop, err = feed.Drive(feeder{e}, e.opt.Progress)
 	return err
 }
@@ -189,7 +200,7 @@ func (e *Endpoint) Stats() Stats {
 	e.bell.Lock()
 	defer e.bell.Unlock()
 	s := e.stats
-	s.Waiting = uint64(e.stored.n)
+	s.Waiting = uint64(e.stored.Len())
 	return s
 }
 
@@ -260,10 +271,8 @@ func (e *Endpoint) cancel() {
 			l.end(errClosed, errCanceled)
 		}
 	}
-	for e.posted.n > 0 {
-		e.endReceive(*e.posted.at(0), nil, errCanceled, 0)
-		e.posted.pop()
-	}
+	e.posted.CancelAll()
+	_ = e.posted.Commit()
 }
 
 // boxes returns the outboxes that can be garbage once this endpoint is gone, without a look.

@@ -19,6 +19,8 @@ import (
 type peer struct {
 	e        *Endpoint
 	addr     Address
+	id       uint64  // no other peer of this endpoint has it, or had it
+	stored   int     // messages from it without a receive
 	name     string  // of its object; "" is not known yet
 	index    cq.Addr // which Insert gave, or AddrNotAvail
 	obj      *shm.Object
@@ -124,7 +126,8 @@ func gone(err error) error {
 func (e *Endpoint) peerOf(a Address) *peer {
 	p := e.peers[a]
 	if p == nil {
-		p = &peer{e: e, addr: a, index: cq.AddrNotAvail}
+		e.ids++
+		p = &peer{e: e, addr: a, id: e.ids, index: cq.AddrNotAvail}
 		e.peers[a] = p
 	}
 	return p
@@ -250,7 +253,7 @@ func (p *peer) forget() {
 	}
 	p.stop()
 	p.close()
-	if p.index == cq.AddrNotAvail {
+	if p.index == cq.AddrNotAvail && p.stored == 0 {
 		delete(p.e.peers, p.addr)
 	}
 }

@@ -23,6 +23,7 @@ func (e *Endpoint) Progress() (work int, err error) {
 // poll looks at every lane that can have something, and tells senders before it returns.
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
+	work = e.settle()
 	b.Take()
 	b.Heat()
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
@@ -41,8 +42,9 @@ func (e *Endpoint) poll() (work int) {
 	return work
 }
 
-// flush tells all senders whose messages were examined or matched.
+// flush reports receives, and tells all senders whose messages were examined or matched.
 func (e *Endpoint) flush() {
+	_ = e.posted.Commit()
 	for i, l := range e.dirty {
 		l.dirty = false
 		if !l.freed && !l.refused {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -31,87 +30,6 @@ type inLane struct {
 	dirty   bool
 	refused bool
 	freed   bool
-}
-
-// buffer is memory that was posted.
-type buffer struct {
-	buf     []byte
-	context uint64
-}
-
-// Recv posts memory to receive a message into (fi_recv), from whomever. It is the endpoint's until
-// the completion, which carries the context. Messages fill buffers in the order in which they came,
-// and those that came before go first. One that is longer than its buffer ends it with ETRUNC: an
-// error entry with the bytes that fit in Len, and the number of those that did not in OverrunBytes.
-//
-// Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion; cq.ENoCQ
-// without Options.Receive and a counter; errors of the queue; os.ErrClosed.
-func (e *Endpoint) Recv(buf []byte, context uint64) error {
-	e.bell.Lock()
-	defer e.bell.Unlock()
-	if err := e.usable(); err != nil {
-		return err
-	}
-	if e.rx == nil {
-		return cq.ENoCQ
-	}
-	if err := e.rx.Begin(0); err != nil {
-		return err
-	}
-	b := buffer{buf, context}
-	if e.stored.n == 0 {
-		*e.posted.push() = b
-		return nil
-	}
-	m := e.stored.at(0)
-	if m.from == nil {
-		e.self -= charge(m.n)
-	}
-	e.bring(m, b)
-	m.forget()
-	e.stored.pop()
-	e.makeRoom()
-	e.flush()
-	return nil
-}
-
-// arrive gives a message to the oldest buffer, or to the store if there is none. The bytes that the
-// message has in a slot are there until the call returns.
-func (e *Endpoint) arrive(m *arrival) {
-	if e.posted.n == 0 {
-		e.stored.push().keep(m)
-		e.stats.Stored++
-		return
-	}
-	b := *e.posted.at(0)
-	e.posted.at(0).buf = nil
-	e.posted.pop()
-	e.bring(m, b)
-}
-
-// endReceive reports the end of a receive: of m, with n bytes of it in the buffer, or of none.
-func (e *Endpoint) endReceive(b buffer, m *arrival, num cq.Errno, n int) {
-	var from cq.Source
-	lost := 0
-	if m != nil {
-		from = cq.From(m.src)
-		if lost = m.n - n; lost > 0 && num == 0 {
-			num = cq.ETrunc
-		}
-		e.stats.Received++
-	}
-	var err error
-	if num == 0 {
-		e.entry = cq.Entry{Context: b.context, Flags: recvKind, Len: uint64(n), Src: from}
-		err = e.rx.Complete(&e.entry, 0)
-	} else {
-		e.fail = cq.ErrorEntry{Context: b.context, Flags: recvKind, Len: uint64(n), Src: from,
-			OverrunBytes: uint64(lost), Err: num, ProvErrno: int32(num)}
-		err = e.rx.Fail(&e.fail, 0)
-	}
-	if err != nil {
-		e.stats.Abandoned++
-	}
 }
 
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
@@ -264,7 +182,7 @@ func (l *inLane) examine() (work int) {
 			return work
 		}
 		l.bytes += charge(int(n))
-		l.p.e.arrive(&arrival{from: l, src: l.p.index, n: int(n), here: s.Payload[:n]})
+		l.p.e.arrive(&arrival{from: l, peer: l.p, n: int(n), here: s.Payload[:n]})
 		l.head++
 	}
 	if work > 0 {

@@ -177,8 +177,7 @@ func (l *outLane) fits(n uint64) bool {
 
 // sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
 func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
-	n := charge(len(payload))
-	if e.posted.n == 0 && e.self+n > uint64(e.opt.Window) {
+	if e.self+charge(len(payload)) > uint64(e.opt.Window) { // it may find no receive
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -187,10 +186,8 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 		}
 	}
 	e.stats.Sent++
-	if e.posted.n == 0 {
-		e.self += n
-	}
-	e.arrive(&arrival{src: p.index, n: len(payload), here: payload})
+	e.arrive(&arrival{peer: p, n: len(payload), here: payload})
+	e.flush()
 	e.completeSend(op)
 	return false, nil
 }
@@ -371,6 +368,7 @@ func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
 	if e.tx == nil {
 		return
 	}
+	_ = e.posted.Commit() // they counted on the room that this may take
 	e.fail = cq.ErrorEntry{Context: o.context, Flags: sendKind, Err: num, ProvErrno: int32(num)}
 	if e.tx.Fail(&e.fail, o.flags) != nil {
 		e.stats.Abandoned++

@@ -18,7 +18,7 @@ import (
 type Options struct {
 	Binding  *feed.Binding
 	Queue    *cq.Writer // of the binding, or nil
-	Most     int        // receives at once
+	Most     int        // receives at once; 0: any number
 	MinMulti int        // bytes that a multi-receive buffer must have left to stay in use
 	Alone    bool       // its release is told by an entry of its own
 	Count    Counts
@@ -120,7 +120,7 @@ func (p *Receives) Len() int { return p.of[0].Len() + p.of[1].Len() }
 // and memory are the caller's to set. ErrFull: there is no room.
 func (p *Receives) Begin(op cq.Flags) (*Node[Receive], error) {
 	multi := op&cq.FlagMultiRecv != 0
-	if p.n == p.Most || (multi || p.multi > 0) && p.freeRoom() < 2 {
+	if p.n == p.Most && p.Most > 0 || (multi || p.multi > 0) && p.freeRoom() < 2 {
 		return nil, cq.ErrFull // messages in a multi-receive buffer need a place that is nobody's
 	}
 	if err := p.Binding.Begin(op); err != nil {
@@ -164,7 +164,7 @@ func (p *Receives) Place(kind cq.Flags, k Key, n int) (s Span, ok bool) {
 		s, ok = p.PlaceIn(r, n)
 		if r.Of.over {
 			x.Remove(r)
-			p.released(r)
+			p.Release(r)
 		}
 		if ok {
 			return s, true
@@ -246,13 +246,13 @@ func (p *Receives) report(s *Span, e *cq.Entry, err cq.Errno, raw []byte) bool {
 	if ends {
 		p.end(s.of)
 	} else {
-		p.released(s.of)
+		p.Release(s.of)
 	}
 	return true
 }
 
-// released tells of a receive that takes no more and holds no message, for which there is room.
-func (p *Receives) released(of *Node[Receive]) {
+// Release ends a receive that is over and holds no message. There is room to tell that.
+func (p *Receives) Release(of *Node[Receive]) {
 	r := &of.Of
 	if !r.over || r.spans > 0 {
 		return
@@ -307,7 +307,7 @@ func (p *Receives) cancel(r *Node[Receive]) {
 	*p.Count.Cancelled++
 	p.of[class(r.Of.Flags)].Remove(r)
 	r.Of.over, r.Of.why = true, cq.Errno(syscall.ECANCELED)
-	p.released(r)
+	p.Release(r)
 }
 
 // staged are completions that are published together.
