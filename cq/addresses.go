@@ -234,7 +234,8 @@ func (v *AddressVector) end(op string, last func() error) error {
 func (v *AddressVector) FID() FID { return v.fid }
 
 // ObjectFD returns the descriptor by which another process opens the vector, with
-// [FromFD]: send it with [shm.SendFDs]. It stays the vector's, and is -1 after Close.
+// [FromFD]: send it with [shm.SendFDs]. It stays the vector's, and is -1 after Close, or if this
+// process can have no more.
 func (v *AddressVector) ObjectFD() int {
 	if !v.guard.enterAny() {
 		return -1

@@ -203,7 +203,7 @@ func (c *Counter) UserContext() any { return c.opt.UserContext }
 func (c *Counter) FID() FID { return c.fid }
 
 // ObjectFD returns the descriptor by which another process opens the counter, with [FromFD]:
-// send it with [shm.SendFDs]. It stays the counter's.
+// send it with [shm.SendFDs]. It stays the counter's, and is -1 if this process can have no more.
 func (c *Counter) ObjectFD() int { return c.obj.FD() }
 
 // CounterStats are counts of one handle.

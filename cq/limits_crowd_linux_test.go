@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // statusField returns a number of /proc/self/status.
@@ -321,4 +323,136 @@ func statusOf(t testing.TB, pids []int, name string) (out []int) {
 		}
 	}
 	return out
+}
+
+// TestDescriptors: how many descriptors there are for a named queue and its writers while nobody
+// waits by one.
+func TestDescriptors(t *testing.T) {
+	d := openDir(t)
+	takes := func(what string, want int) {
+		t.Helper()
+		if got := descriptorsBelow(t, d.Path()+"/"); got != want {
+			t.Errorf("%s: %d descriptors, want %d", what, got, want)
+		}
+	}
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
+	must(t, err)
+	takes("a queue", 1)
+	own, err := q.Writer()
+	must(t, err)
+	takes("with its own writer", 1)
+	post(t, own, 1, 2)
+	dst := make([]cq.Context, 2)
+	if n, err := cq.Read(q, dst); n != 1 {
+		t.Fatal(n, err)
+	}
+	w := attach(t, d, "q")
+	takes("and one of another process, in this one", 3)
+	post(t, w, 1, 2)
+	if n, err := cq.Read(q, dst); n != 1 {
+		t.Fatal(n, err)
+	}
+	takes("whose lane the reader has seen", 4)
+	must(t, errors.Join(own.Close(), q.Detach()))
+	takes("the writer alone", 2)
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
+	must(t, err)
+	takes("an adopted queue, a lane, and its writer", 4)
+	must(t, errors.Join(w.Close(), q.Close()))
+	takes("nothing", 0)
+}
+
+// descriptorsBelow counts the descriptors of files that are, or were made, below a path.
+func descriptorsBelow(t *testing.T, path string) (n int) {
+	t.Helper()
+	const fds = "/proc/self/fd"
+	open, err := os.ReadDir(fds)
+	must(t, err)
+	for _, e := range open {
+		if to, err := os.Readlink(fds + "/" + e.Name()); err == nil && strings.HasPrefix(to, path) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestManyQueues: 10,000 named queues, or as many as the limit of descriptors allows, are in one
+// wait set, which returns just those that have something.
+func TestManyQueues(t *testing.T) {
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	n := min(10_000, int(min(limit.Cur, 1<<20))-256)
+	if testing.Short() {
+		n = min(n, 500)
+	}
+	d := openDir(t)
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	must(t, err)
+	all := make([]io.Closer, 0, 2*n+1)
+	defer func() { must(t, cq.CloseAll(all...)) }()
+	all = append(all, set)
+	var posts []*cq.Writer
+	for i := range n {
+		q, err := cq.Create(cq.Named(d, fmt.Sprint("q", i)), cq.Options{Size: 2, MaxLanes: 1})
+		must(t, err)
+		all = append(all, q)
+		must(t, set.Add(q))
+		if i%97 == 0 {
+			w, err := q.Writer()
+			must(t, err)
+			posts, all = append(posts, w), append(all, w)
+		}
+	}
+	for i, w := range posts {
+		post(t, w, uint64(i), uint64(i)+1)
+	}
+	ready, dst := make([]cq.Waitable, 7), make([]cq.Context, 2)
+	for left := len(posts); left > 0; {
+		k, err := set.Wait(t.Context(), ready, cq.WaitOptions{Timeout: time.Minute})
+		must(t, err)
+		for _, m := range ready[:k] {
+			if got, err := cq.Read(m.(*cq.Queue), dst); got != 1 {
+				t.Fatal(got, err)
+			}
+			left--
+		}
+	}
+	if _, err := set.Wait(t.Context(), ready, cq.WaitOptions{Timeout: time.Nanosecond}); err == nil {
+		t.Error("the set has more than was posted")
+	}
+}
+
+// BenchmarkManyQueues: one queue of a set of so many has something at each wait: always the same,
+// or each in turn, whose memory is cold then.
+func BenchmarkManyQueues(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		for _, step := range []int{0, 7} {
+			b.Run(fmt.Sprintf("queues=%d/step=%d", n, step), func(b *testing.B) {
+				d := openDir(b)
+				set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+				must(b, err)
+				all := []io.Closer{set}
+				ws := make([]*cq.Writer, n)
+				for i := range n {
+					q, err := cq.Create(cq.Named(d, fmt.Sprint("q", i)), cq.Options{Size: 2, MaxLanes: 1})
+					must(b, err)
+					ws[i], err = q.Writer()
+					must(b, errors.Join(err, set.Add(q)))
+					all = append(all, q, ws[i])
+				}
+				ready, dst, at := make([]cq.Waitable, 4), make([]cq.Context, 2), 0
+				for b.Loop() {
+					_ = ws[at].Post(&cq.Entry{})
+					if _, err := set.Wait(b.Context(), ready, cq.WaitOptions{}); err != nil {
+						b.Fatal(err)
+					}
+					if k, err := cq.Read(ready[0].(*cq.Queue), dst); k != 1 {
+						b.Fatal(k, err)
+					}
+					at = (at + step) % n
+				}
+				must(b, cq.CloseAll(all...))
+			})
+		}
+	}
 }

@@ -212,7 +212,7 @@ func (q *core) createOnce(d *shm.Dir, name string, o shape) error {
 	if err != nil {
 		return err
 	}
-	return q.init(newNamedSide(d, name, dir), obj, name, o, true)
+	return q.init(newNamedSide(d, name, dir).owned(), obj, name, o, true)
 }
 
 // adopt becomes the reader of a queue that has none.
@@ -253,7 +253,7 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 	}
 	crash.At(crash.AdoptClaimed)
 	o.Options = want.fixed(o.Options)
-	return q.init(newNamedSide(d, name, dir), obj, name, o, false)
+	return q.init(newNamedSide(d, name, dir).owned(), obj, name, o, false)
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.

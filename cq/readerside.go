@@ -80,6 +80,13 @@ func newNamedSide(d *shm.Dir, name string, dir *shm.Dir) *namedSide {
 	return &namedSide{d.Dup(), name, dir}
 }
 
+// owned is for who owns an object in the directory from now on: that keeps it, and no descriptor
+// need do so.
+func (h *namedSide) owned() *namedSide {
+	h.dir.Nest(h.at, h.name)
+	return h
+}
+
 func (h *namedSide) openLane(bit int) (*shm.Object, error) {
 	return h.dir.Open(kind.LaneFile(bit), shm.ReadOnly)
 }
@@ -125,7 +132,11 @@ func (h *namedSide) openReader() (*shm.Object, error) {
 func (h *namedSide) claimLane(reader *shm.Object, rows []kind.RowWords,
 	opt shape) (*shm.Object, int, error) {
 	c := place.Claim{Dir: h.dir, Name: h.name, Queue: opt.attrs(), Reader: reader, Rows: rows}
-	return c.Lane()
+	obj, row, err := c.Lane()
+	if err == nil {
+		h.owned()
+	}
+	return obj, row, err
 }
 
 // gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that

@@ -73,7 +73,7 @@ func (o *Object) Life() (life Life, err error) {
 	if o.closed {
 		return 0, named(op, o.name, os.ErrClosed)
 	}
-	return o.lifeBy(func() (bool, error) { return sysLocked(o.fd) }, o.ownerLife)
+	return o.lifeBy(o.locked, o.ownerLife)
 }
 
 // lifeBy asks for the lock of the object, or of a seat, and assesses the owner if that is free.
@@ -182,6 +182,7 @@ func (o *Object) claim(op string, check, store func() error) error {
 		return named(op, o.name, err)
 	}
 	o.lockFD, o.held = fd, false
+	o.spareFD()
 	return nil
 }
 
@@ -230,7 +231,7 @@ func (o *Object) busy() *BusyError {
 // mayTake proves, under the lock, that nobody has the object.
 func (o *Object) mayTake(check func() error) error {
 	if o.dir != nil { // a remover had the lock before us
-		info, err := sysStat(o.fd)
+		info, err := sysStat(o.anyFD())
 		if err != nil {
 			return err
 		}
@@ -299,7 +300,7 @@ func (o *Object) leave() error {
 // dropped it, and then the record can be somebody else's. Nor must a truncated file kill us.
 func (o *Object) markReleased() error {
 	return guarded(func() error {
-		locked, err := sysLocked(o.fd)
+		locked, err := o.locked()
 		if err != nil {
 			return err
 		}
@@ -328,7 +329,12 @@ func (o *Object) dropLock() {
 	}
 	info, err := sysStat(o.lockFD)
 	if err == nil && info.ino == o.ino && info.dev == o.dev {
-		giveUp(o.lockFD)
+		if o.fd < 0 && !o.closed {
+			sysUnlock(o.lockFD)
+			o.fd = o.lockFD
+		} else {
+			giveUp(o.lockFD)
+		}
 	}
 	o.lockFD = -1
 }

@@ -82,7 +82,7 @@ func (d *Dir) lacks(name string) error {
 		return err
 	}
 	defer ref.drop()
-	if _, err := sysStatAt(ref.fd, name); err == nil {
+	if _, err := sysStatAt(ref.at(name)); err == nil {
 		return syscall.EEXIST
 	}
 	return nil
@@ -141,13 +141,15 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 	case b.link != nil:
 		err = b.link(o)
 	case b.dir != nil:
-		err = sysLink(o.lockFD, b.dir.fd, b.name)
+		dirfd, at := b.dir.at(b.name)
+		err = sysLink(o.lockFD, dirfd, at)
 	}
 	if err != nil {
 		return nil, err
 	}
 	crash.At(crash.CreateLinked)
 	done = true
+	o.spareFD()
 	return o, nil
 }
 
@@ -192,11 +194,9 @@ func firstGeneration(hasName bool) uint64 {
 
 // allocate makes the file, its memory and the mapping.
 func (b *builder) allocate(o *Object) error {
-	dirfd := noDir
-	if b.dir != nil {
-		dirfd = b.dir.fd
+	if b.dir != nil && b.link == nil {
 		// The link at the end decides; asking first saves the work.
-		if _, err := sysStatAt(dirfd, b.name); err == nil && b.link == nil {
+		if _, err := sysStatAt(b.dir.at(b.name)); err == nil {
 			return syscall.EEXIST
 		}
 	}
@@ -204,13 +204,13 @@ func (b *builder) allocate(o *Object) error {
 	huge := b.spec.HugePageBytes
 	var err error
 	if huge == 0 { // huge pages come out of what was reserved for them
-		err = checkRoom(dirfd, total)
+		err = checkRoom(b.dir.onFS(), total)
 	}
 	if err != nil {
 		return err
 	}
 	if b.dir != nil {
-		o.lockFD, err = sysTmpfile(dirfd)
+		o.lockFD, err = sysTmpfile(b.dir.at("."))
 	} else {
 		o.lockFD, err = sysMemfd(b.name, huge)
 	}
@@ -228,6 +228,7 @@ func (b *builder) allocate(o *Object) error {
 	if err := sysAllocate(o.lockFD, total); err != nil {
 		return b.noSpace(err, total)
 	}
+	// A mapping keeps its description, and that the lock: so it has another one.
 	if o.fd, err = sysReopen(o.lockFD, true); err != nil {
 		o.fd = -1
 		return err
@@ -253,11 +254,7 @@ func (b *builder) noSpace(err error, needed uint64) error {
 		return &Error{Field: "huge pages", Got: "too few that are free", Want: needed / huge, Err: err,
 			Hint: "see vm.nr_hugepages"}
 	}
-	dirfd := noDir
-	if b.dir != nil {
-		dirfd = b.dir.fd
-	}
-	r := tightest(sysRoom(dirfd))
+	r := tightest(sysRoom(b.dir.onFS()))
 	if r.available >= needed { // in a container, or if others were quicker
 		r = room{where: "a limit that cannot be seen here, or only a moment ago,"}
 	}

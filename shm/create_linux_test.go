@@ -301,7 +301,7 @@ func childTinyFS() {
 
 	// The file system filled up after it was asked: the kernel's refusal gets the same face.
 	b := builder{name: "big", spec: spec, dir: d.ref}
-	fd, err := sysTmpfile(d.ref.fd)
+	fd, err := sysTmpfile(d.ref.at("."))
 	must(err)
 	err = b.noSpace(sysAllocate(fd, 2<<20), 2<<20)
 	sysClose(fd)

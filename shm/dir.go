@@ -29,17 +29,63 @@ type Dir struct {
 }
 
 // dirRef is the descriptor of a directory, shared by its Dirs and the objects made through them,
-// which need it to remove their name.
+// which need it to remove their name; or, of one that is nested, its name in another directory.
 type dirRef struct {
-	fd       int
+	fd       int // -1 if it is nested
 	dev, ino uint64
+	in       *dirRef // nil unless it is nested
+	sub      string  // its name there
 	n        atomic.Int32
 }
 
 func (r *dirRef) drop() {
-	if r != nil && r.n.Add(-1) == 0 {
+	switch {
+	case r == nil || r.n.Add(-1) != 0:
+	case r.in != nil:
+		r.in.drop()
+	default:
 		sysClose(r.fd)
 	}
+}
+
+// at returns the way to a name in the directory, for the *at calls of the system.
+func (r *dirRef) at(name string) (dirfd int, path string) {
+	if r.in == nil {
+		return r.fd, name
+	}
+	return r.in.fd, r.sub + "/" + name
+}
+
+// onFS returns a descriptor of the file system that the directory is on; r may be nil.
+func (r *dirRef) onFS() int {
+	switch {
+	case r == nil:
+		return noDir
+	case r.in != nil:
+		return r.in.fd
+	}
+	return r.fd
+}
+
+// stat looks at the directory. A nested one that was moved or removed is fs.ErrNotExist.
+func (r *dirRef) stat() (fileInfo, error) {
+	if r.in == nil {
+		return sysStat(r.fd)
+	}
+	info, err := sysStatAt(r.in.fd, r.sub)
+	if err == nil && (info.ino != r.ino || info.dev != r.dev) {
+		return fileInfo{}, fs.ErrNotExist
+	}
+	return info, err
+}
+
+// there is nil if the directory can still be reached.
+func (r *dirRef) there() error {
+	if r.in == nil {
+		return nil
+	}
+	_, err := r.stat()
+	return err
 }
 
 // EnvDir is the environment variable that says where objects live.
@@ -153,8 +199,19 @@ func checkPrivate(info fileInfo) error {
 	return nil
 }
 
-// use returns the descriptor with a reference that the caller drops.
+// use returns the directory, which is there, with a reference that the caller drops.
 func (d *Dir) use() (*dirRef, error) {
+	ref, err := d.share()
+	if err == nil {
+		if err = ref.there(); err != nil {
+			ref.drop()
+			return nil, err
+		}
+	}
+	return ref, err
+}
+
+func (d *Dir) share() (*dirRef, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ref == nil {
@@ -174,18 +231,40 @@ func (d *Dir) Dup() *Dir {
 	if d == nil {
 		return nil
 	}
-	ref, _ := d.use()
+	ref, _ := d.share()
 	return &Dir{path: d.path, ref: ref}
+}
+
+// Nest gives the descriptor of a directory back, which [Dir.Sub] or [Dir.CreateIn] of another one
+// opened. From then on it is reached by its name there, and its inode is looked at each time: if it
+// is moved or removed, what needs it is fs.ErrNotExist. Nothing ties that look to what follows, so
+// nest only the directory of an object that this process owns, and use it only for as long as that
+// has its name in it: then nobody can remove it, and make another one. Call Nest before the
+// directory is used by another goroutine. in may be closed earlier; if it is closed already, or
+// nested, nothing changes.
+func (d *Dir) Nest(in *Dir, name string) {
+	above, err := in.share()
+	if err != nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ref == nil || d.ref.in != nil || above.in != nil {
+		above.drop()
+		return
+	}
+	sysClose(d.ref.fd)
+	d.ref.fd, d.ref.in, d.ref.sub = -1, above, name
 }
 
 // Is reports whether both are handles on one directory, and open.
 func (d *Dir) Is(other *Dir) bool {
-	a, err := d.use()
+	a, err := d.share()
 	if err != nil {
 		return false
 	}
 	defer a.drop()
-	b, err := other.use()
+	b, err := other.share()
 	if err != nil {
 		return false
 	}
@@ -208,8 +287,8 @@ func (d *Dir) Close() error {
 // Sub opens the directory of one queue, and makes it first if create is set. Errors: [ErrName],
 // fs.ErrNotExist, [ErrKind] for what is no directory, and those of [OpenDir].
 func (d *Dir) Sub(name string, create bool) (sub *Dir, err error) {
-	err = d.at("open directory", name, checkSubName, func(dirfd int) error {
-		sub, err = openDirAt(dirfd, name, filepath.Join(d.path, name), create)
+	err = d.at("open directory", name, checkSubName, func(dirfd int, at string) error {
+		sub, err = openDirAt(dirfd, at, filepath.Join(d.path, name), create)
 		return err
 	})
 	return sub, err
@@ -218,13 +297,13 @@ func (d *Dir) Sub(name string, create bool) (sub *Dir, err error) {
 // Names reports whether a name in d still leads to the directory that was opened by it: one may be
 // removed, made anew or moved meanwhile. Errors: [ErrName], and what the system refuses.
 func (d *Dir) Names(name string, sub *Dir) (is bool, err error) {
-	err = d.at("look at directory", name, checkSubName, func(dirfd int) error {
-		its, err := sub.use()
+	err = d.at("look at directory", name, checkSubName, func(dirfd int, at string) error {
+		its, err := sub.share()
 		if err != nil {
 			return err
 		}
 		defer its.drop()
-		there, err := sysStatAt(dirfd, name)
+		there, err := sysStatAt(dirfd, at)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -236,9 +315,7 @@ func (d *Dir) Names(name string, sub *Dir) (is bool, err error) {
 
 // RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.
 func (d *Dir) RemoveSub(name string) error {
-	return d.at("remove directory", name, checkSubName, func(dirfd int) error {
-		return sysRmdir(dirfd, name)
-	})
+	return d.at("remove directory", name, checkSubName, sysRmdir)
 }
 
 // List returns all names in the directory, sorted, also those of things that are no objects.
@@ -248,7 +325,7 @@ func (d *Dir) List() ([]os.DirEntry, error) {
 		return nil, named("list", d.path, err)
 	}
 	defer ref.drop()
-	entries, err := sysReadDir(ref.fd)
+	entries, err := sysReadDir(ref.at("."))
 	if err != nil {
 		return nil, named("list", d.path, err)
 	}
@@ -261,8 +338,8 @@ func (d *Dir) List() ([]os.DirEntry, error) {
 // false says neither that there is an object nor that it may be claimed. Errors: [ErrName],
 // fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Owned(name string) (locked bool, err error) {
-	err = d.at("probe", name, checkName, func(dirfd int) error {
-		fd, err := sysOpen(dirfd, name, false)
+	err = d.at("probe", name, checkName, func(dirfd int, at string) error {
+		fd, err := sysOpen(dirfd, at, false)
 		if err != nil {
 			return err
 		}
@@ -277,13 +354,13 @@ func (d *Dir) Owned(name string) (locked bool, err error) {
 // call. Kernels before 6.13 keep times in ticks of some milliseconds: there a removal and an
 // addition within one tick can go unseen, so look with List now and then as well.
 func (d *Dir) Stamp() (uint64, error) {
-	ref, err := d.use()
+	ref, err := d.share()
 	if err != nil {
 		return 0, named("stat", d.path, err)
 	}
 	defer ref.drop()
-	info, err := sysStat(ref.fd)
-	if err != nil {
+	info, err := ref.stat()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // nothing comes or goes any more
 		return 0, named("stat", d.path, err)
 	}
 	h := uint64(14695981039346656037)
@@ -299,8 +376,8 @@ func (d *Dir) Stamp() (uint64, error) {
 // MakeFIFO makes a FIFO of that name for this user, unless the name is taken. Errors: [ErrName],
 // [ErrNoSpace], and what the system refuses.
 func (d *Dir) MakeFIFO(name string) error {
-	return d.at("make FIFO", name, checkName, func(dirfd int) error {
-		err := sysMakeFIFO(dirfd, name)
+	return d.at("make FIFO", name, checkName, func(dirfd int, at string) error {
+		err := sysMakeFIFO(dirfd, at)
 		switch {
 		case errors.Is(err, syscall.EEXIST):
 			return nil
@@ -316,8 +393,8 @@ func (d *Dir) MakeFIFO(name string) error {
 // what is no FIFO, fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
 func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 	fd = -1
-	err = d.at("open FIFO", name, checkName, func(dirfd int) error {
-		if fd, err = sysOpenFIFO(dirfd, name, both); err != nil {
+	err = d.at("open FIFO", name, checkName, func(dirfd int, at string) error {
+		if fd, err = sysOpenFIFO(dirfd, at, both); err != nil {
 			return err
 		}
 		info, err := sysStat(fd)
@@ -337,22 +414,22 @@ func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 // Remove removes a name that is not a directory's, and checks nothing: use [Object.Unlink] for an
 // object. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Remove(name string) error {
-	return d.at("remove", name, checkName, func(dirfd int) error { return sysUnlink(dirfd, name) })
+	return d.at("remove", name, checkName, sysUnlink)
 }
 
 // Links returns how many names the file called name has. Errors are those of [Dir.Remove].
 func (d *Dir) Links(name string) (n uint64, err error) {
-	err = d.at("look at", name, checkName, func(dirfd int) error {
-		info, err := sysStatAt(dirfd, name)
+	err = d.at("look at", name, checkName, func(dirfd int, at string) error {
+		info, err := sysStatAt(dirfd, at)
 		n = info.nlink
 		return err
 	})
 	return n, err
 }
 
-// at does something to a name, if it may be used, by the directory's descriptor.
+// at does something to a name, if it may be used, by the way to it.
 func (d *Dir) at(op, name string, check func(op, name string) error,
-	do func(dirfd int) error) error {
+	do func(dirfd int, at string) error) error {
 	if err := check(op, name); err != nil {
 		return err
 	}
@@ -361,7 +438,7 @@ func (d *Dir) at(op, name string, check func(op, name string) error,
 		return named(op, name, err)
 	}
 	defer ref.drop()
-	return named(op, name, do(ref.fd))
+	return named(op, name, do(ref.at(name)))
 }
 
 // maxNameBytes is what a header can hold; a file name could be longer.

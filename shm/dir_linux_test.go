@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestNames(t *testing.T) {
@@ -72,6 +74,75 @@ func TestNamesDirectory(t *testing.T) {
 	if _, err := d.Names("a/b", sub); !errors.Is(err, ErrName) {
 		t.Errorf("a path: %v", err)
 	}
+}
+
+// TestNest: a nested directory takes no descriptor, does what it did, and nothing to another one
+// that has its name.
+func TestNest(t *testing.T) {
+	above := openTestDir(t)
+	at := func(name string) string { return filepath.Join(above.Path(), name) }
+	o, d, err := above.CreateIn("sub", "a", specFor(""), nil)
+	noErr(t, err)
+	defer d.Close()
+	defer o.Close()
+	was := d.ref.fd
+	in := above.Dup()
+	d.Nest(in, "sub")
+	d.Nest(in, "sub")
+	noErr(t, in.Close())
+	if _, err := unix.FcntlInt(uintptr(was), unix.F_GETFD, 0); err == nil || d.ref.fd >= 0 {
+		t.Errorf("it still has descriptor %d", was)
+	}
+	stamp := func() uint64 {
+		t.Helper()
+		s, err := d.Stamp()
+		noErr(t, err)
+		return s
+	}
+	before := stamp()
+	b := makeObject(t, d, "b")
+	if stamp() == before {
+		t.Error("another name has the same stamp")
+	}
+	noErr(t, d.MakeFIFO("f"))
+	fd, err := d.OpenFIFO("f", true)
+	noErr(t, err)
+	sysClose(fd)
+	noErr(t, d.Remove("f"))
+	if names, err := d.List(); len(names) != 2 || err != nil {
+		t.Errorf("it lists %v, %v", names, err)
+	}
+	if locked, err := d.Owned("b"); !locked || err != nil {
+		t.Errorf("owned: %v, %v", locked, err)
+	}
+	look := openObject(t, d, "b", ReadOnly)
+	noErr(t, b.Unlink())
+	if linked, err := look.Linked(); linked || err != nil {
+		t.Errorf("linked: %v, %v", linked, err)
+	}
+	noErr(t, os.Rename(at("sub"), at("moved")))
+	gone := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, stands := range []string{"nothing", "another"} {
+		if stands == "another" {
+			noErr(t, os.Mkdir(at("sub"), 0o700))
+			noErr(t, os.WriteFile(filepath.Join(at("sub"), "a"), nil, 0o600))
+		}
+		gone("unlink beside "+stands, o.Unlink())
+		gone("remove beside "+stands, d.Remove("a"))
+		gone("open beside "+stands, second(d.Open("a", ReadOnly)))
+		gone("create beside "+stands, second(d.Create("c", specFor(""), nil)))
+		_ = stamp()
+	}
+	noErr(t, os.Remove(filepath.Join(at("sub"), "a")))
+	noErr(t, os.Remove(at("sub")))
+	noErr(t, os.Rename(at("moved"), at("sub")))
+	noErr(t, errors.Join(o.Unlink(), o.Close()))
+	noErr(t, above.RemoveSub("sub"))
 }
 
 func TestDirMustBePrivate(t *testing.T) {

@@ -152,8 +152,8 @@ func (d *Dir) socketDir(op, name string) (*dirRef, error) {
 // it, fs.ErrNotExist, [ErrName], [ErrOwner], and what the system refuses. A file of no bytes counts
 // as an object, unless its name ends in .lock.
 func (d *Dir) Abandoned(name string) (bytes uint64, err error) {
-	err = d.at("assess truncated object", name, checkName, func(dirfd int) error {
-		bytes, err = takeTruncated(dirfd, name, false)
+	err = d.at("assess truncated object", name, checkName, func(dirfd int, at string) error {
+		bytes, err = takeTruncated(dirfd, at, false)
 		return err
 	})
 	return bytes, err
@@ -162,8 +162,8 @@ func (d *Dir) Abandoned(name string) (bytes uint64, err error) {
 // RemoveAbandoned removes the name of an object that is [Dir.Abandoned], and returns the errors of
 // that.
 func (d *Dir) RemoveAbandoned(name string) error {
-	return d.at("remove truncated object", name, checkName, func(dirfd int) error {
-		_, err := takeTruncated(dirfd, name, true)
+	return d.at("remove truncated object", name, checkName, func(dirfd int, at string) error {
+		_, err := takeTruncated(dirfd, at, true)
 		return err
 	})
 }

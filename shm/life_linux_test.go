@@ -301,12 +301,18 @@ func TestUnlinkRace(t *testing.T) {
 // What a stray close in the owner's own process does to it: the owner can tell, writes nothing that
 // could be somebody else's by now, and closes no descriptor that is not its own.
 func TestOwnerNoticesItsLostLock(t *testing.T) {
+	t.Run("one descriptor", func(t *testing.T) { losesLock(t, func(*Object) {}) })
+	t.Run("two descriptors", func(t *testing.T) { losesLock(t, func(o *Object) { o.FD() }) })
+}
+
+func losesLock(t *testing.T, before func(*Object)) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	o, err := d.Create("a", specFor(""), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	before(o)
 	stray := o.lockFD
 	if err := syscall.Close(stray); err != nil {
 		t.Fatal(err)
@@ -328,6 +334,48 @@ func TestOwnerNoticesItsLostLock(t *testing.T) {
 	}
 	if _, err := unix.FcntlInt(uintptr(stray), unix.F_GETFD, 0); err != nil {
 		t.Errorf("the descriptor of somebody else was closed: %v", err)
+	}
+}
+
+// TestOneDescriptor: an owner of a name has the descriptor of its lock alone, until another one may
+// be sent, and tells itself and others apart by it.
+func TestOneDescriptor(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	has := func(what string, lock, other bool) {
+		t.Helper()
+		if (o.lockFD >= 0) != lock || (o.fd >= 0) != other {
+			t.Errorf("%s: descriptors %d and %d", what, o.lockFD, o.fd)
+		}
+		linked, err := o.Linked()
+		life, err2 := o.Life()
+		want := Released
+		if lock {
+			want = Alive
+		}
+		if !linked || life != want || errors.Join(err, err2) != nil {
+			t.Errorf("%s: linked %v, %v; %v, %v", what, linked, err, life, err2)
+		}
+	}
+	has("made", true, false)
+	other := openObject(t, d, "a", ReadWrite)
+	if err := other.Claim(nil); !errors.As(err, new(*BusyError)) {
+		t.Errorf("another one claims it: %v", err)
+	}
+	has("wanted by another", true, false)
+	noErr(t, o.Release())
+	has("released", false, true)
+	noErr(t, o.Claim(nil))
+	has("claimed", true, false)
+	fd := o.FD()
+	var st unix.Stat_t
+	if noErr(t, unix.Fstat(fd, &st)); st.Ino != o.ino || fd == o.lockFD {
+		t.Errorf("descriptor %d leads to another file, or is that of the lock", fd)
+	}
+	has("asked for a descriptor", true, true)
+	noErr(t, errors.Join(o.Release(), o.Claim(nil)))
+	if o.fd != fd {
+		t.Errorf("the descriptor that was sent was %d, is %d", fd, o.fd)
 	}
 }
 

@@ -22,14 +22,15 @@ const (
 	Inspect                 // look only, also at objects with features that forbid using them
 )
 
-// Object is one shared memory object, mapped. Header, Name, Bytes, Section, FD, Generation and
-// Owner may be used by any goroutine, but none after Close has begun, for the memory goes away;
-// all other methods are safe from anywhere.
+// Object is one shared memory object, mapped. It takes one descriptor, and a second one that may be
+// sent if it has no name, or once FD was called while this process owns it. Header, Name, Bytes,
+// Section, FD, Generation and Owner may be used by any goroutine, but none after Close has begun,
+// for the memory goes away; all other methods are safe from anywhere.
 type Object struct {
 	name   string
 	acc    Access
 	header Header
-	fd     int    // description that maps and may be sent
+	fd     int    // description that may be sent; while there is a lockFD, -1 until it is needed
 	mem    []byte // the whole object
 	dir    *dirRef
 	ino    uint64
@@ -38,6 +39,7 @@ type Object struct {
 	mu      sync.Mutex
 	lockFD  int       // description that holds the lock, -1 when not owned; never sent
 	gen     uint64    // of our own claim
+	sent    bool      // FD was called: its number may stand somewhere
 	held    bool      // the lock, and the record is that of whoever had it before
 	claimed claimNote // it is counted among those that this program has owned
 	extra   []writable
@@ -81,8 +83,64 @@ func (o *Object) Name() string { return o.name }
 func (o *Object) Bytes() []byte { return o.mem[:len(o.mem):len(o.mem)] }
 
 // FD returns the descriptor that may be sent to a peer. It stays the object's. It is not the one
-// that holds the lock.
-func (o *Object) FD() int { return o.fd }
+// that holds the lock. Of an object that has a name and was made or claimed by this process it is
+// opened at the first call: -1 says that there is no descriptor left, or no /proc.
+func (o *Object) FD() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent = true
+	fd, _ := o.openFD()
+	return fd
+}
+
+// spareFD closes what FD opens again.
+func (o *Object) spareFD() {
+	if o.dir != nil && !o.sent {
+		sysClose(o.fd)
+		o.fd = -1
+	}
+}
+
+// openFD returns a description that does not hold the lock.
+func (o *Object) openFD() (fd int, err error) {
+	if o.fd < 0 && o.lockFD >= 0 {
+		if fd, err = sysReopen(o.lockFD, true); err != nil {
+			return -1, err
+		}
+		o.fd = fd
+	}
+	return o.fd, nil
+}
+
+// anyFD returns a descriptor of the file, for what no lock matters to.
+func (o *Object) anyFD() int {
+	if o.fd < 0 {
+		return o.lockFD
+	}
+	return o.fd
+}
+
+// locked reports whether anybody holds the lock, this object too. With the descriptor alone that
+// took it, it takes it again, which changes nothing as long as it has it: its owner loses a lock
+// only with the descriptor, whose number may mean another file then.
+func (o *Object) locked() (bool, error) {
+	if o.fd >= 0 {
+		return sysLocked(o.fd)
+	}
+	info, err := sysStat(o.lockFD)
+	if err != nil || info.ino != o.ino || info.dev != o.dev {
+		return false, nil
+	}
+	err = sysLock(o.lockFD)
+	return err == nil || isBusy(err), ignoreBusy(err)
+}
+
+func ignoreBusy(err error) error {
+	if isBusy(err) {
+		return nil
+	}
+	return err
+}
 
 // Owned reports whether this Object holds the lock.
 func (o *Object) Owned() bool {
@@ -137,7 +195,7 @@ func (o *Object) MapWritable(k SectionKind, id uint32) ([]byte, error) {
 	if err := o.ownPages(s); err != nil {
 		return nil, err
 	}
-	mem, err := mapAgain(o.fd, s)
+	mem, err := mapAgain(o.anyFD(), s)
 	if err != nil {
 		return nil, named(op, o.name, err)
 	}
@@ -185,7 +243,7 @@ func (o *Object) Seal(s Seals) error {
 	if o.closed {
 		return named("seal", o.name, os.ErrClosed)
 	}
-	return named("seal", o.name, sysSeal(o.fd, s))
+	return named("seal", o.name, sysSeal(o.anyFD(), s))
 }
 
 // CheckSealed refuses an object that does not have exactly these seals, with [ErrOwner], or that is
@@ -198,7 +256,7 @@ func (o *Object) CheckSealed(want Seals) error {
 	if o.closed {
 		return named(op, o.name, os.ErrClosed)
 	}
-	got, exact, err := sysSealed(o.fd, want)
+	got, exact, err := sysSealed(o.anyFD(), want)
 	if err != nil {
 		return named(op, o.name, err)
 	}
@@ -206,7 +264,7 @@ func (o *Object) CheckSealed(want Seals) error {
 		return &Error{Op: op, Name: o.name, Field: "seals", Got: fmt.Sprintf("%#x", got),
 			Want: fmt.Sprintf("%#x", sealBits(want)), Err: ErrOwner}
 	}
-	info, err := sysStat(o.fd) // after the seal: from here on it cannot get less
+	info, err := sysStat(o.anyFD()) // after the seal: from here on it cannot get less
 	if err == nil && uint64(max(info.size, 0)) < o.header.TotalBytes {
 		err = &Error{Field: "size", Got: info.size, Want: o.header.TotalBytes, Err: ErrTruncated}
 	}
@@ -220,7 +278,7 @@ func (o *Object) File() (perm fs.FileMode, uid uint32, err error) {
 	if o.closed {
 		return 0, 0, named("stat", o.name, os.ErrClosed)
 	}
-	info, err := sysStat(o.fd)
+	info, err := sysStat(o.anyFD())
 	return fs.FileMode(info.mode) & fs.ModePerm, info.uid, named("stat", o.name, err)
 }
 
@@ -231,7 +289,7 @@ func (o *Object) Linked() (bool, error) {
 	if o.closed {
 		return false, named("stat", o.name, os.ErrClosed)
 	}
-	info, err := sysStat(o.fd)
+	info, err := sysStat(o.anyFD())
 	return err == nil && info.nlink != 0, named("stat", o.name, err)
 }
 
@@ -265,7 +323,8 @@ func (o *Object) LinkTo(d *Dir, name string) error {
 	if err := o.ownsLock(); err != nil {
 		return named(op, name, err)
 	}
-	return named(op, name, sysLink(o.fd, ref.fd, name))
+	dirfd, at := ref.at(name)
+	return named(op, name, sysLink(o.anyFD(), dirfd, at))
 }
 
 // UnlinkFrom removes a name that [Object.LinkTo] gave, as Unlink does.
@@ -286,7 +345,10 @@ func (o *Object) unlinkFrom(dir *dirRef, name string) error {
 	if err := o.ownsLock(); err != nil {
 		return err
 	}
-	info, err := sysStatAt(dir.fd, name)
+	if err := dir.there(); err != nil {
+		return err
+	}
+	info, err := sysStatAt(dir.at(name))
 	if err != nil {
 		return err
 	}
@@ -294,7 +356,7 @@ func (o *Object) unlinkFrom(dir *dirRef, name string) error {
 		return &Error{Field: "inode", Got: info.ino, Want: o.ino,
 			Err: ErrStale, Hint: "leave it: the name belongs to another object now"}
 	}
-	return sysUnlink(dir.fd, name)
+	return sysUnlink(dir.at(name))
 }
 
 // ownsLock asks the kernel whether this Object is still the owner.
@@ -305,7 +367,7 @@ func (o *Object) ownsLock() error {
 	case o.lockFD < 0:
 		return &Error{Err: syscall.ENOLCK, Hint: "claim it first"}
 	}
-	if locked, err := sysLocked(o.fd); err != nil || !locked {
+	if locked, err := o.locked(); err != nil || !locked {
 		return errors.Join(err, lockLost())
 	}
 	return nil
@@ -347,8 +409,10 @@ func (o *Object) Close() error {
 	}
 	o.extra, o.mem = nil, nil
 	o.claimed.drop()
-	sysClose(o.fd)
-	o.fd = -1
+	if o.fd >= 0 {
+		sysClose(o.fd)
+		o.fd = -1
+	}
 	o.dir.drop()
 	o.dropLock() // our stores are over: now a successor may claim
 	return named("close", o.name, first)
@@ -390,7 +454,7 @@ func (o *Object) Window(k SectionKind, id uint32) (*Window, error) {
 	if err := o.ownPages(s); err != nil {
 		return nil, err
 	}
-	mem, err := mapAgain(o.fd, s)
+	mem, err := mapAgain(o.anyFD(), s)
 	if err != nil {
 		return nil, named(op, o.name, err)
 	}

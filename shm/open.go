@@ -22,10 +22,11 @@ func (d *Dir) Open(name string, acc Access) (*Object, error) {
 	if err != nil {
 		return nil, named(op, name, err)
 	}
-	fd, err := openFile(ref.fd, name, acc == ReadWrite)
+	dirfd, at := ref.at(name)
+	fd, err := openFile(dirfd, at, acc == ReadWrite)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		// The system finds no descriptor before it looks for the name.
-		if _, e := sysStatAt(ref.fd, name); errors.Is(e, fs.ErrNotExist) {
+		if _, e := sysStatAt(dirfd, at); errors.Is(e, fs.ErrNotExist) {
 			err = e
 		}
 	}
@@ -138,7 +139,7 @@ func (o *Object) ShareFD() (int, error) {
 	if o.closed {
 		return -1, named("share", o.name, syscall.EBADF)
 	}
-	fd, err := sysReopen(o.fd, false)
+	fd, err := sysReopen(o.anyFD(), false)
 	return fd, named("share", o.name, err)
 }
 

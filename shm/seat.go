@@ -73,7 +73,15 @@ func (s Seats) At(i int) *Seat {
 }
 
 // Standing reports whether a living process had to stand.
-func (s Seats) Standing() (bool, error) { return s.o.byteLocked(int64(s.n()), true) }
+func (s Seats) Standing() (bool, error) {
+	s.o.mu.Lock()
+	defer s.o.mu.Unlock()
+	if s.o.closed {
+		return false, named("probe", s.o.name, os.ErrClosed)
+	}
+	locked, err := s.o.byteLocked(int64(s.n()), true)
+	return locked, named("probe", s.o.name, err)
+}
 
 // Take takes the lowest free seat and notes that this process has it; a former holder that died
 // there is recorded first. If all are taken the process stands: Index of the result is -1, and
@@ -94,7 +102,7 @@ func (s Seats) Take() (*Seat, error) {
 		return nil, &Error{Op: op, Name: o.name, Err: syscall.EACCES,
 			Hint: "open it ReadOnly instead of Inspect"}
 	}
-	fd, err := sysReopen(o.fd, true)
+	fd, err := sysReopen(o.anyFD(), true)
 	if err != nil {
 		return nil, named(op, o.name, err)
 	}
@@ -250,7 +258,7 @@ func (s *Seat) Life() (Life, error) {
 	if s.o.closed {
 		return 0, named("probe", s.o.name, os.ErrClosed)
 	}
-	return s.o.lifeBy(func() (bool, error) { return sysByteLocked(s.o.fd, int64(s.index), false) },
+	return s.o.lifeBy(func() (bool, error) { return s.o.byteLocked(int64(s.index), false) },
 		s.ownerLife)
 }
 
@@ -270,12 +278,11 @@ func (s *Seat) ownerLife() (Life, error) {
 // [Object.OwnerDied].
 func (s *Seat) OwnerDied() (Owner, bool, error) { return ownerDied(s) }
 
+// byteLocked asks through a description that does not hold the lock of the object.
 func (o *Object) byteLocked(at int64, shared bool) (bool, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return false, named("probe", o.name, os.ErrClosed)
+	fd, err := o.openFD()
+	if err != nil {
+		return false, err
 	}
-	locked, err := sysByteLocked(o.fd, at, shared)
-	return locked, named("probe", o.name, err)
+	return sysByteLocked(fd, at, shared)
 }

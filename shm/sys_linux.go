@@ -77,8 +77,9 @@ func sysRename(dirfd int, from, to string) error {
 	return unix.Renameat(dirfd, from, dirfd, to)
 }
 
-func sysReadDir(dirfd int) ([]os.DirEntry, error) {
-	fd, err := sysOpenDir(dirfd, ".") // its own description: the read offset belongs to it
+// sysReadDir lists a directory through a description of its own, to which the read offset belongs.
+func sysReadDir(dirfd int, path string) ([]os.DirEntry, error) {
+	fd, err := sysOpenDir(dirfd, path)
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +186,8 @@ func noProc() error {
 		Err: unix.ENOSYS, Hint: "mount /proc"}
 }
 
-func sysTmpfile(dirfd int) (int, error) {
-	return openFD(dirfd, ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+func sysTmpfile(dirfd int, path string) (int, error) {
+	return openFD(dirfd, path, unix.O_TMPFILE|unix.O_RDWR, 0o600)
 }
 
 func sysMemfd(name string, huge uint64) (int, error) {

@@ -37,7 +37,7 @@ func sysRename(int, string, string) error              { return errSystem }
 func sysClose(int)                                     {}
 func sysMakeFIFO(int, string) error                    { return errSystem }
 func sysOpenFIFO(int, string, bool) (int, error)       { return -1, errSystem }
-func sysReadDir(int) ([]os.DirEntry, error)            { return nil, errSystem }
+func sysReadDir(int, string) ([]os.DirEntry, error)    { return nil, errSystem }
 func sysStat(int) (fileInfo, error)                    { return fileInfo{}, errSystem }
 func sysStatAt(int, string) (fileInfo, error)          { return fileInfo{}, errSystem }
 func sysMemoryFS(int) (bool, int64, error)             { return false, 0, errSystem }
@@ -45,7 +45,7 @@ func sysDense(int, uint64) error                       { return errSystem }
 func sysOpen(int, string, bool) (int, error)           { return -1, errSystem }
 func sysReopen(int, bool) (int, error)                 { return -1, errSystem }
 func sysDup(int) (int, error)                          { return -1, errSystem }
-func sysTmpfile(int) (int, error)                      { return -1, errSystem }
+func sysTmpfile(int, string) (int, error)              { return -1, errSystem }
 func sysMemfd(string, uint64) (int, error)             { return -1, errSystem }
 func sysChmod(int, os.FileMode) error                  { return errSystem }
 func sysLink(int, int, string) error                   { return errSystem }
