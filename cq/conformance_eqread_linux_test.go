@@ -83,8 +83,8 @@ func TestConformanceEQRead(t *testing.T) {
 			ev := cq.Event{Context: 77, Payload: make([]byte, 3, 9)}
 			n, err := r.e.Read(&ev, flags)
 			wantErr(t, "read", err, cq.ETooSmall, syscall.EMSGSIZE)
-			var small *cq.TooSmallError
-			if !errors.As(err, &small) || small.NeedBytes != 10 || n != 0 {
+			var small *cq.Error
+			if !errors.As(err, &small) || small.Want != 10 || n != 0 {
 				t.Fatalf("%d, %v does not say that 10 bytes are needed", n, err)
 			}
 			_, err = eqSread(r.e, &ev, -1, flags)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"syscall"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -124,23 +123,6 @@ func (e *EventError) Error() string {
 
 // Unwrap returns the error number.
 func (e *EventError) Unwrap() error { return e.Err }
-
-// TooSmallError says that the payload of the next event does not fit the capacity of
-// [Event.Payload]. The event stays where it is. The error matches ETooSmall.
-type TooSmallError struct {
-	NeedBytes int // the capacity that is needed
-}
-
-// Error says how many bytes the payload has.
-func (e *TooSmallError) Error() string {
-	return fmt.Sprintf("cq: the next event has %d bytes of payload: read it with a larger buffer",
-		e.NeedBytes)
-}
-
-// Is reports a match with ETooSmall and EMSGSIZE.
-func (e *TooSmallError) Is(target error) bool {
-	return target == ETooSmall || target == syscall.EMSGSIZE
-}
 
 // CMEntry is the payload of connection events (struct fi_eq_cm_entry).
 type CMEntry struct {

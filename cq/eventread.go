@@ -13,10 +13,11 @@ import (
 )
 
 // Read takes the next event and fills ev (fi_eq_read). It never blocks. It returns how many bytes
-// the event has, EventHeaderBytes and its payload, or 0 and: ErrWouldBlock if there is none; a
-// *TooSmallError if the payload does not fit the capacity of ev.Payload, and the event stays;
-// ErrAvail if an error event is next, until ReadErr has taken it; ErrOverrun once an overrun queue
-// is drained; a *LaneError, once, for a writer that was given up; ErrClosed; ErrHandled.
+// the event has, EventHeaderBytes and its payload, or 0 and: ErrWouldBlock if there is none;
+// ETooSmall if the payload does not fit the capacity of ev.Payload, and the event stays: Want of
+// the *[Error] is the capacity that is needed, an int; ErrAvail if an error event is next, until
+// ReadErr has taken it; ErrOverrun once an overrun queue is drained; a *LaneError, once, for a
+// writer that was given up; ErrClosed; ErrHandled.
 //
 // With FlagPeek the event stays in the queue (FI_PEEK): the next read returns it again, whatever
 // else arrives, unless its object is closed meanwhile. What was readable stays so, also for a
@@ -194,7 +195,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 	need, ok := ev.decode(&s, data)
 	if !ok {
 		if need <= uint64(len(data)) {
-			return nil, &TooSmallError{NeedBytes: int(need)}
+			return nil, kind.Refuse("read", q.name, "cap(Payload)", cap(ev.Payload), int(need), ETooSmall)
 		}
 		e.pinned = nil
 		q.giveUp(l, "payload length", kind.Refuse("read", q.name, "payload length", need,

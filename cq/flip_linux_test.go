@@ -106,11 +106,11 @@ func selfMeet(accept func(context.Context, *net.UnixConn) error,
 // outcome says what an error of a call means. What is none of these is broken.
 func outcome(what string, err error) (o flip.Outcome) {
 	o.Shape = what
-	small := new(cq.TooSmallError)
+	small := new(cq.Error)
 	switch {
 	case err == nil:
-	case errors.As(err, &small):
-		o.Shape += fmt.Sprintf(" needs %d", small.NeedBytes)
+	case errors.Is(err, cq.ETooSmall) && errors.As(err, &small):
+		o.Shape += fmt.Sprintf(" needs %d", small.Want)
 	case errors.Is(err, cq.ErrCorrupt):
 		o.Poisoned = true
 	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrAvail), errors.Is(err, cq.ErrFull),

@@ -413,12 +413,13 @@ func wantEvent(t *testing.T, q *cq.EventQueue, want *cq.Event, payload []byte, r
 		_, _ = q.Read(&got, cq.FlagPeek)
 	}
 	n, err := q.Read(&got, 0)
-	var too *cq.TooSmallError
-	if errors.As(err, &too) != (len(payload) > room) || too != nil && too.NeedBytes != len(payload) {
+	var too *cq.Error
+	if errors.Is(err, cq.ETooSmall) != (len(payload) > room) ||
+		errors.As(err, &too) && too.Want != len(payload) {
 		t.Fatalf("%d bytes of payload and room for %d: %v", len(payload), room, err)
 	}
 	if too != nil {
-		got.Payload = make([]byte, 0, too.NeedBytes)
+		got.Payload = make([]byte, 0, len(payload))
 		n, err = q.Read(&got, 0)
 	}
 	must(t, err)

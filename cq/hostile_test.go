@@ -512,11 +512,12 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		cq.MarkEventLane(e, 1)
 		err = cq.ErrWouldBlock
 	}
-	var too *cq.TooSmallError
+	var too *cq.Error
 	switch {
-	case errors.As(err, &too):
-		ev.Payload = make([]byte, 0, too.NeedBytes)
-		if too.NeedBytes > e.Options().DataMaxBytes {
+	case errors.Is(err, cq.ETooSmall) && errors.As(err, &too):
+		need := too.Want.(int)
+		ev.Payload = make([]byte, 0, need)
+		if need > e.Options().DataMaxBytes {
 			t.Fatal(err)
 		}
 		_, err = e.Read(&ev, 0)

@@ -165,9 +165,9 @@ func childTiny() {
 	need(err)
 	o := cq.Options{Size: 1 << 14, Wait: cq.WaitFD}
 	_, err = cq.Create(cq.Named(d, "big"), o)
-	var no *shm.NoSpaceError
+	var no *shm.Error
 	if plan, _ := cq.Plan(o, 0); !errors.As(err, &no) || !errors.Is(err, syscall.ENOSPC) ||
-		no.Needed < plan || no.Available > 1<<20 {
+		no.Want.(uint64) < plan || no.Got.(uint64) > 1<<20 {
 		say("create: %v, planned %d", err, plan)
 	}
 	if left, _ := d.List(); len(left) != 0 {

@@ -46,9 +46,9 @@ func (e *edge) echo() {
 
 // refused says what is wrong with a refusal: it must be one that a program can tell from others.
 func (e *edge) refused(what string, err error, files string) {
-	var no *shm.NoSpaceError
+	var no *shm.Error
 	if !errors.Is(err, shm.ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) || !errors.As(err, &no) ||
-		no.Needed <= no.Available {
+		no.Want.(uint64) <= no.Got.(uint64) {
 		say("%s: %v", what, err)
 	}
 	if now := objects(e.d.Path()); now != files {

@@ -119,9 +119,9 @@ func childConfined() {
 			}
 			need(q.Close())
 		}
-		var no *shm.NoSpaceError
+		var no *shm.Error
 		say("%v %v %v", errors.Is(err, shm.ErrNoSpace), errors.As(err, &no),
-			no != nil && strings.HasPrefix(no.Where, "memory cgroup"))
+			no != nil && strings.Contains(no.Field, "in memory cgroup"))
 	}
 	need(createsQueue(d, cq.Options{}, func(q *cq.Queue) error {
 		return attachesTo(d, func(w *cq.Writer) error { return passes(q, w) })

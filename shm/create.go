@@ -20,7 +20,7 @@ import (
 // then the name appears. The caller is its owner until Release, Close or death.
 //
 // Errors: [ErrName]; fs.ErrExist (EEXIST) if the name is taken; [ErrNoSpace] with a
-// *NoSpaceError; what init returned. After an error nothing is left.
+// [ErrNoSpace]; what init returned. After an error nothing is left.
 func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object, error) {
 	const op = "create"
 	if err := checkNew(op, name, spec.Kind); err != nil {
@@ -403,7 +403,7 @@ func checkRoom(dirfd int, needed uint64) error {
 }
 
 func roomError(r room, needed uint64) error {
-	return &Error{Err: &NoSpaceError{Needed: needed, Available: r.available, Where: r.where},
+	return &Error{Field: "bytes left in " + r.where, Got: r.available, Want: needed, Err: ErrNoSpace,
 		Hint: "make it smaller, remove old objects, or raise the limit"}
 }
 

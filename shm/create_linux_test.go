@@ -292,12 +292,12 @@ func childTinyFS() {
 	spec := specFor("")
 	spec.Sections[0].Length = 2 << 20
 	_, err := d.Create("big", spec, nil)
-	var no *NoSpaceError
+	var no *Error
 	say("%v %v", errors.Is(err, ErrNoSpace) && errors.Is(err, syscall.ENOSPC), errors.As(err, &no))
 	if no == nil {
 		must(err)
 	}
-	say("needed %v available %v", no.Needed > 2<<20, no.Available == 1<<20)
+	say("needed %v available %v", no.Want.(uint64) > 2<<20, no.Got == uint64(1<<20))
 
 	// The file system filled up after it was asked: the kernel's refusal gets the same face.
 	b := builder{name: "big", spec: spec, dir: d.ref}

@@ -32,7 +32,9 @@ var (
 	ErrLockLost = oserror.New("lock lost by a living owner", syscall.ENOLCK)
 	// ErrOwner: owned by another user, or open to others (EPERM, fs.ErrPermission).
 	ErrOwner = oserror.New("not private to this user", syscall.EPERM)
-	// ErrNoSpace: the memory does not fit (ENOSPC); the error is a *NoSpaceError inside.
+	// ErrNoSpace: the memory does not fit (ENOSPC). Field of the *Error says what limits, the file
+	// system, a memory cgroup or the machine, Got how many bytes there are, and Want how many are
+	// needed, each as uint64. Got is 0 also where the kernel refuses and does not say what there is.
 	ErrNoSpace = oserror.New("not enough shared memory", syscall.ENOSPC)
 )
 
@@ -116,21 +118,6 @@ func (e *BusyError) Error() string {
 
 // Is reports EBUSY.
 func (e *BusyError) Is(target error) bool { return target == error(syscall.EBUSY) }
-
-// NoSpaceError says how much memory was wanted and how much there was. It is [ErrNoSpace].
-type NoSpaceError struct {
-	Needed    uint64 // bytes
-	Available uint64 // bytes; 0 also where the kernel refuses and does not say what there is
-	Where     string // what limits: the file system, a memory cgroup, the machine
-}
-
-// Error gives both numbers.
-func (e *NoSpaceError) Error() string {
-	return Printable(fmt.Sprintf("needs %d bytes, %s has %d", e.Needed, e.Where, e.Available))
-}
-
-// Unwrap returns ErrNoSpace.
-func (e *NoSpaceError) Unwrap() error { return ErrNoSpace }
 
 // osHint says what to do about an error of the operating system that users meet by a wrong name.
 func osHint(err error) string {

@@ -16,15 +16,16 @@ func TestErrorText(t *testing.T) {
 		`shm: open "x": size is 3, want 4: truncated object; make it anew`: &Error{Op: "open",
 			Name: "x", Field: "size", Got: 3, Want: 4, Err: ErrTruncated, Hint: "make it anew"},
 		`shm: list: file already closed`: named("list", "", fs.ErrClosed),
-		`shm: create "a": needs 9 bytes, b has 7; make it smaller, remove old objects, or raise ` +
-			`the limit`: named("create", "a", roomError(room{"b", 7}, 9)),
+		`shm: create "a": bytes left in b is 7, want 9: not enough shared memory; make it smaller, ` +
+			`remove old objects, or raise the limit`: named("create", "a", roomError(room{"b", 7}, 9)),
 		`shm: claim "q": owned by living process 7; stop it first`: &BusyError{Name: "q", PID: 7},
 		`shm: claim "q": owned by a living process; stop it first`: &BusyError{Name: "q"},
 		`shm: open "x": name is a\x1b[2J\ufffd, want b\a: damaged object; see \u202e`: &Error{Op: "open",
 			Name: "x", Field: "name", Got: "a\x1b[2J\xff", Want: "b\a", Err: ErrCorrupt,
 			Hint: "see \u202e"},
-		`needs 1 bytes, memory cgroup /\n\x1b has 0`: &NoSpaceError{Needed: 1,
-			Where: "memory cgroup /\n\x1b"},
+		`shm: : bytes left in memory cgroup /\n\x1b is 0, want 1: not enough shared memory; ` +
+			`make it smaller, remove old objects, or raise the limit`: roomError(
+			room{where: "memory cgroup /\n\x1b"}, 1),
 		`shm: open "x": no such file or directory; it is not made yet, was removed, or ` +
 			`SHMRING_DIR differs from its owner's`: named("open", "x", syscall.ENOENT),
 		`shm: create "x": file exists; open what is there, remove it when nobody uses it, or ` +
@@ -101,12 +102,12 @@ func TestCgroupLimits(t *testing.T) {
 
 func TestNoRoomSaysHowMuch(t *testing.T) {
 	err := named("create", "x", roomError(tightest([]room{{"a", 9}, {"b", 5}, {"c", 7}}), 6))
-	var no *NoSpaceError
+	var no *Error
 	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) || !errors.As(err, &no) {
 		t.Fatal(err)
 	}
-	if *no != (NoSpaceError{Needed: 6, Available: 5, Where: "b"}) {
-		t.Error(*no)
+	if no.Want != uint64(6) || no.Got != uint64(5) || no.Field != "bytes left in b" {
+		t.Error(no)
 	}
 	if got := tightest(nil); got.available != math.MaxUint64 {
 		t.Error(got)
@@ -119,9 +120,9 @@ func TestRefusedBeyondWhatIsSeen(t *testing.T) {
 	const needed = 1 << 12
 	for _, refusal := range []error{syscall.ENOMEM, syscall.ENOSPC} {
 		err := (&builder{}).noSpace(refusal, needed)
-		var no *NoSpaceError
-		if !errors.Is(err, ErrNoSpace) || !errors.As(err, &no) || no.Needed != needed ||
-			no.Available >= needed {
+		var no *Error
+		if !errors.Is(err, ErrNoSpace) || !errors.As(err, &no) || no.Want != uint64(needed) ||
+			no.Got.(uint64) >= needed {
 			t.Errorf("%v: %v", refusal, err)
 		}
 	}

@@ -183,8 +183,8 @@ func (o *Object) checkPassed(maxBytes uint64) error {
 		return notAnObject(ErrCorrupt)
 	}
 	if size > maxBytes {
-		return &Error{Field: "size", Got: size, Want: maxBytes,
-			Err: &NoSpaceError{Needed: size, Available: maxBytes, Where: "what the caller allows a peer"}}
+		return &Error{Field: "bytes that the caller allows a peer", Got: maxBytes, Want: size,
+			Err: ErrNoSpace}
 	}
 	if err := sysUnsparse(o.fd, size); err != nil {
 		return err

@@ -406,8 +406,8 @@ func (w *busyWait) living() int {
 
 func (s *Socket) busyError(pid int) error {
 	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return s.error(fmt.Sprintf("bind queue %d of", s.queue), &QueueBusyError{Ifname: s.ifname,
-		Queue: s.queue, PID: pid, Command: strings.TrimSpace(string(name))},
+	return s.error(fmt.Sprintf("bind queue %d of", s.queue), &BusyError{Err: ErrQueueBusy,
+		Ifname: s.ifname, Queue: s.queue, PID: pid, Command: strings.TrimSpace(string(name))},
 		"stop that process, or use another queue; see \"ss --xdp -p\"")
 }
 

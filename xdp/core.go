@@ -214,8 +214,15 @@ func (c *core) Packet(r Received) []byte {
 // Loan hands a received frame to an application. It comes back by Return with the same generation.
 func (c *core) Loan(frame, generation uint32) bool { return c.frames.loan(frame, generation, c.id) }
 
-// Drop gives up a received packet, or the part of it that lies in this frame.
-func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, frameReceived, frameFree) }
+// Drop gives back a frame that the caller has in hand: a received packet, or the part of it that
+// lies in this frame, or an acquired frame, unsent. It reports false for any other.
+func (c *core) Drop(frame uint32) bool {
+	if c.acquired(frame) {
+		c.built--
+		return c.frames.move(frame, frameFree)
+	}
+	return c.frames.own(frame, frameReceived, frameFree)
+}
 
 // Return takes a loaned frame back; off is any address in it. The next Fill shows it to the kernel,
 // if there was room in the fill ring, and if the frame is not at home with the senders; else it is

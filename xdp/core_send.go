@@ -14,7 +14,7 @@ type Part struct {
 
 // Acquire takes a free frame to send from, and returns the bytes to write the packet to. It fails
 // while the ring has no room for all frames that were acquired, so Post has room. Every acquired
-// frame is to be given to Post, PostChain or Abandon.
+// frame is to be given to Post, PostChain or Drop.
 func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 	if c.tx.room(c.built+1) <= c.built {
 		return 0, nil, false
@@ -53,16 +53,6 @@ func (c *core) sendOff(frame uint32) uint64 {
 // acquired reports whether this socket acquired a frame and still has it.
 func (c *core) acquired(frame uint32) bool {
 	return c.frames.is(frame, frameBuild) && c.sends[frame-c.frames.first].owner == c.id
-}
-
-// Abandon gives an acquired frame back unsent.
-func (c *core) Abandon(frame uint32) bool {
-	if !c.acquired(frame) {
-		c.frames.illegal++
-		return false
-	}
-	c.built--
-	return c.frames.move(frame, frameFree)
 }
 
 // Post puts the first n bytes of an acquired frame into the transmit ring, where Flush makes them
@@ -291,7 +281,7 @@ func (c *core) Forfeit(f func(context uint64)) (n int) {
 func (c *core) abandonAll() {
 	for i := range c.frames.state {
 		if id := c.frames.first + uint32(i); c.acquired(id) {
-			c.Abandon(id)
+			c.Drop(id)
 		}
 	}
 }

@@ -297,10 +297,10 @@ func TestForeignFrames(t *testing.T) {
 	if err := other.PostChain(parts, 0); !errors.Is(err, ErrFrame) {
 		t.Errorf("post a chain: %v", err)
 	}
-	if other.Abandon(f) {
+	if other.Drop(f) {
 		t.Error("abandoned")
 	}
-	if !c.Abandon(f) || !other.Abandon(g) || c.FrameStats().Build != 0 {
+	if !c.Drop(f) || !other.Drop(g) || c.FrameStats().Build != 0 {
 		t.Errorf("%+v", c.FrameStats())
 	}
 }

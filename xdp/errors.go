@@ -16,7 +16,7 @@ var (
 	// ErrNoQueue: the interface has no receive or send queue of this number (EINVAL).
 	ErrNoQueue = oserror.New("no such queue", syscall.EINVAL)
 	// ErrQueueBusy: another AF_XDP socket is bound to the queue (EBUSY). The error is a
-	// *[QueueBusyError] if the process is known that has it.
+	// *[BusyError] if the process is known that has it.
 	ErrQueueBusy = oserror.New("queue already bound", syscall.EBUSY)
 	// ErrDeviceGone: the interface was removed, or moved to another namespace (ENXIO). The socket
 	// is of no more use than to be closed.
@@ -41,7 +41,7 @@ var (
 	// ErrRingFull: the transmit ring has no room beside the frames that are acquired (EAGAIN).
 	ErrRingFull = oserror.New("transmit ring is full", syscall.EAGAIN)
 	// ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a
-	// *[ProgramAttachedError].
+	// *[BusyError].
 	ErrProgramAttached = oserror.New("interface has an XDP program", syscall.EBUSY)
 	// ErrRule: no frame can match the rule, or it matches what must not be taken (EINVAL).
 	ErrRule = oserror.New("bad rule", syscall.EINVAL)
@@ -55,38 +55,28 @@ var (
 
 const pkg = "xdp" // of errors
 
-// ProgramAttachedError says which program an interface has. It was left alone. errors.Is finds
-// [ErrProgramAttached] and EBUSY.
-type ProgramAttachedError struct {
-	Ifname string
-	ProgramInfo
-}
-
-// Error names the program and how to look at it.
-func (e *ProgramAttachedError) Error() string {
-	return fmt.Sprintf("xdp: attach program %q: interface already has XDP program %v; "+
-		"see \"bpftool prog show id %d\", stop what owns it or use another interface",
-		e.Ifname, e.ProgramInfo, e.ID)
-}
-
-// Unwrap returns ErrProgramAttached.
-func (e *ProgramAttachedError) Unwrap() error { return ErrProgramAttached }
-
-// QueueBusyError says who has a queue. errors.Is finds [ErrQueueBusy] and EBUSY.
-type QueueBusyError struct {
+// BusyError says who has what was asked for, and was left alone. errors.Is finds Err and EBUSY.
+type BusyError struct {
+	Err     error // [ErrQueueBusy] or [ErrProgramAttached]
 	Ifname  string
-	Queue   uint32
-	PID     int    // as this process's PID namespace numbers it
-	Command string // name of the process
+	Queue   uint32      // that is busy
+	PID     int         // of the process that has it, as this process's PID namespace numbers it
+	Command string      // name of that process
+	Program ProgramInfo // that the interface has
 }
 
-// Error names the process.
-func (e *QueueBusyError) Error() string {
-	return fmt.Sprintf("%v by process %d (%q)", ErrQueueBusy, e.PID, e.Command)
+// Error names the process; or the program, and how to look at it.
+func (e *BusyError) Error() string {
+	if e.Err == ErrQueueBusy {
+		return fmt.Sprintf("%v by process %d (%q)", e.Err, e.PID, e.Command)
+	}
+	return fmt.Sprintf("xdp: attach program %q: interface already has XDP program %s; "+
+		"see \"bpftool prog show id %d\", stop what owns it or use another interface",
+		e.Ifname, e.Program.text(), e.Program.ID)
 }
 
-// Unwrap returns ErrQueueBusy.
-func (e *QueueBusyError) Unwrap() error { return ErrQueueBusy }
+// Unwrap returns Err.
+func (e *BusyError) Unwrap() error { return e.Err }
 
 // refine wraps both a sentinel and the error that the kernel gave, so that either is found and the
 // number that the kernel used is printed.

@@ -117,8 +117,8 @@ func TestProgramAttached(t *testing.T) {
 				return err
 			})
 			clear(t, err, "bpftool prog show", xdp.ErrProgramAttached, syscall.EBUSY)
-			var attached *xdp.ProgramAttachedError
-			if !errors.As(err, &attached) || attached.ProgramInfo !=
+			var attached *xdp.BusyError
+			if !errors.As(err, &attached) || attached.Program !=
 				(xdp.ProgramInfo{ID: r.prog.Info().ID, Name: "steer", Mode: mode}) {
 				t.Fatalf("%v over %v: %#v", want, mode, err)
 			}
@@ -316,7 +316,6 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	await(t, "the end of the program", func() bool {
-		var attached *xdp.ProgramAttachedError
 		err := pair.B.Do(func() error {
 			p, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{})
 			if err != nil {
@@ -324,7 +323,7 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 			}
 			return p.Close()
 		})
-		if err != nil && !errors.As(err, &attached) {
+		if err != nil && !errors.Is(err, xdp.ErrProgramAttached) {
 			t.Fatal(err)
 		}
 		return err == nil

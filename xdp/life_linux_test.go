@@ -441,7 +441,7 @@ func TestXskClosed(t *testing.T) {
 		if _, _, again := s.Acquire(); !ok || again {
 			t.Error("frames of a closed socket")
 		}
-		s.Abandon(f)
+		s.Drop(f)
 		if n := s.Receive(x.got[:]) + s.Fill(8) + s.Reap(x.sent[:]) + s.Unsent(); n != 0 {
 			t.Errorf("a closed socket moved %d", n)
 		}
@@ -572,7 +572,7 @@ func TestXskLyingBuilder(t *testing.T) {
 		if x.tx.Flush() || x.tx.Unsent() != 0 || xdp.Sending(x.tx) != 0 {
 			t.Error("something was sent")
 		}
-		abandoned, after := x.tx.Abandon(f), x.tx.FrameStats()
+		abandoned, after := x.tx.Drop(f), x.tx.FrameStats()
 		if before.Illegal = after.Illegal; !abandoned || after != before {
 			t.Errorf("%+v, want %+v", after, before)
 		}

@@ -51,7 +51,7 @@ type Options struct {
 	// BusyTimeout is how long to try while the queue is bound, by whomever; negative does not try
 	// again. Zero tells the owners apart: the queue of a socket that was closed just now, or whose
 	// process was killed, is waited for, up to ten seconds, and that of a process which lives, and
-	// still has it after half a second, is a *[QueueBusyError] then. A kernel that does not tell who
+	// still has it after half a second, is a *[BusyError] then. A kernel that does not tell who
 	// has a queue (without CONFIG_XDP_SOCKETS_DIAG) lets both look the same, and both are waited for.
 	BusyTimeout time.Duration
 	// NoNeedWakeup makes the driver poll rather than ask to be woken.

@@ -144,7 +144,7 @@ func (r *probed) judge() {
 	add(false, r.queues.rx > 0, "queues", r.queues.String(), "the driver does not say how many")
 	program, remedy := "none", ""
 	if r.Program.ID != 0 {
-		program = r.Program.String()
+		program = r.Program.text()
 		remedy = fmt.Sprintf("see \"bpftool prog show id %d\", stop what owns it", r.Program.ID)
 	}
 	add(true, r.Program.ID == 0, "program", program, remedy)

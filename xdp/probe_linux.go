@@ -167,7 +167,7 @@ const (
 	netlinkAttrFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 )
 
-// refuseAttached returns a *ProgramAttachedError if the interface has a program.
+// refuseAttached returns a *BusyError if the interface has a program.
 func refuseAttached(ifi *net.Interface) error {
 	info, err := attachedProgram(ifi.Index)
 	if err != nil {
@@ -176,7 +176,7 @@ func refuseAttached(ifi *net.Interface) error {
 	if info.ID == 0 {
 		return nil
 	}
-	return &ProgramAttachedError{Ifname: ifi.Name, ProgramInfo: info}
+	return &BusyError{Err: ErrProgramAttached, Ifname: ifi.Name, Program: info}
 }
 
 // attachedProgram asks rtnetlink for the XDP program of an interface; its ID is 0 if it has none.

@@ -41,7 +41,7 @@ type Program struct {
 
 // Attach loads the steering program and attaches it to an interface of the calling thread's network
 // namespace. A program that is there already is not touched: the error is then a
-// *[ProgramAttachedError].
+// *[BusyError].
 func Attach(ifname string, o ProgramOptions) (*Program, error) {
 	// Interface, look and attach are to happen in the network namespace of one thread.
 	runtime.LockOSThread()

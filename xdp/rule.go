@@ -41,8 +41,8 @@ type ProgramInfo struct {
 	Refused error
 }
 
-// String returns number, name and mode, as in `7 "steer" (native)`.
-func (i ProgramInfo) String() string {
+// text is number, name and mode, as in `7 "steer" (native)`.
+func (i ProgramInfo) text() string {
 	s := fmt.Sprintf("%d", i.ID)
 	if i.Name != "" {
 		s += fmt.Sprintf(" %q", i.Name)

@@ -273,7 +273,7 @@ func (m *poolModel) send(t *testing.T, p *poolMember) {
 	}
 	if m.r.IntN(4) == 0 {
 		for _, b := range p.built {
-			m.must(t, "abandon", p.s.Abandon(b.Frame))
+			m.must(t, "abandon", p.s.Drop(b.Frame))
 		}
 		p.built = p.built[:0]
 		return

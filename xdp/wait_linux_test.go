@@ -47,7 +47,7 @@ func TestBusyWait(t *testing.T) {
 	}
 	living := func(err error) {
 		t.Helper()
-		var by *QueueBusyError
+		var by *BusyError
 		if !errors.As(err, &by) || by.PID != os.Getpid() || by.Command == "" || by.Queue != 3 ||
 			!errors.Is(err, ErrQueueBusy) || !errors.Is(err, unix.EBUSY) ||
 			!strings.Contains(err.Error(), by.Command) {

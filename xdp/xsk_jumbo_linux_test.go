@@ -26,7 +26,7 @@ func (x *xsk) postChain(t testing.TB, n, size int) bool {
 		f, buf, ok := x.tx.Acquire()
 		if !ok {
 			for _, p := range parts {
-				x.tx.Abandon(p.Frame)
+				x.tx.Drop(p.Frame)
 			}
 			return false
 		}
@@ -133,7 +133,7 @@ func TestXskTooManyFrames(t *testing.T) {
 			t.Errorf("a frame twice: %v", err)
 		}
 		must(t, x.tx.PostChain(parts[:xdp.MaxChain], 0))
-		x.tx.Abandon(parts[xdp.MaxChain].Frame)
+		x.tx.Drop(parts[xdp.MaxChain].Frame)
 		await(t, "the packet", func() bool {
 			x.kick(t, x.tx)
 			x.takeChains(t, func(b []byte, _ []xdp.Received) {
@@ -245,7 +245,7 @@ func (x *xsk) invalidChains(t *testing.T, size uint64) {
 			}
 			if i == 1 {
 				if bad(&d); d.Addr != xdp.SendOffset(x.tx, f) {
-					x.tx.Abandon(f)
+					x.tx.Drop(f)
 				}
 			}
 			xdp.ForgePost(x.tx, d, 0)

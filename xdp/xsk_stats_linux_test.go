@@ -125,7 +125,7 @@ func TestXskInvalidDescriptors(t *testing.T) {
 				}
 				d := xskernel.Desc{Addr: uint64(f)*uint64(chunk) + at, Len: n}
 				if far != 0 {
-					x.tx.Abandon(f)
+					x.tx.Drop(f)
 					d.Addr = far
 				}
 				if ok {

@@ -239,7 +239,7 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 	posted := false
 	defer func() {
 		if !posted { // reading the payload may have faulted
-			sock.Abandon(frame)
+			sock.Drop(frame)
 			en.sends.end(uint64(row))
 		}
 	}()

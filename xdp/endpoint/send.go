@@ -197,7 +197,7 @@ func (e *Endpoint) build(m *Msg, op cq.Flags) error {
 		err = e.socket.Post(frame, total, uint64(frame))
 	}
 	if err != nil {
-		e.socket.Abandon(frame)
+		e.socket.Drop(frame)
 		return ErrTooBig
 	}
 	e.accept(frame, m.Context, uint32(n), op)

@@ -143,7 +143,7 @@ func (e *Endpoint) lent(f Frame) bool { return f.buf != nil && e.ops[f.id].lent 
 
 func (e *Endpoint) giveUp(f Frame) {
 	e.ops[f.id].lent = false
-	e.socket.Abandon(f.id)
+	e.socket.Drop(f.id)
 }
 
 // Forward sends the first n bytes of a loaned payload on, or back, from the frame that it lies in:
@@ -284,7 +284,7 @@ func (e *Endpoint) buildChain(p *peer, m *Msg, n int, op cq.Flags) error {
 	}
 	if err != nil {
 		for _, part := range parts {
-			e.socket.Abandon(part.Frame)
+			e.socket.Drop(part.Frame)
 		}
 		return err
 	}

@@ -161,8 +161,7 @@ func TestOpenErrors(t *testing.T) {
 			return err
 		})
 	}
-	var attached *xdp.ProgramAttachedError
-	if err := open(p.B.Name); !errors.As(err, &attached) {
+	if err := open(p.B.Name); !errors.Is(err, xdp.ErrProgramAttached) {
 		t.Errorf("a second stack: %v", err)
 	}
 	if err := open("none"); !errors.Is(err, xdp.ErrNoDevice) {

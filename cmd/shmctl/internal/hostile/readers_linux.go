@@ -361,11 +361,10 @@ func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *verifier) {
 	}
 	after := q.Stats()
 	c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers, bound)
-	small := new(cq.TooSmallError)
-	if errors.As(err, &small) {
+	if errors.Is(err, cq.ETooSmall) {
 		ev.Payload = make([]byte, 0, eventData+256)
 		n, err = q.Read(&ev, 0)
-		if errors.As(err, &small) {
+		if errors.Is(err, cq.ETooSmall) {
 			c.broken(unbounded, "an event of more than there can be: %v", err)
 			err = nil
 		}
