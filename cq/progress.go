@@ -37,9 +37,12 @@ type belled interface {
 // manualFeeders counts them in all queues of the process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
-// EventSink is where a queue of this process reports what is no completion: an [*EventQueue] of
-// this process, or an [*EventWriter] of another's.
+// EventSink is where a queue of this process, or an endpoint, reports what is no completion: an
+// [*EventQueue] of this process, or an [*EventWriter] of another's.
 type EventSink interface {
+	Write(ev *Event) (int, error)
+	WriteErr(ev *EventError) (int, error)
+
 	post(e *Event, credited bool) error
 	postErr(e *EventError, credited bool) error
 	credit(n int) error

@@ -20,7 +20,7 @@ func TestTapAllocatesNothing(t *testing.T) {
 		r.kernel.Deliver(frame)
 		_, _ = r.Progress()
 		if k, _ := cq.Read(r.q, es); k == 1 {
-			_ = r.Release(&es[0])
+			_ = r.Release(es[0])
 		}
 		_, _ = s.Read(64, func(*capture.Packet) error { return nil })
 	})

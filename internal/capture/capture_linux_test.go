@@ -161,7 +161,7 @@ func (r *rig) giveBack(t testing.TB) {
 		must(t, err)
 		for i := range es[:n] {
 			if es[i].Flags&cq.FlagRecv != 0 {
-				must(t, r.Release(&es[i]))
+				must(t, r.Release(es[i]))
 			}
 		}
 	}

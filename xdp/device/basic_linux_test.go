@@ -207,7 +207,7 @@ func TestReturnedFrames(t *testing.T) {
 			for round := range 4 {
 				resume := r.server.Hold()
 				if round > 0 {
-					must(t, e.ReleaseBatch(es[:]))
+					must(t, e.Release(es[:]...))
 				}
 				for i := range frames {
 					write(t, peer, r, 5000, fmt.Sprint(round, " ", i))
@@ -224,7 +224,7 @@ func TestReturnedFrames(t *testing.T) {
 					es[i] = next(t, e)
 				}
 			}
-			must(t, e.ReleaseBatch(es[:]))
+			must(t, e.Release(es[:]...))
 			if s := e.Stats(); s.Released != 4*frames || s.Publishes != 4 {
 				t.Errorf("%d frames were given back in %d batches", s.Released, s.Publishes)
 			}

@@ -37,8 +37,8 @@ type Request struct {
 	// Events gets the same news as cq.EventPeerDeath, with the number of cancelled sends as Data,
 	// and cq.EventConnected, with the generation of the new UMEM; both with Context. It is written
 	// to by one goroutine of the endpoint, and nobody else may. An event for which it has no room
-	// is lost.
-	Events  EventWriter
+	// is lost. An event queue of this process is one that was opened with EventOptions.Write.
+	Events  cq.EventSink
 	Context uint64
 	// Addresses is what the indices of Send and Inject are looked up in.
 	Addresses *cq.AddressVector

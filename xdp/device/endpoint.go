@@ -296,25 +296,6 @@ func (e *Endpoint) framesOf(entry *cq.Entry) (frames, error) {
 	return frames{}, failed("view", e.path, shm.ErrStale, "")
 }
 
-// Release gives the frame of a received datagram back. One of a former server is only counted.
-func (e *Endpoint) Release(entry *cq.Entry) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.sess
-	if s == nil || s.umem.ID() != entry.Buf.Region() {
-		e.stats.Former++
-		return nil
-	}
-	c := returnCommand(entry)
-	crash.At(crash.AppGiving)
-	if err := s.sq.Post(&c); err != nil {
-		return e.posted(err)
-	}
-	crash.At(crash.AppReturned)
-	e.stats.Released++
-	return nil
-}
-
 // Stats returns counters.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.Lock()
@@ -345,12 +326,6 @@ func (s *EndpointStats) addServer(o EndpointStats) {
 	s.Sent += o.Sent
 	s.SendFailed += o.SendFailed
 	s.BadChecksum += o.BadChecksum
-}
-
-// EventWriter is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
-// [*cq.EventQueue] of this process.
-type EventWriter interface {
-	Write(ev *cq.Event) (int, error)
 }
 
 // Send is SendTo to an address of the request's address vector (fi_send).
@@ -385,8 +360,9 @@ func (e *Endpoint) address(to cq.Addr) (netip.AddrPort, error) {
 		ErrOptions, to), "insert it first, see cq.AddressVector")
 }
 
-// ReleaseBatch gives the frames of several received datagrams back, and tells the server once.
-func (e *Endpoint) ReleaseBatch(entries []cq.Entry) error {
+// Release gives the frames of received datagrams back, and tells the server once. Those of a former
+// server are only counted.
+func (e *Endpoint) Release(entries ...cq.Entry) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sess

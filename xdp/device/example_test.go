@@ -31,7 +31,7 @@ func ExampleDial() {
 			fmt.Printf("%d bytes\n", len(packet.Bytes()))
 			packet.Release()
 		}
-		if err := e.ReleaseBatch(entries[:n]); err != nil {
+		if err := e.Release(entries[:n]...); err != nil {
 			log.Print(err)
 		}
 	}

@@ -96,7 +96,7 @@ func TestInPlaceReturns(t *testing.T) {
 		t.Errorf("%d frames are lent", lent(r.server))
 	}
 	text(t, e, &first)
-	must(t, e.Release(&first))
+	must(t, e.Release(first))
 	await(t, "the second return", func() bool { return e.Stats().Stale == 6 })
 	if s := e.Stats(); s.Returned != 1 || lent(r.server) != 0 {
 		t.Errorf("%d frames are lent, %+v", lent(r.server), s)

@@ -251,7 +251,7 @@ func (l *ledger) frame(entry *cq.Entry) {
 		l.t.Fatalf("got %q", loan.Bytes())
 	}
 	loan.Release()
-	if err := l.e.Release(entry); err != nil && !errors.Is(err, device.ErrServerGone) {
+	if err := l.e.Release(*entry); err != nil && !errors.Is(err, device.ErrServerGone) {
 		l.t.Fatal(err)
 	}
 	l.echoes++

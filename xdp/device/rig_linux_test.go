@@ -223,7 +223,7 @@ func text(t testing.TB, e *device.Endpoint, entry *cq.Entry) string {
 	must(t, err)
 	s := string(loan.Bytes())
 	loan.Release()
-	must(t, e.Release(entry))
+	must(t, e.Release(*entry))
 	return s
 }
 
@@ -325,7 +325,7 @@ func answer(e *device.Endpoint, entry *cq.Entry) error {
 	if err != nil && !errors.Is(err, device.ErrServerGone) {
 		return err
 	}
-	if err := e.Release(entry); err != nil && !errors.Is(err, device.ErrServerGone) {
+	if err := e.Release(*entry); err != nil && !errors.Is(err, device.ErrServerGone) {
 		return err
 	}
 	return nil

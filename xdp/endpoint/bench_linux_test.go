@@ -40,7 +40,7 @@ func BenchmarkDrain(b *testing.B) {
 		began := time.Now()
 		_, err1 := s.Progress()
 		es, err2 := s.q.Peek(benchBatch)
-		err3 := s.ReleaseBatch(es)
+		err3 := s.Release(es...)
 		err4 := s.q.Release(len(es))
 		spent += time.Since(began)
 		if err := errors.Join(err1, err2, err3, err4); err != nil || len(es) != benchBatch {
@@ -104,7 +104,7 @@ func (s *side) turns(t testing.TB, send func() error) {
 			return
 		}
 		must(t, err)
-		if err := s.ReleaseBatch(es); err != nil {
+		if err := s.Release(es...); err != nil {
 			t.Fatal(err)
 		}
 		must(t, s.q.Release(len(es)))

@@ -25,13 +25,6 @@ func (s Static) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	return xdp.Hop{}, ErrUnreachable
 }
 
-// Events is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
-// [*cq.EventQueue] that was opened with EventOptions.Write.
-type Events interface {
-	Write(ev *cq.Event) (int, error)
-	WriteErr(ev *cq.EventError) (int, error)
-}
-
 // Config joins a socket, queues and addresses to an endpoint. Socket and one of Receive and
 // Transmit are needed; zero values of all else stand for the defaults.
 type Config struct {
@@ -50,9 +43,10 @@ type Config struct {
 	// Counters count sends (FlagSend), receives (FlagRecv) or both that end.
 	Counters map[*cq.Counter]cq.Flags
 	// Events learns once a second at most of a lack of frames (cq.EventStarved, whose Data is how
-	// many are lent) and of a device that is gone, which is
-	// an error event with ENXIO; with Watch also of everything else that happens to the interface.
-	Events Events
+	// many are lent) and of a device that is gone, which is an error event with ENXIO; with Watch also
+	// of everything else that happens to the interface. An event queue of this process is one that
+	// was opened with EventOptions.Write.
+	Events cq.EventSink
 	// Watch makes the endpoint follow its interface: cq.EventLinkUp to cq.EventQueues come to
 	// Events, a change of the MTU is a change of what can be sent, and a Run that sleeps learns at
 	// once that the device is gone. Without CAP_SYS_ADMIN, Open must be called on a thread in the

@@ -7,7 +7,7 @@
 //	f, err := e.Frame()                     // write to f.Bytes(), then SendFrame: no copy
 //	n, err := e.Progress()                  // or Run in a goroutine, or Config.Progress
 //	b, err := e.Payload(&entry)             // a received datagram, in place
-//	err = e.Release(&entry)                 // give its frame back
+//	err = e.Release(entry)                  // give its frame back
 //
 // Where the frames come from and go to is package xdp's part: the socket, the steering program that
 // says which datagrams come here, the UMEM. Routes and neighbours are package netif's. What is

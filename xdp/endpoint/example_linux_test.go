@@ -35,7 +35,7 @@ func ExampleOpen() {
 	payload, err := b.e.Payload(&es[0]) // in place, until it is released
 	check(err)
 	fmt.Printf("%s, from peer %d\n", payload, es[0].Src.Addr())
-	check(b.e.Release(&es[0]))
+	check(b.e.Release(es[0]))
 
 	_, err = cq.Read(a.q, es[:])
 	check(err)

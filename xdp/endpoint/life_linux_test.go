@@ -155,7 +155,7 @@ func TestStarved(t *testing.T) {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	es := s.read(t)
-	must(t, s.ReleaseBatch(es))
+	must(t, s.Release(es...))
 	if s.kernel.Filled() == 0 {
 		t.Error("the kernel did not get the frames at once")
 	}
@@ -219,7 +219,7 @@ func TestManualProgress(t *testing.T) {
 		if n != 1 || err != nil || b.text(t, &es[0]) != "ping" {
 			t.Fatalf("%d, %v", n, err)
 		}
-		must(t, b.Release(&es[0]))
+		must(t, b.Release(es[0]))
 		must(t, b.Send([]byte("pong"), b.peer, i))
 		if n, err := cq.Read(b.q, es[:]); n != 1 || err != nil || es[0].Context != i {
 			t.Fatalf("%d, %v", n, err)
@@ -374,7 +374,7 @@ func (s *side) bombard(t *testing.T, r *rand.Rand, posted bool) {
 				}
 				_ = s.text(t, &es[i])
 			}
-			must(t, s.ReleaseBatch(es))
+			must(t, s.Release(es...))
 			var e cq.ErrorEntry
 			if s.q.ReadErr(&e) != nil {
 				break

@@ -89,9 +89,9 @@ func (m *model) rare() {
 	case 2:
 		if len(m.old) > 0 { // a late return
 			e := m.old[m.r.IntN(len(m.old))]
-			_ = m.Release(&e)
+			_ = m.Release(e)
 		}
-		_ = m.Release(&cq.Entry{Buf: shm.Ref(m.r.Uint64()), Meta: cq.Meta(m.r.Uint64())})
+		_ = m.Release(cq.Entry{Buf: shm.Ref(m.r.Uint64()), Meta: cq.Meta(m.r.Uint64())})
 	default:
 		m.kernel.Refuse(m.r.IntN(2))
 		if m.lies {
@@ -167,7 +167,7 @@ func (m *model) giveBack() {
 		}
 	}
 	n := m.r.IntN(len(m.held) + 1)
-	err := m.ReleaseBatch(m.held[:n])
+	err := m.Release(m.held[:n]...)
 	if err != nil && !m.lies {
 		m.t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func (m *model) rest() {
 		m.readSome()
 		m.giveBack()
 	}
-	_ = m.ReleaseBatch(m.held)
+	_ = m.Release(m.held...)
 	_, err := m.Progress()
 	m.maybe(err)
 }
@@ -322,7 +322,7 @@ func TestReaderKilled(t *testing.T) {
 		if len(es) != 20-int(b[0]) {
 			t.Fatalf("%d are left after %d", len(es), b[0])
 		}
-		must(t, s.ReleaseBatch(es))
+		must(t, s.Release(es...))
 		s.drive(t)
 		if f := s.Stats().Frames; f.Loaned != 0 || f.StaleReturn != 0 {
 			t.Fatalf("%+v", f)

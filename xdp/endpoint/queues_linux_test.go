@@ -53,7 +53,7 @@ func (w *wired) echo(t testing.TB, c *net.UDPConn, peer cq.Addr, port int, text 
 	if got := w.text(t, &e); got != text || e.Src.Addr() != peer {
 		t.Fatalf("%s got %q from %d, want %q", w.name, got, e.Src, text)
 	}
-	must(t, w.Release(&e))
+	must(t, w.Release(e))
 	must(t, w.persist(t, func() error { return w.Send([]byte("re "+text), peer, 1) }))
 	buf := make([]byte, 100)
 	n, from, err := c.ReadFromUDP(buf)
@@ -138,7 +138,7 @@ func TestVethQueues(t *testing.T) {
 					if w.text(t, &e)[0] != byte(n) {
 						t.Errorf("%d: %+v", n, e)
 					}
-					must(t, w.Release(&e))
+					must(t, w.Release(e))
 					got[q]++
 				}
 			}
@@ -184,7 +184,7 @@ func TestVethJumbo(t *testing.T) {
 			e := w.arrival(t)
 			more = e.Flags&cq.FlagMore != 0
 			got = append(got, w.text(t, &e)...)
-			must(t, w.Release(&e))
+			must(t, w.Release(e))
 		}
 		if !bytes.Equal(got, want[:4900+i%73]) {
 			t.Fatalf("%d: %d bytes", i, len(got))
@@ -346,7 +346,7 @@ func TestVethDownUp(t *testing.T) {
 			_, err = w.Progress()
 			must(t, err)
 			es := w.read(t)
-			must(t, w.ReleaseBatch(es))
+			must(t, w.Release(es...))
 			return len(es) > 0 && es[0].Flags&cq.FlagRecv != 0
 		})
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
@@ -447,7 +447,7 @@ func TestTwoQueues(t *testing.T) {
 			}
 		}
 		got += n
-		must(t, s.ReleaseBatch(es[:n]))
+		must(t, s.Release(es[:n]...))
 		s.drive(t)
 	}
 	if st := s.Stats(); got != 12 || st.RxBlocked == 0 {
@@ -580,7 +580,7 @@ func (s *side) reader(ctx context.Context, t *testing.T, received, answered *ato
 				received.Add(1)
 			}
 		}
-		if err := s.ReleaseBatch(es[:n]); err != nil && !errors.Is(err, xdp.ErrFrame) {
+		if err := s.Release(es[:n]...); err != nil && !errors.Is(err, xdp.ErrFrame) {
 			t.Error(err)
 		}
 	}

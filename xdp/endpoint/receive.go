@@ -305,15 +305,12 @@ func (e *Endpoint) sender() []byte {
 	return e.source.raw
 }
 
-// Release gives the frame of a receive completion back, which may be another process's copy of it:
-// Buf and Meta are what counts. [ErrFrame] says that it is no frame of this
-// endpoint, or was given back before; nothing happens then but that it is counted.
-func (e *Endpoint) Release(c *cq.Entry) error { return e.endLoan(c.Buf, c.Meta.Seq()) }
-
-// ReleaseBatch gives the frames of several completions back, and shows the kernel them with one
-// store. Entries without FlagFrame are passed over. The error is that of the first that was wrong;
-// all others were given back.
-func (e *Endpoint) ReleaseBatch(cs []cq.Entry) (err error) {
+// Release gives the frames of receive completions back, and shows the kernel them with one store.
+// The entries may be another process's copies: Buf and Meta are what counts. Those without
+// FlagFrame are passed over. [ErrFrame] says that one names no frame of this endpoint, or one that
+// was given back before; nothing happens then but that it is counted, and all others were given
+// back.
+func (e *Endpoint) Release(cs ...cq.Entry) (err error) {
 	e.lock()
 	defer e.unlock()
 	starved := e.fillLeft() == 0

@@ -125,7 +125,7 @@ func (s *side) recordsOf(t *testing.T, r *rand.Rand) {
 			t.Fatalf("%+v, want %+v, of %q", got, want, text)
 		}
 	}
-	must(t, s.ReleaseBatch(es))
+	must(t, s.Release(es...))
 }
 
 // TestSourceErr: an unknown source makes an error entry that brings the data and the address, in
@@ -164,7 +164,7 @@ func TestSourceErr(t *testing.T) {
 						t.Errorf("%q", s.text(t, &es[0]))
 					}
 					if !posted {
-						must(t, s.Release(&es[0]))
+						must(t, s.Release(es[0]))
 					}
 					continue
 				}
@@ -230,7 +230,7 @@ func TestRemoteData(t *testing.T) {
 			t.Errorf("%+v with %q, want %+v", e, b.text(t, e), want)
 		}
 	}
-	must(t, b.ReleaseBatch(es))
+	must(t, b.Release(es...))
 	b.drive(t)
 	if s := b.Stats(); s.NoShim != 4 || s.Frames.Loaned != 0 {
 		t.Errorf("%+v", s)
@@ -367,7 +367,7 @@ func TestBackPressure(t *testing.T) {
 		if got := s.text(t, &es[0]); got != string(rune('a'+i)) {
 			t.Fatalf("%d: %q", i, got)
 		}
-		must(t, s.Release(&es[0]))
+		must(t, s.Release(es[0]))
 		must(t, s.q.Release(1))
 	}
 	if st := s.Stats(); st.RxBlocked == 0 || st.Received != 20 {
@@ -420,7 +420,7 @@ func forward(t *testing.T, data bool) {
 		if err := b.Forward(&e, 9, &endpoint.Msg{To: b.peer}); err != endpoint.ErrFrame {
 			t.Fatalf("twice: %v", err)
 		}
-		if err := b.Release(&e); err != endpoint.ErrFrame {
+		if err := b.Release(e); err != endpoint.ErrFrame {
 			t.Fatalf("given back after it was sent: %v", err)
 		}
 		if done := b.one(t); done.Context != i || done.Flags != cq.FlagSend|cq.FlagMsg {
@@ -430,7 +430,7 @@ func forward(t *testing.T, data bool) {
 		if a.text(t, &back) != "THERE and" || back.Src.Addr() != a.peer {
 			t.Fatalf("%+v: %q", back, a.text(t, &back))
 		}
-		must(t, a.Release(&back))
+		must(t, a.Release(back))
 	}
 	b.drive(t)
 	if st := b.Stats(); st.Forwarded != 200 || st.Frames.Loaned != 0 {

@@ -31,8 +31,8 @@ func TestSendReceive(t *testing.T) {
 			b.text(t, &e) != "hello" {
 			t.Fatalf("received: %+v", e)
 		}
-		must(t, b.Release(&e))
-		if err := b.Release(&e); err == nil {
+		must(t, b.Release(e))
+		if err := b.Release(e); err == nil {
 			t.Fatal("a frame was given back twice")
 		}
 	}
@@ -315,7 +315,7 @@ func (s *side) joined(t testing.TB) (payload []byte, parts int, data uint64) {
 		}
 		data = e.Data
 	}
-	must(t, s.ReleaseBatch(es))
+	must(t, s.Release(es...))
 	return payload, len(es), data
 }
 
@@ -382,7 +382,7 @@ func TestJumboUnknown(t *testing.T) {
 	for i := range es {
 		got = append(got, b.text(t, &es[i])...)
 	}
-	must(t, b.ReleaseBatch(es))
+	must(t, b.Release(es...))
 	if !bytes.Equal(got, want) {
 		t.Errorf("%d bytes in %d more parts", len(got), len(es))
 	}
@@ -406,7 +406,7 @@ func TestJumboRoom(t *testing.T) {
 				got++
 			}
 		}
-		must(t, b.ReleaseBatch(es[:n]))
+		must(t, b.Release(es[:n]...))
 		if got == 12 {
 			break
 		}

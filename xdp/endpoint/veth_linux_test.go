@@ -216,7 +216,7 @@ func TestVethGroup(t *testing.T) {
 	if es[0].Flags&cq.FlagMulticast == 0 || es[0].Src.Addr() != peer || w.text(t, &es[0]) != "to all" {
 		t.Errorf("%+v", es[0])
 	}
-	must(t, w.Release(&es[0]))
+	must(t, w.Release(es[0]))
 
 	var l *net.UDPConn
 	xdptest.Do(t, w.pair.A, func() error {
@@ -286,7 +286,7 @@ func TestVethRun(t *testing.T) {
 			if err != nil || es[0].Src.Addr() != peer {
 				t.Fatalf("%+v, %v", es, err)
 			}
-			must(t, w.Release(&es[0]))
+			must(t, w.Release(es[0]))
 		}
 		must(t, w.persist(t, func() error { return w.Send([]byte("back"), peer, i) }))
 		var m [1]cq.Msg

@@ -82,7 +82,7 @@ func (b *onEndpoint) Release(loans []datagram) error {
 	for i := range loans {
 		b.back = append(b.back, loans[i].Entry)
 	}
-	return b.e.ReleaseBatch(b.back)
+	return b.e.Release(b.back...)
 }
 
 func (b *onEndpoint) MaxPayload(to netip.Addr) int {
@@ -261,7 +261,7 @@ func (b *onDevice) lend(e *cq.Entry, d *datagram) bool {
 		return false
 	}
 	if d.View, err = b.e.View(&d.Entry); err != nil {
-		_ = b.e.Release(&d.Entry)
+		_ = b.e.Release(d.Entry)
 		return false
 	}
 	d.Payload, d.From, d.To = d.View.Bytes(), rec.Src, rec.Dst
@@ -279,7 +279,7 @@ func (b *onDevice) Release(loans []datagram) error {
 	for i := range loans {
 		loans[i].View.Release()
 		// A device process that is gone has its frames back.
-		if err := b.e.Release(&loans[i].Entry); err != nil &&
+		if err := b.e.Release(loans[i].Entry); err != nil &&
 			!errors.Is(err, device.ErrServerGone) {
 			return err
 		}

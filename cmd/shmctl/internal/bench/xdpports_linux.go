@@ -441,7 +441,7 @@ func (p *endpointPort) get(n int) (int, uint64, error) {
 	if p.echoes {
 		return k, sum, nil
 	}
-	return k, sum, p.e.ReleaseBatch(p.last)
+	return k, sum, p.e.Release(p.last...)
 }
 
 func (p *endpointPort) back() error {
@@ -452,7 +452,7 @@ func (p *endpointPort) back() error {
 		}
 		copy(p.payloads[i][:], payload)
 	}
-	if err := p.e.ReleaseBatch(p.last); err != nil {
+	if err := p.e.Release(p.last...); err != nil {
 		return err
 	}
 	for n := len(p.last); n > 0; {
@@ -558,7 +558,7 @@ func (p *devicePort) get(n int) (int, uint64, error) {
 		}
 		sum += binary.LittleEndian.Uint64(loan.Bytes()[sequenceOff-payloadOff:])
 		loan.Release()
-		if err := p.e.Release(&p.arrived[i]); err != nil {
+		if err := p.e.Release(p.arrived[i]); err != nil {
 			return 0, 0, err
 		}
 	}

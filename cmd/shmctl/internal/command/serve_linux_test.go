@@ -130,7 +130,7 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 			t.Errorf("got %q", loan.Bytes())
 		}
 		loan.Release()
-		must(t, e.Release(&es[0]))
+		must(t, e.Release(es[0]))
 		return
 	}
 }

@@ -320,7 +320,7 @@ func throughDevice(ctx context.Context, c config) (way, error) {
 
 func (t *through) queue() *cq.Queue                   { return t.e.Queue() }
 func (t *through) view(e *cq.Entry) (shm.Loan, error) { return t.e.View(e) }
-func (t *through) giveBack(frames []cq.Entry) error   { return t.e.ReleaseBatch(frames) }
+func (t *through) giveBack(frames []cq.Entry) error   { return t.e.Release(frames...) }
 func (t *through) flush() error                       { return nil }
 func (t *through) close() error                       { return t.e.Close() }
 

@@ -249,7 +249,7 @@ func (a *app) take() error {
 		if a.echoes++; !ok {
 			a.c.broken(lost, "a datagram that nobody sent came back")
 		}
-		if err := a.e.Release(e); err != nil {
+		if err := a.e.Release(*e); err != nil {
 			return err
 		}
 	}
@@ -297,14 +297,14 @@ func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
 	}
 	for i := range es[:n] {
 		c.counts[mutations].Add(1)
-		_ = e.Release(&es[i])
+		_ = e.Release(es[i])
 		forged := es[i]
 		forged.Meta = cq.Meta(c.rnd.Uint64())
 		if c.rnd.IntN(2) == 0 {
 			forged.Buf = shm.MakeRef(es[i].Buf.Region(), c.rnd.Uint64()>>c.rnd.IntN(64))
 			forged.Meta = es[i].Meta
 		}
-		_ = e.Release(&forged) // once more, or another one
+		_ = e.Release(forged) // once more, or another one
 	}
 	if c.rnd.IntN(50) == 0 {
 		ctx, cancel := limited(time.Millisecond)
@@ -407,6 +407,6 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 			runtime.KeepAlive(sum)
 			loan.Release()
 		}
-		c.assess("release of a frame", e.Release(entry))
+		c.assess("release of a frame", e.Release(*entry))
 	}
 }

@@ -264,7 +264,7 @@ func (a *app) datagram(e *cq.Entry) error {
 		a.counts[wordTaken]++
 		loan.Release()
 	}
-	if err := a.e.Release(e); err != nil && !errors.Is(err, device.ErrServerGone) {
+	if err := a.e.Release(*e); err != nil && !errors.Is(err, device.ErrServerGone) {
 		return fmt.Errorf("release: %w", err)
 	}
 	return nil
