@@ -367,13 +367,11 @@ func (c *Counter) unmake() error {
 		return nil
 	}
 	var busy *shm.BusyError
-	if !c.obj.Owned() {
-		switch err := c.obj.Hold(); {
-		case errors.As(err, &busy), errors.Is(err, shm.ErrStale):
-			return nil
-		case err != nil:
-			return err
-		}
+	switch err := c.obj.Hold(); {
+	case errors.As(err, &busy), errors.Is(err, shm.ErrStale):
+		return nil
+	case err != nil:
+		return err
 	}
 	return c.obj.Unlink()
 }

@@ -42,12 +42,6 @@ type Header struct {
 	Owner         Owner
 }
 
-// CheckFeatures refuses feature bits 32 to 63 that the package of this kind does not know:
-// incompatible ones always, read-only-compatible ones unless the caller only inspects.
-func (h Header) CheckFeatures(roCompat, incompat uint64, acc Access) error {
-	return h.checkFeatures(^uint64(commonFeatures), roCompat, incompat, acc)
-}
-
 func (h Header) checkFeatures(mask, roCompat, incompat uint64, acc Access) error {
 	const hint = "use the version of the library that made the object"
 	if bad := h.FeatIncompat & mask &^ incompat; bad != 0 {

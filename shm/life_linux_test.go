@@ -148,7 +148,7 @@ func TestReleasedAndClosed(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	if o.Generation() != 0 || o.Owner() != (Owner{}) || o.Owned() {
+	if o.Generation() != 0 || o.Owner() != (Owner{}) {
 		t.Error("a closed object has an owner")
 	}
 	again := openObject(t, d, "a", ReadWrite)

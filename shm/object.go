@@ -142,13 +142,6 @@ func ignoreBusy(err error) error {
 	return err
 }
 
-// Owned reports whether this Object holds the lock.
-func (o *Object) Owned() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.lockFD >= 0
-}
-
 // Section returns the memory of one section, with the capacity of the slice at its length. An
 // error is [ErrKind]: the object has no such section.
 func (o *Object) Section(k SectionKind, id uint32) ([]byte, Section, error) {

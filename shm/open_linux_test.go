@@ -161,16 +161,6 @@ func TestFeatures(t *testing.T) {
 		if err := open(spec, acc); err != nil {
 			t.Errorf("the kind's own bits, access %d: %v", acc, err)
 		}
-		h := Header{FeatIncompat: 1 << 40, FeatROCompat: 1 << 41}
-		if err := h.CheckFeatures(1<<41, 1<<40, acc); err != nil {
-			t.Errorf("known bits, access %d: %v", acc, err)
-		}
-		if err := h.CheckFeatures(1<<41, 0, acc); !errors.Is(err, ErrVersion) {
-			t.Errorf("unknown bits, access %d: %v", acc, err)
-		}
-		if err := h.CheckFeatures(0, 1<<40, acc); (acc == Inspect) != (err == nil) {
-			t.Errorf("unknown bits, access %d: %v", acc, err)
-		}
 	}
 }
 

@@ -85,7 +85,7 @@ type Spec struct {
 	Generation uint64 // zero: 1 for a file; random for a memfd, its low 16 bits never zero
 
 	// Feature bits 0 to 31 are this package's (none is defined yet) and checked by it. Bits 32 to
-	// 63 mean what the kind says; its package checks them with [Header.CheckFeatures].
+	// 63 mean what the kind says, whose package refuses those in a Header that it does not know.
 	FeatCompat, FeatROCompat, FeatIncompat uint64
 
 	Attrs    [attrCount]uint64 // immutable and checksummed; meaning by kind

@@ -241,7 +241,7 @@ func (s *Socket) bindError(err error) error {
 }
 
 // tune sets what makes copy mode faster and what an old kernel may not know, so errors are no
-// failure; Granted tells.
+// failure; SocketInfo tells.
 func (s *Socket) tune(o Options) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, o.SendBufferBytes) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBufferBytes)

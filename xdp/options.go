@@ -78,7 +78,7 @@ type BusyPoll struct {
 	BudgetCount int  // packets in a call (SO_BUSY_POLL_BUDGET)
 }
 
-// SocketInfo is what a socket is bound to.
+// SocketInfo is what a socket is bound to, and what the kernel made of its options.
 type SocketInfo struct {
 	Interface string
 	Index     int    // of the interface
@@ -90,11 +90,7 @@ type SocketInfo struct {
 	// does not say (before 5.14), or there is none.
 	NetNS   uint64
 	Program *Program // that the socket was registered with last, nil if there is none
-	Granted Granted
-}
 
-// Granted is what the kernel made of the options.
-type Granted struct {
 	// Entries of the rings. Those of the fill and the completion ring are of all sockets on the
 	// queue. After Close they mean nothing.
 	RxEntries, TxEntries, FillEntries, CompEntries uint32

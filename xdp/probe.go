@@ -66,9 +66,9 @@ type hostFindings struct {
 	memlockFree   bool   // the privilege to lock memory without a limit (CAP_IPC_LOCK)
 	hugePagesFree int    // of hugePageBytes each
 	hugePageBytes uint64
-	missingCaps   []string // of those that sockets and programs need
-	granted       Granted  // to the socket that was opened to try
-	programErr    error    // why the steering program does not load
+	missingCaps   []string   // of those that sockets and programs need
+	granted       SocketInfo // to the socket that was opened to try
+	programErr    error      // why the steering program does not load
 }
 
 // deviceFeatures are bits of the netdev family of generic netlink.

@@ -82,7 +82,7 @@ func netnsCookie() uint64 {
 }
 
 // trySocket opens a socket in copy mode, which does not touch the driver.
-func trySocket(ifname string) (g Granted, err error) {
+func trySocket(ifname string) (g SocketInfo, err error) {
 	u, err := NewUMEM(UMEMOptions{Frames: 16})
 	if err != nil {
 		return g, err
@@ -95,7 +95,7 @@ func trySocket(ifname string) (g Granted, err error) {
 	if err != nil {
 		return g, err
 	}
-	return s.Info().Granted, s.Close()
+	return s.Info(), s.Close()
 }
 
 // neededCaps by what they are for; the last is enough for BPF where it stands for it.

@@ -238,14 +238,6 @@ const (
 	Drop
 )
 
-// String returns the action in a word, or its number.
-func (a Action) String() string {
-	if a > Drop {
-		return fmt.Sprintf("action(%d)", uint8(a))
-	}
-	return [...]string{"socket", "kernel", "drop"}[a]
-}
-
 // Target says where frames of a rule go. The zero value is the sockets from slot 0 on.
 type Target struct {
 	Action Action

@@ -48,7 +48,7 @@ func (s *Socket) plug(q *xskernel.Queue, o Options, start uint32) (err error) {
 	}
 	fd := s.fd
 	s.sim = simKernel(&s.core, q, o, start, func() { _ = eventfd.Write(fd) })
-	s.granted = Granted{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
+	s.granted = SocketInfo{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
 		TxBudget: defaultTxBudget, SendBufferBytes: o.SendBufferBytes}
 	if o.Mode == BindZeroCopy {
 		s.granted.Mode = BindZeroCopy

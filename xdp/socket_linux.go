@@ -31,8 +31,8 @@ type Socket struct {
 	holds   bool // the UMEM is not to be unmapped
 	// registered: the memory is, by this socket.
 	registered bool
-	maps       [][]byte // the rings that are this socket's alone
-	granted    Granted
+	maps       [][]byte   // the rings that are this socket's alone
+	granted    SocketInfo // as far as that is the kernel's to say
 	slots      []programSlot
 	program    atomic.Pointer[Program] // of the last slot
 	sys        SyscallStats
@@ -248,8 +248,10 @@ func (s *Socket) UMEM() *UMEM { return s.umem }
 // Info says what the socket is bound to and what became of the options. It makes no system call,
 // and may be called from anywhere, also after Close.
 func (s *Socket) Info() SocketInfo {
-	return SocketInfo{Interface: s.ifname, Index: s.ifindex, Queue: s.queue, Address: s.addr,
-		NetNS: s.netns, Granted: s.granted, Program: s.program.Load()}
+	i := s.granted
+	i.Interface, i.Index, i.Queue, i.Address = s.ifname, s.ifindex, s.queue, s.addr
+	i.NetNS, i.Program = s.netns, s.program.Load()
+	return i
 }
 
 // noteRings is called when the rings are there: they go with Close.

@@ -268,9 +268,14 @@ type Record struct {
 	Flags      uint16
 }
 
-// Put writes the record into b, which has room for RecordBytes.
-func (r *Record) Put(b []byte) {
+// Put writes the record into b, which has room for RecordBytes. With like, which holds a record
+// whose addresses, queue and tag are the same, those are copied from there.
+func (r *Record) Put(b, like []byte) {
 	r.patch(b)
+	if like != nil {
+		copy(b[recSrcIP:recPayloadOff], like[recSrcIP:recPayloadOff])
+		return
+	}
 	le := binary.LittleEndian
 	src, dst := r.Src.Addr().As16(), r.Dst.Addr().As16()
 	copy(b[recSrcIP:], src[:])
@@ -279,12 +284,6 @@ func (r *Record) Put(b []byte) {
 	le.PutUint16(b[recDstPort:], r.Dst.Port())
 	le.PutUint16(b[recQueue:], r.Queue)
 	le.PutUint16(b[recVLAN:], r.VLAN)
-}
-
-// PutLike is Put of a record that has addresses, queue and tag in common with the one that a holds.
-func (r *Record) PutLike(b, a []byte) {
-	copy(b[:RecordBytes], a[:RecordBytes])
-	r.patch(b)
 }
 
 // patch writes what differs between packets of one flow.

@@ -390,7 +390,7 @@ func TestBusyPollOptions(t *testing.T) {
 	shmtest.Conforms(t)
 	b := xdp.BusyPoll{Prefer: true, TimeoutUs: 20, BudgetCount: 64}
 	x := newXsk(t, xdp.AttachNative, xskConfig{rx: xdp.Options{BusyPoll: b}})
-	if g := x.rx.Info().Granted; g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||
+	if g := x.rx.Info(); g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||
 		!g.NeedWakeup || g.MultiBuffer || g.SendBufferBytes < 4<<20 {
 		t.Errorf("%+v", g)
 	}
@@ -406,7 +406,7 @@ func TestBusyPollOptions(t *testing.T) {
 func TestNoNeedWakeup(t *testing.T) {
 	t.Parallel()
 	x := newXsk(t, xdp.AttachNative, xskConfig{tx: xdp.Options{NoNeedWakeup: true}})
-	if x.tx.Info().Granted.NeedWakeup {
+	if x.tx.Info().NeedWakeup {
 		t.Error("granted though not wanted")
 	}
 	x.stream(t, x.tx, x.rx, 500, always(64))

@@ -373,12 +373,11 @@ func Follow(dir *shm.Dir, s *xdp.Socket, info status.Info) (*Follower, error) {
 		f.ours = true
 	}
 	i := s.Info()
-	g := &i.Granted
 	info.Interface, info.Index, info.Queue, info.NetNS = i.Interface, i.Index, i.Queue, i.NetNS
-	info.Bind, info.NeedWakeup, info.MultiBuffer = g.Mode, g.NeedWakeup, g.MultiBuffer
+	info.Bind, info.NeedWakeup, info.MultiBuffer = i.Mode, i.NeedWakeup, i.MultiBuffer
 	info.Geometry = s.UMEM().Geometry()
-	info.Rings = status.RingSizes{Rx: g.RxEntries, Tx: g.TxEntries, Fill: g.FillEntries,
-		Comp: g.CompEntries}
+	info.Rings = status.RingSizes{Rx: i.RxEntries, Tx: i.TxEntries, Fill: i.FillEntries,
+		Comp: i.CompEntries}
 	if !info.Local.Addr().IsValid() {
 		info.Local = netip.AddrPortFrom(i.Address, info.Local.Port())
 	}

@@ -75,8 +75,9 @@ func StoredUMEM(obj *shm.Object) (u UMEM, err error) {
 	if err := CheckKind(h, shm.KindUMEM); err != nil {
 		return u, err
 	}
-	if err := h.CheckFeatures(0, 0, shm.ReadOnly); err != nil {
-		return u, err
+	if bits := (h.FeatROCompat | h.FeatIncompat) >> 32; bits != 0 {
+		return u, &shm.Error{Op: "open", Name: h.Name, Field: "feature bits from 32 on", Got: bits,
+			Want: 0, Err: shm.ErrVersion, Hint: "use the version of the library that made the object"}
 	}
 	mem, _, err := obj.Section(SectFrames, 0)
 	if err != nil {

@@ -117,8 +117,13 @@ type AppStats struct {
 	BytesOut         uint64
 }
 
-// Stats is what a server did.
+// Stats is what a server has, and what it did.
 type Stats struct {
+	Interface string
+	Queues    int
+	Attached  xdp.AttachMode // as it was granted
+	Bound     xdp.BindMode   // as it was granted
+
 	Apps      []AppStats
 	Admitted  uint64 // applications, ever
 	Evicted   uint64 // applications that are gone

@@ -177,19 +177,14 @@ func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 	return q, nil
 }
 
-// Interface returns what the server serves, as it was granted.
-func (s *Server) Interface() (name string, queues int, attached xdp.AttachMode,
-	bound xdp.BindMode) {
-	return s.c.Interface, len(s.engine.queues), s.program.Info().Mode,
-		s.engine.queues[0].sock.Info().Granted.Mode
-}
-
 // Stats returns counters that are a few milliseconds old at most while packets move.
 func (s *Server) Stats() Stats {
 	var out Stats
 	if shown := s.engine.shown.Load(); shown != nil {
 		out = *shown
 	}
+	out.Interface, out.Queues = s.c.Interface, len(s.engine.queues)
+	out.Attached, out.Bound = s.program.Info().Mode, s.engine.queues[0].sock.Info().Mode
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out.Refused, out.Admitted = s.refused, s.admitted

@@ -109,7 +109,7 @@ func Open(c Config) (*Endpoint, error) {
 		packets: make([]xdp.Received, c.RxBatch), round: 1,
 		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry()}
 	e.cfg.Spin = spin.Budget(c.Spin)
-	if e.chains = s.Info().Granted.MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
+	if e.chains = s.Info().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)
 	}
 	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })

@@ -255,11 +255,11 @@ func (e *Endpoint) lend(c *cq.Entry, r *xdp.Received, p *span, src cq.Source,
 	rec.PayloadOff, rec.PayloadLen = in+uint16(p.off), uint16(p.n)
 	rec.FrameLen, rec.Flags = uint16(r.Len), p.record
 	if e.recorded {
-		rec.PutLike(to, e.image[:])
+		rec.Put(to, e.image[:])
 	} else {
 		d := &e.flow.Datagram
 		rec.Src, rec.Dst, rec.Queue, rec.VLAN = d.Src, d.Dst, e.queue, d.VLAN
-		rec.Put(to)
+		rec.Put(to, nil)
 		copy(e.image[:], to)
 		e.recorded = true
 	}

@@ -261,21 +261,20 @@ func (s *serve) lines(st device.Stats, p page) []string {
 
 // print is the line at the beginning or the end.
 func (s *serve) print(cmd *cobra.Command, server *device.Server, state string) error {
-	name, queues, attached, bound := server.Interface()
 	st := server.Stats()
-	v := serveStatus{State: state, Interface: name, Socket: s.socket, PID: os.Getpid(),
-		Queues: queues, Mode: attached.String(), Bind: bound.String(), Allow: []string{},
+	v := serveStatus{State: state, Interface: st.Interface, Socket: s.socket, PID: os.Getpid(),
+		Queues: st.Queues, Mode: st.Attached.String(), Bind: st.Bound.String(), Allow: []string{},
 		Apps: serveApps(st), Admitted: st.Admitted, Refused: st.Refused, Received: st.Received,
 		Unclaimed: st.Unclaimed, BadChecksum: st.BadChecksum, Foreign: st.Foreign,
-		Frames: uint64(queues) * uint64(s.frames)}
+		Frames: uint64(st.Queues) * uint64(s.frames)}
 	for _, a := range s.config.Allow {
 		v.Allow = append(v.Allow, a.String())
 	}
 	text := line("ended: %d applications, %d refused, %d packets received", v.Admitted, v.Refused,
 		v.Received)
 	if state == "ready" {
-		text = line("serving %s (queues: %d, program: %s, sockets: %s) at %s", printable(name), queues,
-			v.Mode, v.Bind, printable(s.socket))
+		text = line("serving %s (queues: %d, program: %s, sockets: %s) at %s", printable(st.Interface),
+			st.Queues, v.Mode, v.Bind, printable(s.socket))
 	}
 	return s.output.print(cmd.OutOrStdout(), "serve", v, text)
 }

@@ -45,10 +45,9 @@ func runDevice(l *line, c config) (err error) {
 
 // reportOf sums up what the device process did.
 func reportOf(server *device.Server) *result {
-	_, _, attached, bound := server.Interface()
 	s := server.Stats()
 	r := &result{Notes: dropsOf(&s),
-		Mode: attached.String(), Queue: deviceQueue, Copy: bound != xdp.BindZeroCopy,
+		Mode: s.Attached.String(), Queue: deviceQueue, Copy: s.Bound != xdp.BindZeroCopy,
 		Wakes: s.Wakes, Publishes: s.Publishes, Syscalls: s.QueueCalls + s.Polls}
 	for _, calls := range s.Syscalls {
 		r.Syscalls += calls.Send + calls.Receive

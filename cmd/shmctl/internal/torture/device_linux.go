@@ -152,8 +152,8 @@ func (c *child) serveDevice() error {
 		return err
 	}
 	c.words[wordServer].Store(uint64(os.Getpid()))
-	_, _, mode, _ := s.Interface()
-	c.words[wordNative].Store(map[bool]uint64{true: 1, false: 2}[mode == xdp.AttachNative])
+	native := s.Stats().Attached == xdp.AttachNative
+	c.words[wordNative].Store(map[bool]uint64{true: 1, false: 2}[native])
 	w := &deviceWatch{child: c, s: s.Server}
 	for c.ledger.phase() < phaseDrain && err == nil {
 		nap(2 * time.Millisecond)
