@@ -79,6 +79,13 @@ func TestPeerInC(t *testing.T) {
 						time.Sleep(time.Millisecond) // both sleep
 					}
 				}
+				noError(t, e.TRecv(nil, to, 5, 0, 7))
+				noError(t, e.SendMsg(&fabric.Msg{Addr: to, Tag: 5, Data: 6,
+					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall}))
+				if c := completes(t, e); c.Tag != 5 || c.Data != 6 ||
+					c.Flags != cq.FlagRecv|cq.FlagTagged|cq.FlagRemoteCQData {
+					t.Errorf("%+v", c)
+				}
 				want := fabric.ErrPeerClosed
 				if end == "killed" {
 					c.kill(t)

@@ -37,8 +37,8 @@ func crowd() {
 	for k := 1; k < n; k++ {
 		to, err := e.Resolve(crowdName((me + k) % n))
 		must(err)
-		must(e.SendContext(context.Background(), binary.LittleEndian.AppendUint64(nil, uint64(me)),
-			to, 0))
+		must(e.SendContext(context.Background(), &fabric.Msg{Addr: to,
+			Buf: binary.LittleEndian.AppendUint64(nil, uint64(me))}))
 	}
 	seen := make([]bool, n)
 	for range 2 * (n - 1) {

@@ -92,7 +92,7 @@ func TestWaiterOfKilled(t *testing.T) {
 	for e.Inject(nil, to) == nil {
 	}
 	done := make(chan error)
-	go func() { done <- e.SendContext(t.Context(), nil, to, 1) }()
+	go func() { done <- e.SendContext(t.Context(), &fabric.Msg{Addr: to, Context: 1}) }()
 	c.kill(t)
 	if err := <-done; !errors.Is(err, fabric.ErrPeerDied) {
 		t.Errorf("a wait for room: %v", err)

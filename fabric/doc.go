@@ -3,8 +3,9 @@
 //
 //	e, err := fabric.Open(dir, "worker-1", fabric.Options{Transmit: w, Receive: w, Progress: ...})
 //	to, err := e.Resolve("worker-2")        // fi_av_insert, by name; Insert takes an Address
-//	err = e.Recv(buf, context)              // fi_recv
-//	err = e.Send(payload, to, context)      // fi_send; SendContext waits for room, Inject is silent
+//	err = e.Recv(buf, context)              // fi_recv; TRecv takes a tag, RecvMsg everything
+//	err = e.Send(payload, to, context)      // fi_send; TSend has a tag, Inject is silent
+//	err = e.SendContext(ctx, &fabric.Msg{}) // waits for room
 //	n, err := cq.ReadContext(ctx, q, ...)   // moves the endpoint, and sleeps on its bell
 //
 // # Memory
@@ -19,6 +20,14 @@
 // receiver copies it to the oldest posted buffer, or to a private store if there is none, so that
 // no lane ever stops for want of a buffer. How much one sender may have in that store is granted:
 // beyond it Send is EAGAIN until the receiver posts buffers.
+//
+// # Matching
+//
+// Messages with and without a tag are apart. A message gets the oldest receive that it is for: by
+// its tag, but for the bits that the receive ignores, and by its sender, whatever number that has.
+// Those without a receive are kept in the order in which they were examined, and a receive gets the
+// oldest. A message finds the receives that name its sender and its whole tag by a hash, and they
+// it; others are searched in their order.
 //
 // # Completions
 //
@@ -36,8 +45,8 @@
 //
 // # Levels
 //
-// Of the levels there are inject and transmit. Messages that do not fit a slot, tags, matching,
-// connections, remote memory and other users are not here.
+// Of the levels there are inject and transmit. Messages that do not fit a slot, connections, remote
+// memory and other users are not here.
 //
 // # Files
 //

@@ -39,25 +39,25 @@ type Endpoint struct {
 
 	// bell is the lock of all that follows, and knows which lanes can have something. Its first bits
 	// are rows, for those who send to us; the others lanes, for what their receivers tell.
-	bell   *doorbell.Bell
-	peers  map[Address]*peer
-	ids    uint64     // of peers
-	byAddr []*peer    // by the number that Insert gave
-	in     []*inLane  // by row
-	out    []*outLane // by place in the outbox
-	dirty  []*inLane  // whose receivers' words are to be told
-	posted posted.Receives
-	stored posted.Index[arrival] // messages without a receive
-	number uint64                // of messages that were stored
-	self   uint64                // bytes of those that came from here
-	fail   cq.ErrorEntry
-	entry  cq.Entry
-	stop   func() // what Options.Progress began
-	stats  Stats
-	closed bool
-	over   atomic.Bool // closed, for those without the lock
-	users  int         // who may touch the bell without the lock
-	idle   *sync.Cond  // users is 0
+	bell    *doorbell.Bell
+	peers   map[Address]*peer
+	ids     uint64     // of peers
+	byAddr  []*peer    // by the number that Insert gave
+	in      []*inLane  // by row
+	out     []*outLane // by place in the outbox
+	dirty   []*inLane  // whose receivers' words are to be told
+	posted  posted.Receives
+	stored  [2]stored // messages without a receive: without and with a tag
+	claimed stored    // those that only their claim gets
+	self    uint64    // bytes of those that came from here
+	fail    cq.ErrorEntry
+	entry   cq.Entry
+	stop    func() // what Options.Progress began
+	stats   Stats
+	closed  bool
+	over    atomic.Bool // closed, for those without the lock
+	users   int         // who may touch the bell without the lock
+	idle    *sync.Cond  // users is 0
 
 	waiting int           // goroutines that wait for room
 	room    atomic.Uint64 // counts changes that can be room, while there are any
@@ -170,6 +170,9 @@ func (e *Endpoint) bind() (err error) {
 		if w == nil && len(o.Counters) == 0 {
 			return nil, nil
 		}
+		if e.opt.Selective&side != 0 {
+			o.Flags |= cq.FlagSelectiveCompletion
+		}
 		return feed.Bind(o)
 	}
 	if e.tx, err = join(e.opt.Transmit, cq.FlagTransmit, cq.FlagSend); err != nil {
@@ -181,6 +184,7 @@ func (e *Endpoint) bind() (err error) {
 	if e.rx != nil {
 		s := &e.stats
 		e.posted = posted.New(posted.Options{Binding: e.rx, Queue: e.opt.Receive,
+			MinMulti: e.opt.MinMultiRecv, Alone: e.opt.ReleaseAlone,
 			Count: posted.Counts{Received: &s.Received, Truncated: &s.Truncated,
 				Cancelled: &s.Cancelled, Abandoned: &s.Abandoned}})
 	}
@@ -200,7 +204,7 @@ func (e *Endpoint) Stats() Stats {
 	e.bell.Lock()
 	defer e.bell.Unlock()
 	s := e.stats
-	s.Waiting = uint64(e.stored.Len())
+	s.Waiting = uint64(e.stored[0].Len() + e.stored[1].Len() + e.claimed.Len())
 	return s
 }
 

@@ -130,7 +130,9 @@ func TestGrant(t *testing.T) {
 		t.Errorf("%d messages were taken, %d wait", sent, b.Stats().Waiting)
 	}
 	done := make(chan error)
-	go func() { done <- a.SendContext(t.Context(), []byte{64}, to, 9) }()
+	go func() {
+		done <- a.SendContext(t.Context(), &fabric.Msg{Buf: []byte{64}, Addr: to, Context: 9})
+	}()
 	for i := range 65 {
 		var buf [1]byte
 		noError(t, b.Recv(buf[:], uint64(i)))
@@ -154,7 +156,7 @@ func TestSendContextEnds(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
-			go func() { done <- a.SendContext(ctx, nil, to, 1) }()
+			go func() { done <- a.SendContext(ctx, &fabric.Msg{Addr: to}) }()
 			want := error(context.Canceled)
 			if how == "context" {
 				cancel()

@@ -1,47 +1,173 @@
 package fabric
 
 import (
+	"syscall"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/posted"
+	"github.com/shmring/shmring/shm"
 )
 
-// Recv posts memory to receive a message into (fi_recv), from whomever. It is the endpoint's until
-// the completion, which carries the context. Messages fill buffers in the order in which they came,
-// and those that came before go first. One that is longer than its buffer ends it with ETRUNC: an
-// error entry with the bytes that fit in Len, and the number of those that did not in OverrunBytes.
+// Msg is a send or a receive with all that one can have (struct fi_msg, struct fi_msg_tagged).
+type Msg struct {
+	Buf []byte   // the payload, or memory to receive into
+	Iov [][]byte // and what follows it
+	// Addr is whom it goes to, or whom it must come from: [Anybody], if that does not matter.
+	Addr    cq.Addr
+	Context uint64
+	Flags   cq.Flags
+	Data    uint64 // remote CQ data, with FlagRemoteCQData
+	// Tag goes with FlagTagged. Bits of Ignore are those in which the tag of a message may differ
+	// from a receive's.
+	Tag, Ignore uint64
+	// Base is what completions call the first byte of a receive's memory: their Buf is this plus
+	// the offset of the message.
+	Base shm.Ref
+}
+
+// Anybody is the source of a receive that takes messages from whomever (FI_ADDR_UNSPEC).
+const Anybody = cq.AddrNotAvail
+
+// Recv posts memory to receive a message without a tag into (fi_recv), from whomever. It is the
+// endpoint's until the completion, which carries the context. Messages fill buffers in the order in
+// which they came, and those that came before go first. One that is longer than its buffer ends it
+// with ETRUNC: an error entry with the bytes that fit in Len, and the number of those that did not
+// in OverrunBytes.
 //
 // Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion; cq.ENoCQ
 // without Options.Receive and a counter; errors of the queue; os.ErrClosed.
 func (e *Endpoint) Recv(buf []byte, context uint64) error {
+	return e.RecvMsg(&Msg{Buf: buf, Addr: Anybody, Context: context})
+}
+
+// TRecv posts memory for a message with a tag (fi_trecv) that has all bits of this tag but those of
+// ignore, from an address or from [Anybody]. Of several receives a message gets the oldest that it
+// is for, and a receive the oldest message. Errors are those of Recv, and [ErrAddress].
+func (e *Endpoint) TRecv(buf []byte, from cq.Addr, tag, ignore, context uint64) error {
+	return e.RecvMsg(&Msg{Buf: buf, Addr: from, Flags: cq.FlagTagged, Tag: tag, Ignore: ignore,
+		Context: context})
+}
+
+const (
+	storeFlags = cq.FlagPeek | cq.FlagClaim | cq.FlagDiscard
+	recvFlags  = cq.FlagTagged | cq.FlagCompletion | cq.FlagMore | cq.FlagMultiRecv | storeFlags
+)
+
+// RecvMsg is the receive that takes everything (fi_recvmsg, fi_trecvmsg). Flags beside FlagTagged,
+// FlagCompletion and FlagMore, which has no effect:
+//
+//	FlagMultiRecv            Buf is for one message after the other
+//	FlagPeek                 no memory: is there such a message? It stays
+//	FlagPeek|FlagClaim       and is kept for who claims it
+//	FlagPeek|FlagDiscard     and is dropped
+//	FlagClaim                a receive of the message that was claimed with this Context
+//	FlagClaim|FlagDiscard    no memory: that message is dropped
+//
+// A peek completes at once: with length, tag, data and source of the message, or with ENOMSG. It
+// examines first what has been sent. [ErrNotFound]: no message was claimed with this Context.
+//
+// A buffer for several messages stays in use until less than Options.MinMultiRecv is left of it, or
+// too little for the next one. Each message has a completion, whose room in the queue is not
+// reserved: messages wait for it, and while such a buffer is posted others are refused (cq.ErrFull)
+// that would reserve all that there is. The release of the buffer is told as Options.ReleaseAlone
+// says, and always has room. Iov is not for these, nor is a Buf that is too short to begin with
+// ([ErrFlags]).
+func (e *Endpoint) RecvMsg(m *Msg) error {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	key, err := e.allowedReceive(m)
+	if err != nil {
+		return err
+	}
+	if m.Flags&cq.FlagPeek != 0 {
+		e.pollAll()
+		if e.posted.Owes() { // what is in the store may be for receives
+			return cq.ErrFull
+		}
+	}
+	of := &e.stored[class(m.Flags)]
+	if m.Flags&cq.FlagPeek == 0 && m.Flags&cq.FlagClaim != 0 {
+		of, key = &e.claimed, claimKey(m)
+		if of.Find(key) == nil {
+			return ErrNotFound
+		}
+	}
+	r, err := e.posted.Begin(m.Flags)
+	if err != nil {
+		return err
+	}
+	r.Key, r.Of.Context, r.Of.Base = key, m.Context, m.Base
+	r.Of.Memory(m.Buf, m.Iov...)
+	if m.Flags&(cq.FlagPeek|cq.FlagDiscard) != 0 {
+		e.look(r, of, m)
+	} else {
+		e.take(r, of)
+	}
+	e.flush()
+	return nil
+}
+
+// claimKey is that of a message that was claimed.
+func claimKey(m *Msg) posted.Key {
+	return posted.Key{From: uint64(class(m.Flags)), Tag: m.Context}
+}
+
+func class(f cq.Flags) int {
+	if f&cq.FlagTagged != 0 {
+		return 1
+	}
+	return 0
+}
+
+func (e *Endpoint) allowedReceive(m *Msg) (key posted.Key, err error) {
+	key.From = posted.Anybody
+	if m.Flags&cq.FlagTagged != 0 {
+		key.Tag, key.Ignore = m.Tag, m.Ignore
+	}
+	multi, looks := m.Flags&cq.FlagMultiRecv != 0, m.Flags&storeFlags != 0
+	switch {
+	case e.closed:
+		return key, errClosed
+	case e.rx == nil:
+		return key, cq.ENoCQ
+	case m.Flags&^recvFlags != 0,
+		multi && (looks || len(m.Iov) > 0 || len(m.Buf) < e.opt.MinMultiRecv),
+		m.Flags&storeFlags == cq.FlagDiscard, m.Flags&storeFlags == storeFlags:
+		return key, ErrFlags
+	case m.Addr == Anybody:
+		return key, nil
+	case uint64(m.Addr) >= uint64(len(e.byAddr)):
+		return key, ErrAddress
+	}
+	key.From = e.byAddr[m.Addr].id
+	return key, nil
+}
+
+// Cancel ends the oldest waiting receive with this context: it completes with ECANCELED
+// (fi_cancel). Messages that a buffer for several holds are reported before, and the entry has
+// FlagMultiRecv: the buffer is the user's again. [ErrNotFound]: there is no such receive, because a
+// message has it, for one. Sends cannot be cancelled.
+func (e *Endpoint) Cancel(context uint64) error {
 	e.bell.Lock()
 	defer e.bell.Unlock()
 	if err := e.usable(); err != nil {
 		return err
 	}
-	if e.rx == nil {
-		return cq.ENoCQ
+	if !e.posted.Cancel(context) {
+		return ErrNotFound
 	}
-	r, err := e.posted.Begin(0)
-	if err != nil {
-		return err
-	}
-	r.Key = posted.Key{From: posted.Anybody}
-	r.Of.Context = context
-	r.Of.Memory(buf)
-	if e.take(r) {
-		e.makeRoom()
-		e.flush()
-	}
+	e.flush()
 	return nil
 }
 
-// take gives a receive the messages in the store that are for it, and has it wait for more if it
-// takes more. It reports whether there were any.
-func (e *Endpoint) take(r *posted.Node[posted.Receive]) (any bool) {
+type stored = posted.Index[arrival]
+
+// take gives a receive the messages that are for it, and has it wait for more if it takes more.
+func (e *Endpoint) take(r *posted.Node[posted.Receive], of *stored) {
 	for over := false; !over; {
 		var m *posted.Node[arrival]
-		if !e.posted.Owes() { // else those of the store may be for earlier receives
-			m = e.stored.Find(r.Key)
+		if !e.posted.Owes() || of == &e.claimed { // else they may be for earlier receives
+			m = of.Find(r.Key)
 		}
 		if m == nil {
 			e.posted.Add(r)
@@ -50,18 +176,36 @@ func (e *Endpoint) take(r *posted.Node[posted.Receive]) (any bool) {
 		s, ok := e.posted.PlaceIn(r, m.Of.n)
 		over = r.Of.Over() // before the message ends, and the receive with it
 		if ok {
-			e.unstore(m, s)
-			any = true
+			e.unstore(of, m, s)
 		} else {
 			e.posted.Release(r)
 		}
 	}
-	return any
 }
 
-// unstore takes a message out of the store to its receive.
-func (e *Endpoint) unstore(m *posted.Node[arrival], s posted.Span) {
-	e.stored.Remove(m)
+// look ends a receive that asks for a message and takes nothing of it.
+func (e *Endpoint) look(r *posted.Node[posted.Receive], of *stored, m *Msg) {
+	s, _ := e.posted.PlaceIn(r, 0)
+	n := of.Find(r.Key)
+	if n == nil {
+		e.entry = cq.Entry{Flags: cq.FlagRecv | m.Flags&cq.FlagTagged, Tag: m.Tag}
+		e.posted.Done(&s, &e.entry, cq.Errno(syscall.ENOMSG), nil)
+		return
+	}
+	e.endReceive(&s, &n.Of, 0, 0)
+	switch {
+	case m.Flags&cq.FlagDiscard != 0:
+		e.unstore(of, n, posted.Span{})
+	case m.Flags&cq.FlagClaim != 0:
+		of.Remove(n)
+		n.Key = claimKey(m)
+		e.claimed.Add(n)
+	}
+}
+
+// unstore takes a message out of the store to its receive, or to nobody.
+func (e *Endpoint) unstore(of *stored, m *posted.Node[arrival], s posted.Span) {
+	of.Remove(m)
 	p := m.Of.peer
 	if p.stored--; p.stored == 0 {
 		p.forget()
@@ -71,24 +215,25 @@ func (e *Endpoint) unstore(m *posted.Node[arrival], s posted.Span) {
 	}
 	e.bring(&m.Of, s)
 	m.Of.forget()
-	e.stored.Free(m)
+	e.makeRoom()
+	of.Free(m)
 }
 
 // arrive gives a message to the oldest receive that it is for, or to the store. The bytes that it
 // has in a slot are there until the call returns.
 func (e *Endpoint) arrive(m *arrival) {
-	key := posted.Key{From: m.peer.id}
+	key := posted.Key{From: m.peer.id, Tag: m.tag}
 	if !e.posted.Owes() {
-		if s, ok := e.posted.Place(0, key, m.n); ok {
+		if s, ok := e.posted.Place(m.flags, key, m.n); ok {
 			e.bring(m, s)
 			return
 		}
 	}
-	e.number++
-	n := e.stored.New()
-	n.Key, n.Number = key, e.number
+	x := &e.stored[class(m.flags)]
+	n := x.New()
+	n.Key = key
 	n.Of.keep(m)
-	e.stored.Add(n)
+	x.Add(n)
 	m.peer.stored++
 	e.stats.Stored++
 	if m.from == nil {
@@ -103,19 +248,25 @@ func (e *Endpoint) settle() (work int) {
 		return 0
 	}
 	work = e.posted.Settle()
-	for m := e.stored.First(); m != nil && !e.posted.Owes(); {
-		next := m.Next()
-		if s, ok := e.posted.Place(0, m.Key, m.Of.n); ok {
-			e.unstore(m, s)
+	for i := range e.stored {
+		for m := e.stored[i].First(); m != nil && !e.posted.Owes(); {
+			next := m.Next()
+			if s, ok := e.posted.Place(m.Of.flags, m.Key, m.Of.n); ok {
+				e.unstore(&e.stored[i], m, s)
+			}
+			m = next
 		}
-		m = next
 	}
 	return work
 }
 
-// endReceive reports that a message has ended in its part of a receive: n bytes of it came, or so
-// many before it failed.
+// endReceive reports that a message has ended in its part of a receive: all of it came that there
+// is room for, or n bytes before it failed.
 func (e *Endpoint) endReceive(s *posted.Span, m *arrival, num cq.Errno, n int) {
-	e.entry = cq.Entry{Flags: recvKind, Len: uint64(n), Src: cq.From(m.peer.index)}
+	if num == 0 {
+		n = m.n
+	}
+	e.entry = cq.Entry{Flags: cq.FlagRecv | m.flags, Len: uint64(n), Data: m.data, Tag: m.tag,
+		Src: cq.From(m.peer.index)}
 	e.posted.Done(s, &e.entry, num, nil)
 }

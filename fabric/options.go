@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"errors"
+	"math"
 	"math/bits"
 	"os"
 	"syscall"
@@ -34,6 +35,16 @@ type Options struct {
 	// Window is how many bytes of messages without a buffer each sender may have here: 4 KiB to
 	// 1 GiB, by default 256 KiB. Every message counts at least 64, and takes 224 of private memory.
 	Window int
+	// MinMultiRecv is how many bytes a buffer for several messages must have left to stay in use
+	// (FI_OPT_MIN_MULTI_RECV), by default 64.
+	MinMultiRecv int
+	// ReleaseAlone tells the release of such a buffer by an entry of its own, whose only flag is
+	// FlagMultiRecv. By default the completion of the last message in the buffer has that flag, and
+	// only a buffer whose rest is too small for the next message has such an entry.
+	ReleaseAlone bool
+	// Selective makes operations that succeed complete only if they ask for it, with FlagCompletion
+	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION).
+	Selective cq.Flags
 	// Private memory is taken as messages come, up to Peers windows.
 }
 
@@ -42,6 +53,7 @@ const (
 	defaultPeers  = 64
 	defaultSlots  = 8
 	defaultWindow = 256 << 10
+	defaultMulti  = 64
 )
 
 func (o *Options) resolve() error {
@@ -54,6 +66,7 @@ func (o *Options) resolve() error {
 		{"Peers", &o.Peers, defaultPeers, 1, kind.FabricMostPeers, false},
 		{"Slots", &o.Slots, defaultSlots, 2, kind.FabricMostSlots, true},
 		{"Window", &o.Window, defaultWindow, kind.FabricMinWindow, kind.FabricMaxWindow, false},
+		{"MinMultiRecv", &o.MinMultiRecv, defaultMulti, 1, math.MaxInt32, false},
 	} {
 		if *n.v == 0 {
 			*n.v = n.or
@@ -90,6 +103,12 @@ var (
 	// ErrAddress: a number that Insert and Resolve did not return, or bytes that are no address
 	// (EINVAL).
 	ErrAddress = oserror.New("no such address", syscall.EINVAL)
+	// ErrFlags: a flag that the call does not know, or one that contradicts another (EINVAL).
+	ErrFlags = oserror.New("flags not supported by this call", syscall.EINVAL)
+	// ErrNotSupported: what these endpoints do not do (EOPNOTSUPP).
+	ErrNotSupported = oserror.New("not supported by this endpoint", syscall.EOPNOTSUPP)
+	// ErrNotFound: no receive waits with this context, or no message was claimed with it (ENOENT).
+	ErrNotFound = oserror.New("no such operation is under way", syscall.ENOENT)
 )
 
 const pkg = "fabric" // of errors

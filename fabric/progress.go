@@ -7,6 +7,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Progress examines what has come, completes what peers examined, and never blocks. work is 0 if
@@ -40,6 +41,15 @@ func (e *Endpoint) poll() (work int) {
 	}
 	e.flush()
 	return work
+}
+
+// pollAll examines all that had been published when it was called.
+func (e *Endpoint) pollAll() {
+	for range kind.FabricMostSlots/mostMessages + 1 {
+		if e.poll() == 0 {
+			return
+		}
+	}
 }
 
 // flush reports receives, and tells all senders whose messages were examined or matched.

@@ -169,20 +169,21 @@ func (l *inLane) examine() (work int) {
 			break
 		}
 		head := s.Head.Load() // once: the length is bounded and used as it was
-		n := head >> 32
+		m, ok := l.headed(s, head)
 		work++
 		switch {
 		case head == kind.FabricFin:
 			l.head++
 			l.leave()
 			return work
-		case head&0xffff != kind.FabricMessage || n > MaxInline ||
-			l.bytes+charge(int(n)) > l.matched+uint64(l.p.e.opt.Window):
+		case !ok || head&0xff != kind.FabricMessage || m.n > MaxInline ||
+			l.bytes+charge(m.n) > l.matched+uint64(l.p.e.opt.Window):
 			l.p.cut()
 			return work
 		}
-		l.bytes += charge(int(n))
-		l.p.e.arrive(&arrival{from: l, peer: l.p, n: int(n), here: s.Payload[:n]})
+		l.bytes += charge(m.n)
+		m.here = s.Payload[:m.n]
+		l.p.e.arrive(&m)
 		l.head++
 	}
 	if work > 0 {

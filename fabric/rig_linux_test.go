@@ -190,7 +190,7 @@ func echo() {
 				continue
 			}
 			b := bufs[c.Context][:]
-			must(e.SendContext(ctx, b[:c.Len], to, 0))
+			must(e.SendContext(ctx, &fabric.Msg{Buf: b[:c.Len], Addr: to}))
 			must(e.Recv(b, c.Context))
 		}
 	}

@@ -2,15 +2,19 @@ package fabric
 
 import (
 	"context"
+	"slices"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 )
 
+// sendFlags are what SendMsg knows.
 const (
-	sendKind = cq.FlagSend | cq.FlagMsg
-	recvKind = cq.FlagRecv | cq.FlagMsg
+	sendFlags = cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagCompletion | cq.FlagMore |
+		cq.FlagInject | cq.FlagInjectCall | cq.FlagInjectComplete | cq.FlagTransmitComplete
+	beyondFlags = cq.FlagFence | cq.FlagDeliveryComplete | cq.FlagMatchComplete |
+		cq.FlagCommitComplete
 )
 
 // outLane is what we send to one peer.
@@ -38,6 +42,16 @@ type sendOp struct {
 	context uint64
 	flags   cq.Flags
 	bytes   int
+
+	tag, data uint64
+}
+
+// kind are the flags of its completion.
+func (o *sendOp) kind() cq.Flags {
+	if o.flags&cq.FlagTagged != 0 {
+		return cq.FlagSend | cq.FlagTagged
+	}
+	return cq.FlagSend | cq.FlagMsg
 }
 
 // mostIdle is how often in a row a peer may say that there is something to see, and there is not.
@@ -54,25 +68,59 @@ func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 // [ErrPeerClosed], [ErrRefused], [ErrCorrupt], which stay; [ErrPeers]; cq.ENoCQ without
 // Options.Transmit; errors of queues and of shared memory; os.ErrClosed.
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
-	e.bell.Lock()
-	_, err := e.send(payload, to, sendOp{context: context, bytes: len(payload)})
-	e.bell.Unlock()
-	return err
+	return e.SendMsg(&Msg{Buf: payload, Addr: to, Context: context})
+}
+
+// TSend is Send of a message with a tag (fi_tsend), which gets receives of TRecv and its like.
+func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error {
+	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagTagged, Tag: tag, Context: context})
 }
 
 // Inject is Send without a completion (fi_inject); should it fail later there is an error entry
-// with FlagNoContext.
+// with FlagNoContext. SendMsg with FlagInjectCall does that with a tag and data.
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
+	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagInjectCall})
+}
+
+// SendMsg is the send that takes everything (fi_sendmsg, fi_tsendmsg, fi_senddata and so on).
+// Flags: FlagTagged, FlagRemoteCQData, which has Data be in the receiver's completion,
+// FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, and the levels inject
+// and transmit. Errors beside those of Send: [ErrFlags], and [ErrNotSupported] for other levels and
+// for a fence.
+func (e *Endpoint) SendMsg(m *Msg) error {
+	payload, op, err := sendOf(m)
+	if err != nil {
+		return err
+	}
 	e.bell.Lock()
-	_, err := e.send(payload, to, sendOp{flags: cq.FlagInjectCall, bytes: len(payload)})
+	_, err = e.send(payload, m.Addr, op)
 	e.bell.Unlock()
 	return err
 }
 
-// SendContext is Send that waits for room in the lane and for a grant, until the context ends. For
-// room in the queue it does not wait, since that takes a read.
-func (e *Endpoint) SendContext(ctx context.Context, payload []byte, to cq.Addr, id uint64) error {
-	op := sendOp{context: id, bytes: len(payload)}
+// sendOf is the operation of a message. Pieces are joined.
+func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
+	switch {
+	case m.Flags&beyondFlags != 0:
+		return nil, op, ErrNotSupported
+	case m.Flags&^sendFlags != 0:
+		return nil, op, ErrFlags
+	}
+	payload = m.Buf
+	if len(m.Iov) > 0 {
+		payload = slices.Concat(append([][]byte{m.Buf}, m.Iov...)...)
+	}
+	return payload, sendOp{context: m.Context, flags: m.Flags, bytes: len(payload), tag: m.Tag,
+		data: m.Data}, nil
+}
+
+// SendContext is SendMsg that waits for room in the lane and for a grant, until the context ends.
+// For room in the queue it does not wait, since that takes a read.
+func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
+	payload, op, err := sendOf(m)
+	if err != nil {
+		return err
+	}
 	var stop func() bool
 	defer func() {
 		if stop != nil {
@@ -81,7 +129,7 @@ func (e *Endpoint) SendContext(ctx context.Context, payload []byte, to cq.Addr, 
 	}()
 	for {
 		e.bell.Lock()
-		wait, err := e.send(payload, to, op)
+		wait, err := e.send(payload, m.Addr, op)
 		if !wait {
 			e.bell.Unlock()
 			return err
@@ -156,7 +204,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 	l.bytes += n
 	l.ops[l.sent&l.mask] = op
 	e.stats.Sent++
-	l.publish(s, kind.FabricMessage|uint64(len(payload))<<32)
+	l.publish(s, kind.FabricMessage|op.head(s)|uint64(len(payload))<<32)
 	return false, nil
 }
 
@@ -186,7 +234,14 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 		}
 	}
 	e.stats.Sent++
-	e.arrive(&arrival{peer: p, n: len(payload), here: payload})
+	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend}
+	if op.flags&cq.FlagTagged != 0 {
+		m.tag = op.tag
+	}
+	if op.flags&cq.FlagRemoteCQData != 0 {
+		m.flags, m.data = m.flags|cq.FlagRemoteCQData, op.data
+	}
+	e.arrive(&m)
 	e.flush()
 	e.completeSend(op)
 	return false, nil
@@ -358,7 +413,7 @@ func (e *Endpoint) completeSend(o *sendOp) {
 	if e.tx == nil {
 		return
 	}
-	e.entry = cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes)}
+	e.entry = cq.Entry{Context: o.context, Flags: o.kind(), Len: uint64(o.bytes)}
 	if e.tx.Complete(&e.entry, o.flags) != nil {
 		e.stats.Abandoned++
 	}
@@ -369,7 +424,7 @@ func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
 		return
 	}
 	_ = e.posted.Commit() // they counted on the room that this may take
-	e.fail = cq.ErrorEntry{Context: o.context, Flags: sendKind, Err: num, ProvErrno: int32(num)}
+	e.fail = cq.ErrorEntry{Context: o.context, Flags: o.kind(), Err: num, ProvErrno: int32(num)}
 	if e.tx.Fail(&e.fail, o.flags) != nil {
 		e.stats.Abandoned++
 	}

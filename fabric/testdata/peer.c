@@ -28,7 +28,7 @@ typedef unsigned char byte;
 
 enum {
 	PAGE = 4096, PEERS = 4, SLOTS = 8, INLINE = 192, CHARGE = 64, WINDOW = 1 << 16,
-	KIND_FABRIC = 11, KIND_OUTBOX = 12, MESSAGE = 1, FIN = 2, CLOSED = 1, REFUSED = 1,
+	KIND_FABRIC = 11, KIND_OUTBOX = 12, MESSAGE = 1, FIN = 2, TAGGED = 256, DATA = 512, CLOSED = 1, REFUSED = 1,
 	SECT_PAGE = 0x600, SECT_ROWS, SECT_MAIL, SECT_LANES, SECT_SLOTS, SECT_DONE,
 };
 #define ARM_DIRECT (1ull << 32)
@@ -337,9 +337,9 @@ static void adopt(void) {
 	}
 }
 
-static int send_back(const byte *p, uint64_t n) {
+static int send_back(const byte *p, uint64_t head, uint64_t tag, uint64_t data) {
 	struct row *row = &me.peer.row[me.out_row];
-	uint64_t granted = me.peer.window, charge = n > CHARGE ? n : CHARGE;
+	uint64_t n = head >> 32, granted = me.peer.window, charge = n > CHARGE ? n : CHARGE;
 	if (atomic_load(&row->owner) == me.id) { // owner first, then the others
 		me.seen = atomic_load(&row->head);
 		granted = atomic_load(&row->granted);
@@ -348,7 +348,9 @@ static int send_back(const byte *p, uint64_t n) {
 		return 0;
 	struct slot *s = &me.slots[me.sent & (SLOTS - 1)];
 	memcpy(s->payload, p, n);
-	atomic_store(&s->head, MESSAGE | n << 32);
+	atomic_store(&s->head, head);
+	atomic_store(&s->tag, tag);
+	atomic_store(&s->data, data);
 	me.bytes += charge;
 	atomic_store(&s->seq, ++me.sent);
 	ring(&me.peer.bell, &row->parked, me.out_row);
@@ -370,10 +372,10 @@ static int examine(void) {
 		if (head == FIN)
 			exit(0);
 		errno = EBADMSG;
-		CHECK((head & 0xffff) == MESSAGE && n <= INLINE, "message");
+		CHECK((head & 0xffff & ~(TAGGED | DATA)) == MESSAGE && n <= INLINE, "message");
 		byte copy[INLINE];
 		memcpy(copy, s->payload, n);
-		if (!send_back(copy, n))
+		if (!send_back(copy, head, atomic_load(&s->tag), atomic_load(&s->data)))
 			break;
 		me.matched += n > CHARGE ? n : CHARGE;
 		me.head++;

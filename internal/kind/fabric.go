@@ -32,15 +32,22 @@ const (
 	FabricSlotBytes = 256
 )
 
-// What a slot holds: the lowest byte of its second word. The next byte are flags, none of which is
-// known; then 16 bits for the number of the operation; then 32 bits of length.
+// What a slot holds: the lowest byte of its second word. The next byte are flags; then 16 bits for
+// the number of the operation; then 32 bits of length.
 const (
-	FabricMessage = 1 // an untagged message, payload inline
+	FabricMessage = 1 // a message, payload inline
 	FabricFin     = 2 // the lane ends here
 	// FabricGrow, FabricRTS and FabricChunk name what the layout has room for.
 	FabricGrow  = 3
 	FabricRTS   = 4
 	FabricChunk = 5
+)
+
+// Flags of a slot with a message or its header.
+const (
+	FabricFlags    = 0xff << 8
+	FabricTagged   = 1 << 8 // the message has a tag
+	FabricWithData = 1 << 9 // it has remote CQ data
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No

@@ -49,8 +49,8 @@ type FabricLane struct {
 type FabricSlot struct {
 	Seq     Word // index + 1, stored last
 	Head    Word // what it is, flags, operation, length
-	Tag     Word // 0
-	Data    Word // 0
+	Tag     Word // with FabricTagged
+	Data    Word // with FabricWithData
 	Payload [FabricInline]byte
 	More    [4]Word // 0: room for the other ring's tail, the length and place of what is not inline
 }

@@ -56,7 +56,8 @@ func (r *Receive) Memory(buf []byte, more ...[]byte) {
 
 func (r *Receive) multi() bool { return r.Flags&cq.FlagMultiRecv != 0 }
 
-// Span is the part of a receive that a message has.
+// Span is the part of a receive that a message has. The zero value is that of a message that
+// nobody receives.
 type Span struct {
 	of  *Node[Receive]
 	at  int // where it begins
@@ -66,8 +67,10 @@ type Span struct {
 
 // Put copies bytes of the message to where they belong, as far as they fit.
 func (s *Span) Put(at int, b []byte) {
+	if b = b[:max(0, min(len(b), s.Len-at))]; len(b) == 0 {
+		return
+	}
 	r := &s.of.Of
-	b = b[:max(0, min(len(b), s.Len-at))]
 	at += s.at
 	if at < len(r.buf) {
 		n := copy(r.buf[at:], b)
@@ -195,6 +198,9 @@ func (r *Receive) Over() bool { return r.over }
 // Src, and in Len how much came. With err the message came only in part; raw is the address that it
 // came from if nobody knows that.
 func (p *Receives) Done(s *Span, e *cq.Entry, err cq.Errno, raw []byte) {
+	if s.of == nil {
+		return
+	}
 	r := &s.of.Of
 	e.Context, e.Buf = r.Context, r.Base+shm.Ref(s.at)
 	if len(p.owed) > 0 || !p.report(s, e, err, raw) {

@@ -1,0 +1,397 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// pair is two endpoints, and the numbers that they have for each other.
+func pair(t testing.TB, o fabric.Options) (a, b *end, to, from cq.Addr) {
+	t.Helper()
+	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", o)
+	to, err := a.Resolve("b")
+	noError(t, err)
+	from, err = b.Insert(a.Address())
+	noError(t, err)
+	return a, b, to, from
+}
+
+// says sends a message with a tag, of which nobody hears again, and has it examined.
+func (e *end) says(t testing.TB, to *end, addr cq.Addr, tag uint64, text string) {
+	t.Helper()
+	noError(t, e.SendMsg(&fabric.Msg{Buf: []byte(text), Addr: addr, Tag: tag,
+		Flags: cq.FlagTagged | cq.FlagInjectCall}))
+	_, err := to.Progress()
+	noError(t, err)
+}
+
+// fails waits for an error entry.
+func fails(t testing.TB, e *end) cq.ErrorEntry {
+	t.Helper()
+	c, failed, err := e.next()
+	if err != nil || failed.Err == 0 {
+		t.Fatalf("no error entry: %+v, %v", c, err)
+	}
+	return failed
+}
+
+// TestTagged: a message gets the receive that its tag and its sender are for, expected or not, and
+// both sides are told of tag and data.
+func TestTagged(t *testing.T) {
+	const tag = 0xfedcba9876543210
+	for _, c := range []struct {
+		name        string
+		tag, ignore uint64
+		anybody     bool
+		matches     bool
+	}{
+		{"exact", tag, 0, false, true},
+		{"from anybody", tag, 0, true, true},
+		{"some bits", tag ^ 0xff00, 0xff00, false, true},
+		{"any tag", 7, ^uint64(0), true, true},
+		{"another", tag ^ 1<<63, 0, true, false},
+		{"another bit", tag ^ 0x1ff00, 0xff00, false, false},
+	} {
+		for _, expected := range []bool{true, false} {
+			for _, data := range []cq.Flags{0, cq.FlagRemoteCQData} {
+				t.Run(fmt.Sprintf("%s/%v/%v", c.name, expected, data != 0), func(t *testing.T) {
+					a, b, to, from := pair(t, fabric.Options{})
+					var plain, buf [8]byte
+					noError(t, b.Recv(plain[:], 1)) // has no tag, and gets nothing
+					src := from
+					if c.anybody {
+						src = fabric.Anybody
+					}
+					post := func() { noError(t, b.TRecv(buf[:], src, c.tag, c.ignore, 2)) }
+					if expected {
+						post()
+					}
+					noError(t, a.SendMsg(&fabric.Msg{Iov: [][]byte{[]byte("te"), nil, []byte("xt")},
+						Addr: to, Tag: tag, Context: 3, Data: 5, Flags: cq.FlagTagged | data}))
+					_, err := b.Progress()
+					noError(t, err)
+					if !expected {
+						post()
+					}
+					if s := completes(t, a); s.Context != 3 || s.Flags != cq.FlagSend|cq.FlagTagged ||
+						s.Len != 4 {
+						t.Errorf("sent %+v", s)
+					}
+					if !c.matches {
+						if s := b.Stats(); s.Waiting != 1 || s.Received != 0 {
+							t.Errorf("%+v", s)
+						}
+						return
+					}
+					r := completes(t, b)
+					if r.Context != 2 || r.Flags != cq.FlagRecv|cq.FlagTagged|data || r.Tag != tag ||
+						r.Data != uint64(data/cq.FlagRemoteCQData*5) || r.Src.Addr() != from ||
+						string(buf[:r.Len]) != "text" {
+						t.Errorf("received %+v, %q", r, buf)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestOtherTagFirst: a receiver that wants what was sent last gets it, though all that was sent
+// before has no receive.
+func TestOtherTagFirst(t *testing.T) {
+	a, b, to, _ := pair(t, fabric.Options{})
+	done := make(chan error)
+	go func() {
+		var errs [65]error
+		for i := range errs {
+			errs[i] = a.SendContext(t.Context(), &fabric.Msg{Buf: []byte{byte(i)}, Addr: to,
+				Tag: 1 + uint64(i/64), Flags: cq.FlagTagged | cq.FlagInjectCall})
+		}
+		done <- errors.Join(errs[:]...)
+	}()
+	var buf [1]byte
+	noError(t, b.TRecv(buf[:], fabric.Anybody, 2, 0, 7))
+	if c := completes(t, b); c.Context != 7 || buf[0] != 64 {
+		t.Errorf("%+v, %v", c, buf)
+	}
+	noError(t, <-done)
+	for i := range byte(64) {
+		noError(t, b.TRecv(buf[:], fabric.Anybody, 1, 0, uint64(i)))
+		if c := completes(t, b); c.Context != uint64(i) || buf[0] != i {
+			t.Errorf("message %d: %+v, %v", i, c, buf)
+		}
+	}
+}
+
+// TestSentBeforeKnown: what was sent before the receiver had looked at its sender for the first
+// time is there under its tag, though that has ended, and under the name that it gets later.
+func TestSentBeforeKnown(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	for tag := range uint64(3) {
+		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte{byte(tag)}, Addr: to, Tag: tag,
+			Flags: cq.FlagTagged | cq.FlagInjectCall}))
+	}
+	address := a.Address()
+	noError(t, a.close())
+	_, err = b.Progress()
+	noError(t, err)
+	from, err := b.Insert(address)
+	noError(t, err)
+	for _, tag := range []uint64{2, 0, 1} {
+		var buf [1]byte
+		noError(t, b.TRecv(buf[:], from, tag, 0, tag))
+		if c := completes(t, b); c.Context != tag || buf[0] != byte(tag) || c.Src.Addr() != from {
+			t.Errorf("tag %d: %+v, %v", tag, c, buf)
+		}
+	}
+}
+
+// TestTaggedSelf: an endpoint sends to itself, with tags, before it receives.
+func TestTaggedSelf(t *testing.T) {
+	a := opened(t, "a", fabric.Options{})
+	to, err := a.Resolve("a")
+	noError(t, err)
+	for tag := range uint64(8) {
+		noError(t, a.TSend([]byte{byte(tag)}, to, tag, tag))
+		completes(t, a)
+	}
+	for tag := uint64(8); tag > 0; tag-- {
+		var buf [1]byte
+		noError(t, a.TRecv(buf[:], to, tag-1, 0, tag))
+		if c := completes(t, a); c.Context != tag || buf[0] != byte(tag-1) || c.Src.Addr() != to {
+			t.Errorf("%+v, %v", c, buf)
+		}
+	}
+}
+
+// TestPeek: a message is looked for, kept for one receive, or dropped.
+func TestPeek(t *testing.T) {
+	a, b, to, from := pair(t, fabric.Options{})
+	const tagged = cq.FlagTagged
+	look := func(flags cq.Flags, tag uint64) error {
+		return b.RecvMsg(&fabric.Msg{Addr: from, Tag: tag, Context: tag, Flags: tagged | flags})
+	}
+	none := func(flags cq.Flags, tag uint64) {
+		t.Helper()
+		noError(t, look(flags, tag))
+		if e := fails(t, b); e.Err != cq.Errno(syscall.ENOMSG) || e.Tag != tag || e.Context != tag ||
+			e.Flags != cq.FlagRecv|tagged {
+			t.Errorf("%v: %+v", flags, e)
+		}
+	}
+	found := func(flags cq.Flags, tag uint64) {
+		t.Helper()
+		noError(t, look(flags, tag))
+		if c := completes(t, b); c.Len != tag || c.Tag != tag || c.Src.Addr() != from ||
+			c.Context != tag || c.Flags != cq.FlagRecv|tagged {
+			t.Errorf("%v: %+v", flags, c)
+		}
+	}
+	received := func(flags cq.Flags, tag uint64) {
+		t.Helper()
+		buf := make([]byte, 32)
+		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Tag: tag, Context: tag,
+			Flags: tagged | flags}))
+		want := strings.Repeat("x", int(tag))
+		if c := completes(t, b); string(buf[:c.Len]) != want || c.Tag != tag {
+			t.Errorf("%+v, %q", c, buf[:c.Len])
+		}
+	}
+	none(cq.FlagPeek, 1)
+	none(cq.FlagPeek|cq.FlagClaim, 1)
+	none(cq.FlagPeek|cq.FlagDiscard, 1)
+	for tag := uint64(1); tag <= 10; tag++ { // not examined: that is the peek's part
+		noError(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: tag,
+			Buf: []byte(strings.Repeat("x", int(tag))), Flags: tagged | cq.FlagInjectCall}))
+		if tag == 5 {
+			found(cq.FlagPeek, 5)
+		}
+	}
+	found(cq.FlagPeek, 1)
+	received(0, 1)
+	found(cq.FlagPeek|cq.FlagClaim, 2)
+	none(cq.FlagPeek, 2) // only its claim gets it
+	received(cq.FlagClaim, 2)
+	if err := look(cq.FlagClaim, 2); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("claimed twice: %v", err)
+	}
+	found(cq.FlagPeek|cq.FlagDiscard, 3)
+	none(cq.FlagPeek, 3)
+	found(cq.FlagPeek|cq.FlagClaim, 4)
+	found(cq.FlagClaim|cq.FlagDiscard, 4)
+	if err := look(cq.FlagClaim|cq.FlagDiscard, 4); !errors.Is(err, fabric.ErrNotFound) {
+		t.Errorf("dropped twice: %v", err)
+	}
+	for _, tag := range []uint64{5, 6, 10, 9, 8, 7} {
+		received(0, tag)
+	}
+	if s := b.Stats(); s.Waiting != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestDropped: what is dropped or claimed makes room for its sender when it goes, and not before.
+func TestDropped(t *testing.T) {
+	a, b, to, _ := pair(t, fabric.Options{Window: 4096})
+	any := fabric.Msg{Addr: fabric.Anybody, Ignore: ^uint64(0), Flags: cq.FlagTagged}
+	for range 1000 {
+		a.says(t, b, to, 1, "message")
+		for _, flags := range []cq.Flags{cq.FlagPeek | cq.FlagClaim, cq.FlagClaim | cq.FlagDiscard} {
+			any.Flags = cq.FlagTagged | flags
+			noError(t, b.RecvMsg(&any))
+			completes(t, b)
+		}
+	}
+}
+
+// TestReceiveFlags: what cannot be is an error of the call, and reserves nothing.
+func TestReceiveFlags(t *testing.T) {
+	_, b, _, _ := pair(t, fabric.Options{})
+	buf := make([]byte, 64)
+	for _, m := range []fabric.Msg{
+		{Flags: cq.FlagFence},
+		{Flags: cq.FlagDiscard},
+		{Flags: cq.FlagPeek | cq.FlagClaim | cq.FlagDiscard},
+		{Flags: cq.FlagPeek | cq.FlagMultiRecv, Buf: buf},
+		{Flags: cq.FlagMultiRecv, Buf: buf[:63]},
+		{Flags: cq.FlagMultiRecv, Buf: buf, Iov: [][]byte{buf}},
+	} {
+		if err := b.RecvMsg(&m); !errors.Is(err, fabric.ErrFlags) {
+			t.Errorf("%v: %v", m.Flags, err)
+		}
+	}
+	if err := b.TRecv(buf, 99, 1, 0, 1); !errors.Is(err, fabric.ErrAddress) {
+		t.Errorf("no such number: %v", err)
+	}
+	if err := b.SendMsg(&fabric.Msg{Flags: cq.FlagPeek}); !errors.Is(err, fabric.ErrFlags) {
+		t.Errorf("a send that peeks: %v", err)
+	}
+	for _, level := range []cq.Flags{cq.FlagFence, cq.FlagDeliveryComplete, cq.FlagMatchComplete,
+		cq.FlagCommitComplete} {
+		err := b.SendMsg(&fabric.Msg{Flags: level})
+		if !errors.Is(err, syscall.EOPNOTSUPP) {
+			t.Errorf("%v: %v", level, err)
+		}
+	}
+	if n := b.w.Credits().Len(); n != 0 {
+		t.Errorf("%d credits", n)
+	}
+}
+
+// TestCancel: a receive that has no message ends with ECANCELED, once, and its successor gets what
+// comes; one that has one is not there.
+func TestCancel(t *testing.T) {
+	a, b, to, from := pair(t, fabric.Options{})
+	var buf [3][8]byte
+	for i := range buf {
+		noError(t, b.TRecv(buf[i][:], from, 5, 0, uint64(i)))
+	}
+	noError(t, b.Cancel(0))
+	if err := b.Cancel(0); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("twice: %v", err)
+	}
+	if e := fails(t, b); e.Context != 0 || !errors.Is(&e, syscall.ECANCELED) ||
+		e.Flags != cq.FlagRecv|cq.FlagTagged || e.Tag != 5 {
+		t.Errorf("%+v", e)
+	}
+	a.says(t, b, to, 5, "message")
+	if err := b.Cancel(1); !errors.Is(err, fabric.ErrNotFound) {
+		t.Errorf("matched, and not read: %v", err)
+	}
+	if c := completes(t, b); c.Context != 1 || string(buf[1][:c.Len]) != "message" {
+		t.Errorf("%+v", c)
+	}
+	noError(t, b.Cancel(2))
+	fails(t, b)
+	if n := b.w.Credits().Len(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+// TestMultiRecv: one buffer takes messages until it is full, waits when there is no room to tell of
+// them, and is given back behind the last, in both styles.
+func TestMultiRecv(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		for _, tagged := range []cq.Flags{0, cq.FlagTagged} {
+			for _, expected := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/%v/%v", alone, tagged, expected), func(t *testing.T) {
+					a, b, to, from := pair(t, fabric.Options{ReleaseAlone: alone, MinMultiRecv: 10})
+					const base, n = 7000, 5
+					buf := make([]byte, n*12)
+					post := func() {
+						noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Context: 9, Base: base,
+							Ignore: ^uint64(0), Flags: tagged | cq.FlagMultiRecv}))
+					}
+					if expected {
+						post()
+					}
+					for i := range n + 1 {
+						noError(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: uint64(i),
+							Buf: fmt.Appendf(nil, "message %4d", i), Flags: tagged | cq.FlagInjectCall}))
+						_, err := b.Progress()
+						noError(t, err)
+					}
+					if !expected {
+						post()
+					}
+					for i := range n {
+						c := completes(t, b)
+						at := uint64(c.Buf) - base
+						if c.Context != 9 || at != uint64(12*i) ||
+							string(buf[at:at+c.Len]) != fmt.Sprintf("message %4d", i) ||
+							c.Flags&cq.FlagMultiRecv != 0 != (!alone && i == n-1) {
+							t.Errorf("message %d: %+v", i, c)
+						}
+					}
+					if alone {
+						if c := completes(t, b); c.Flags != cq.FlagMultiRecv || c.Context != 9 {
+							t.Errorf("%+v", c)
+						}
+					}
+					if s := b.Stats(); s.Waiting != 1 || b.w.Credits().Len() != 0 {
+						t.Errorf("%+v, %d credits", s, b.w.Credits().Len())
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSelective: receives that succeed complete if they ask, and are counted.
+func TestSelective(t *testing.T) {
+	a, b, to, from := pair(t, fabric.Options{Selective: cq.FlagRecv | cq.FlagTransmit})
+	var buf [8]byte
+	for i := range uint64(4) {
+		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf[:], Addr: from, Tag: i, Context: i,
+			Flags: cq.FlagTagged | cq.FlagCompletion*cq.Flags(i&1)}))
+		a.says(t, b, to, i, "x")
+	}
+	for _, want := range []uint64{1, 3} {
+		if c := completes(t, b); c.Context != want {
+			t.Errorf("%+v", c)
+		}
+	}
+	noError(t, b.TSend(nil, from, 1, 7))
+	noError(t, b.SendMsg(&fabric.Msg{Addr: from, Context: 8, Flags: cq.FlagTransmitComplete}))
+	_, err := a.Progress()
+	noError(t, err)
+	if c := completes(t, b); c.Context != 8 {
+		t.Errorf("%+v", c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := cq.ReadContext(ctx, b.q, make([]cq.Entry, 1), cq.ReadOptions{}); n != 0 {
+		t.Errorf("%d more, %v", n, err)
+	}
+	if s := b.Stats(); s.Received != 4 {
+		t.Errorf("%+v", s)
+	}
+}
