@@ -25,10 +25,11 @@ const (
 // apps is how many of appUser's live at once.
 const apps = 2
 
-// Words of an application's ledger, for each place; all but the first are sums over its processes.
+// Words of an application's ledger, for each place, which are sums over its processes. What one has
+// is the device process, or the last one that it had; the next one of that is not started before
+// all who had it are known.
 const (
-	wordPeer      = iota // the device process that it has, or had last; 0 if it has not found one
-	wordAccepted         // sends
+	wordAccepted  = iota // sends
 	wordDone             // of them, with a completion
 	wordRefused          // with an error
 	wordCancelled        // with ECANCELED
@@ -60,9 +61,7 @@ func newAppRole(name string, places int, uid uint32) *role {
 	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
 		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
 		steps: appSteps, starting: func(s *supervisor, p *proc) {
-			words := s.ledger.region(name)[p.index*appWords:]
-			words[wordPeer].Store(0)
-			words[wordReady].Store(0)
+			s.ledger.region(name)[p.index*appWords+wordReady].Store(0)
 		}, young: func(s *supervisor, p *proc) bool {
 			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
 		}, sum: func(s *supervisor, _ *role, r *RoleReport) {
@@ -74,13 +73,6 @@ func newAppRole(name string, places int, uid uint32) *role {
 				r.Counts["received"] += of(wordTaken)
 			}
 		}}
-}
-
-// hasServer reports whether the process of a place is an application that lives, and has or had
-// that device process.
-func (s *supervisor) hasServer(p *proc, pid int) bool {
-	return (p.role.name == "app" || p.role.name == "app2") && !p.empty && !p.Over() &&
-		s.ledger.region(p.role.name)[p.index*appWords+wordPeer].Load() == uint64(pid)
 }
 
 // app is one application.
@@ -129,7 +121,8 @@ func (a *app) dial() (err error) {
 	defer stop()
 	for since := lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
 		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
-			a.place(wordPeer).Store(uint64(a.e.Info().ServerPID))
+			a.bound()
+			a.has(uint64(a.e.Info().ServerPID))
 			return nil
 		}
 		if a.e = nil; lifetime()-since > patience {
@@ -291,7 +284,7 @@ func (a *app) listen() error {
 			a.notice(noticeServer, cq.PeerEntry{PID: want.PID})
 		case want.Err == nil && ev.Event == cq.EventConnected &&
 			ev.Data == want.Generation:
-			a.place(wordPeer).Store(uint64(want.PID))
+			a.has(uint64(want.PID))
 		default:
 			a.tell(kindLost, "event %+v instead of %+v", ev, want)
 		}

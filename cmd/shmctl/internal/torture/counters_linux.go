@@ -24,8 +24,7 @@ const (
 
 // Words of the role: of the supervisor, and then of each place.
 const (
-	countQuiet  = iota // the supervisor: nobody is to add
-	countWakes         // waits that ended well
+	countWakes  = iota // waits that ended well
 	countHead          // words of the places follow
 	countIntent = 0    // what is going to be added, all processes of the place together
 	countAdded  = 1    // what is added
@@ -113,19 +112,26 @@ func counterDied(s *supervisor, p *proc) error {
 // awaken has nobody add until all who wait for what is reached have woken up.
 func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
-	return s.still("counter", &t[countQuiet], func() string {
+	begin := lifetime()
+	return s.still("counter", nil, func() bool {
 		value, err := s.counter.Read()
 		if err != nil {
 			s.broken("counter", kindFailed, 1, "read: %v", err)
-			return ""
+			return true
 		}
 		for _, p := range s.procs {
-			if want := t.word(p); p != dead && want != 0 && want <= value && !p.Over() {
-				return fmt.Sprintf("process %d waits for %d with %d there, since one died at step %v",
-					p.index, want, value, dead.step)
+			want := t.word(p)
+			if p == dead || want == 0 || want > value || p.Over() {
+				continue
 			}
+			late := lifetime()-begin > patience/2
+			if late {
+				s.broken("counter", kindHung, 1, "process %d waits for %d with %d there, since one died "+
+					"at step %v", p.index, want, value, dead.step)
+			}
+			return late
 		}
-		return ""
+		return true
 	})
 }
 
@@ -177,7 +183,7 @@ func (c *child) add(k *cq.Counter) error {
 	mine := t.place(c.Index)
 	seen := uint64(0)
 	for range 1 + c.rnd.IntN(300) {
-		for t[countQuiet].Load() != 0 && c.ledger.phase() == phaseRun {
+		for c.hushed() {
 			nap(time.Millisecond)
 		}
 		if c.ledger.phase() != phaseRun {

@@ -34,8 +34,7 @@ const noticeServer = "server-gone"
 
 // Words of a device process's ledger; counts are sums over all of them.
 const (
-	wordServer    = iota // who serves
-	wordNative           // the program is attached in native mode: 1, generic: 2
+	wordNative    = iota // the program is attached in native mode: 1, generic: 2
 	wordDelivered        // packets
 	wordDropped
 	wordUnclaimed
@@ -47,11 +46,15 @@ const (
 func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
 		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
-		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice,
+		with:  []string{"wire", "app", "app2"},
+		tells: map[string]string{"app": noticeServer, "app2": noticeServer}, sum: sumDevice,
 		counts: map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
 			"unclaimed": wordUnclaimed, "admitted": wordAdmitted}, lacks: lacksDevice,
 		young: func(s *supervisor, p *proc) bool {
-			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.PID()) })
+			has := s.has(p)
+			return has == 0 || !slices.ContainsFunc(s.procs, func(q *proc) bool {
+				return p.role.tells[q.role.name] != "" && !q.empty && !q.Over() && s.has(q) == has
+			})
 		},
 		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
 			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
@@ -151,7 +154,7 @@ func (c *child) serveDevice() error {
 	if err != nil {
 		return err
 	}
-	c.words[wordServer].Store(uint64(os.Getpid()))
+	c.has(uint64(c.pid))
 	native := s.Stats().Attached == xdp.AttachNative
 	c.words[wordNative].Store(map[bool]uint64{true: 1, false: 2}[native])
 	w := &deviceWatch{child: c, s: s.Server}
@@ -220,17 +223,6 @@ func (w *deviceWatch) last() error {
 	}
 	w.tell(kindLeaked, "all are gone, and there are %d applications, %d sends, frames %+v",
 		len(st.Apps), st.SendsInUse, st.Frames)
-	return nil
-}
-
-// deviceDied demands that each application that had the dead process is told. The next one is not
-// started before, so none of them can have another one by now.
-func deviceDied(s *supervisor, p *proc) error {
-	for _, q := range s.procs {
-		if s.hasServer(q, p.PID()) {
-			s.expect(p, q, noticeServer, nil)
-		}
-	}
 	return nil
 }
 

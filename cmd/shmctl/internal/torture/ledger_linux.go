@@ -2,6 +2,7 @@ package torture
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +16,31 @@ import (
 // the roles follow, see ledger.region.
 const (
 	wordPhase = iota // the supervisor: what everybody is to do
-	wordHush         // the supervisor: nobody is to post or attach to the queue with a name
 	wordDeath        // everybody: when the process of a place died; the first to know stores it
 	// The process of a place: for how many nanoseconds it could run; 0 if it has not begun.
 	wordLived = wordDeath + maxPlaces
 	// The process of a place: since when it is surely told of the deaths that its role has to
-	// tell, and has surely what others follow; 0 while it is not, or has not.
+	// tell; 0 while it is not.
 	wordBound = wordLived + maxPlaces
 	// The supervisor: the process of a place, as [process.word] has it, while it owes notices.
-	wordOwes   = wordBound + maxPlaces
-	ledgerHead = wordOwes + maxPlaces
+	wordOwes = wordBound + maxPlaces
+	// The process of a place: what it surely has, or shares with who has it, by a number that only
+	// those have who share it; 0 is nothing. Behind it what it had before, as long as it is told.
+	wordHas = wordOwes + maxPlaces
+	wordHad = wordHas + maxPlaces
+	// The supervisor: the processes of a role, by its place in the table, are to keep still.
+	wordStill  = wordHad + maxPlaces
+	ledgerHead = wordStill + maxRoles
 )
 
-// maxPlaces bounds how many processes live at once.
-const maxPlaces = 192
+// maxPlaces bounds how many processes live at once, maxRoles how many roles there are.
+const (
+	maxPlaces = 192
+	maxRoles  = 32
+)
+
+// theOnly is what all processes of some roles share of which there is one.
+const theOnly = 1
 
 // Phases, in order.
 const (
@@ -76,6 +88,11 @@ func (l *ledger) close() {
 
 func (l *ledger) word(i int) *atomic.Uint64 { return &l.words[i] }
 
+// still is the word by which the processes of a role are to keep still.
+func (l *ledger) still(name string) *atomic.Uint64 {
+	return l.word(wordStill + slices.Index(Roles(), name))
+}
+
 func (l *ledger) phase() uint64 { return l.words[wordPhase].Load() }
 
 // session is what is known of one time of a writer with a lane. reader is, between users, the one
@@ -111,8 +128,11 @@ type sessions struct {
 	holder  *atomic.Uint64 // between users: generation of the queue of who reads; else nil
 }
 
-// sessionsLength is how many words they take.
-func sessionsLength(writers int) int { return writers + writers*maxSessions*sessionWords }
+// sessionsLength is how many words they take, with one for how often all was seen in a calm.
+func sessionsLength(writers int) int { return writers + writers*maxSessions*sessionWords + 1 }
+
+// calms is that word, which the supervisor stores.
+func (ss sessions) calms() *atomic.Uint64 { return &ss.words[sessionsLength(ss.writers)-1] }
 
 func (l *ledger) sessions(role string) sessions {
 	r := roleOf(role)

@@ -23,12 +23,6 @@ const (
 	mortalPosts  = 20
 )
 
-// Words of each mortal, who stores them.
-const (
-	mortalLane = iota // process that surely has a lane, or 0
-	mortalWords
-)
-
 // How deaths are told through event queues.
 const (
 	noticeReader = "reader-death" // to a writer
@@ -38,70 +32,36 @@ const (
 )
 
 func watcherRole() *role {
-	return &role{name: "watcher", places: 1, safe: true,
+	return &role{name: "watcher", places: 1, safe: true, drains: true,
 		run: (*child).watcher, with: []string{"mortal", "reader"},
 		leftovers: func(s *supervisor) []string { return collect(s.dir, watchedQueue) }}
 }
 
 func mortalRole() *role {
-	return &role{name: "mortal", places: mortals, words: mortals * mortalWords, stops: true,
-		run: (*child).beMortal, with: []string{"watcher"}, died: mortalDied,
+	return &role{name: "mortal", places: mortals, stops: true, run: (*child).beMortal,
+		with: []string{"watcher"}, tells: map[string]string{"watcher": noticeWriter},
 		steps: []crash.Label{crash.AttachClaimed, crash.AttachAnnounced, crash.WriterClosing,
-			crash.WriterReleased},
-		starting: func(s *supervisor, p *proc) { s.mortal(p)[mortalLane].Store(0) }}
-}
-
-func (s *supervisor) mortal(p *proc) tally {
-	return tally(s.ledger.region("mortal"))[p.index*mortalWords:][:mortalWords]
-}
-
-// mortalDied demands that the watcher is told.
-func mortalDied(s *supervisor, p *proc) error {
-	if s.mortal(p)[mortalLane].Load() == uint64(p.PID()) {
-		s.expectAll(p, "watcher", noticeWriter)
-	}
-	return nil
-}
-
-// readerDied demands that all are told that have lanes, of one that had the queue. Who has it now
-// says nothing: the next one may have got it.
-func readerDied(s *supervisor, p *proc) error {
-	if s.wasBound(p) {
-		s.expectAll(p, "watcher", noticeReader)
-		s.expectAll(p, "writer", noticeReader)
-	}
-	return nil
+			crash.WriterReleased}}
 }
 
 // beMortal has a lane of the watched queue, again and again.
 func (c *child) beMortal() error {
-	mine := c.words[c.Index*mortalWords:][:mortalWords]
-	running, stop := c.running(phaseStop)
-	defer stop()
-	for running.Err() == nil {
-		ctx, cancel := context.WithTimeout(running, patience)
-		w, err := cq.Attach(ctx, cq.Named(c.dir, watchedQueue), cq.WriterOptions{Wait: true})
-		cancel()
-		switch {
-		case running.Err() != nil && err != nil:
-			return nil
-		case errors.Is(err, cq.ErrClosed): // the watcher ends, or is being started
-			nap(time.Millisecond)
-			continue
-		case err != nil:
-			if err := c.attached(err); err != nil {
-				return err
-			}
+	for c.ledger.phase() == phaseRun {
+		w, err := c.attach(watchedQueue)
+		if w == nil && err == nil {
 			continue
 		}
-		mine[mortalLane].Store(uint64(c.pid))
+		if err != nil {
+			return err
+		}
+		c.has(theOnly)
 		for n := range uint64(c.rnd.IntN(mortalPosts)) {
 			if err := w.Post(&cq.Entry{Context: n}); err != nil {
-				break // closed
+				break // full: the watcher is behind
 			}
 			nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
 		}
-		mine[mortalLane].Store(0)
+		c.has(0)
 		if err := w.Close(); err != nil {
 			return err
 		}
@@ -121,7 +81,7 @@ func (c *child) watcher() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	running, stop := c.running(phaseStop)
+	running, stop := c.running(phaseDrain)
 	defer stop()
 	return errors.Join(q.BindEvents(eq), c.watch(running, q, eq))
 }
@@ -141,6 +101,7 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 	if err := w.BindEvents(eq); err != nil {
 		return err
 	}
+	c.has(theOnly)
 	c.bound()
 	buf := make([]cq.Entry, 16)
 	for {
@@ -194,6 +155,9 @@ func (c *child) followDeaths(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end fu
 	}, nil
 }
 
+// has says what this process surely has from now on, see wordHas.
+func (c *child) has(what uint64) { c.ledger.word(wordHas + c.Place).Store(what) }
+
 // bound says that this process is told from now on.
 func (c *child) bound() {
 	now := spin.Now()
@@ -210,6 +174,7 @@ func (c *child) unbound() {
 		nap(time.Millisecond)
 	}
 	c.ledger.word(wordBound + c.Place).Store(0)
+	c.ledger.word(wordHad + c.Place).Store(0)
 }
 
 // noticeLatest is when a survivor must know of a death at the latest, in time that it could run.
@@ -385,23 +350,25 @@ const noticeUsual = noticeLatest / 50
 // in turns, looks that are closer would see now the one stand still, now the other.
 const lookEvery = 5 * livedEvery
 
-// wasBound tells whether one that died had surely what its role makes others follow.
-func (s *supervisor) wasBound(p *proc) bool { return s.ledger.word(wordBound+p.place).Load() != 0 }
+// has returns what the process of a place surely has, or had when it died.
+func (s *supervisor) has(p *proc) uint64 { return s.ledger.word(wordHas + p.place).Load() }
 
-// expectAll demands of each process of a role that it tells a death, if it was bound by then and as
-// long as it stays so. It is for role.died.
-func (s *supervisor) expectAll(p *proc, role, kind string) {
+// demand demands of each process that shared what a dead one had that it tells its death, if it was
+// bound by then and as long as it stays so. One that has gone on to something else is told, too.
+func (s *supervisor) demand(p *proc) {
+	has := s.has(p)
 	for _, by := range s.procs {
 		word := s.ledger.word(wordBound + by.place)
-		since := word.Load()
-		if by != p && by.role.name == role && since != 0 && int64(since) < s.diedAt(p) {
+		since, had := word.Load(), s.ledger.word(wordHad+by.place).Load()
+		kind, tells := p.role.tells[by.role.name]
+		if tells && has != 0 && by != p && since != 0 && int64(since) < s.diedAt(p) &&
+			(s.has(by) == has || had == has) {
 			s.expect(p, by, kind, func() bool { return word.Load() == since })
 		}
 	}
 }
 
-// expect says that a survivor must tell a death in a way, as long as it is bound. It is for
-// role.died.
+// expect says that a survivor must tell a death in a way, as long as it is bound.
 func (s *supervisor) expect(p, by *proc, kind string, bound func() bool) {
 	if by.empty || by.Over() {
 		return

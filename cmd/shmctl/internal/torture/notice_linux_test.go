@@ -57,7 +57,8 @@ type survivors struct {
 
 func newSurvivors(t *testing.T) survivors {
 	l := ledgerOf(t)
-	roles := []*role{{name: "reader"}, {name: "writer"}}
+	roles := []*role{{name: "reader"},
+		{name: "writer", tells: map[string]string{"reader": noticeWriter}}}
 	end := map[*proc]func(){}
 	place := func(r *role, at int) *proc {
 		p := &proc{role: r, place: at, start: uint64(1000 + at)}
@@ -69,6 +70,7 @@ func newSurvivors(t *testing.T) survivors {
 	m := survivors{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2), end}
 	for _, p := range []*proc{m.first, m.second, m.dead} {
 		s.procs = append(s.procs, p)
+		l.word(wordHas + p.place).Store(theOnly)
 		s.notes.born(p.process(), p.role.name)
 	}
 	m.end[m.dead]()
@@ -195,8 +197,17 @@ func TestWhoOwes(t *testing.T) {
 		"bound after":     {11, nil, 0, Duties{}},
 		"bound meanwhile": {10, nil, 0, Duties{}},
 		"bound before":    {9, nil, 1, Duties{Demanded: 1}},
-		"killed as well":  {9, func(m survivors) { m.end[m.first]() }, 0, Duties{}},
-		"nobody there":    {9, func(m survivors) { m.first.empty = true }, 0, Duties{}},
+		"has another one": {9, func(m survivors) { m.ledger.word(wordHas).Store(7) }, 0, Duties{}},
+		"went on to another one": {9, func(m survivors) {
+			m.ledger.word(wordHas).Store(7)
+			m.ledger.word(wordHad).Store(theOnly)
+		}, 1, Duties{Demanded: 1}},
+		"of one that had nothing": {9, func(m survivors) {
+			m.ledger.word(wordHas).Store(0)
+			m.ledger.word(wordHas + m.dead.place).Store(0)
+		}, 0, Duties{}},
+		"killed as well": {9, func(m survivors) { m.end[m.first]() }, 0, Duties{}},
+		"nobody there":   {9, func(m survivors) { m.first.empty = true }, 0, Duties{}},
 		"has told it": {9, func(m survivors) { m.told(m.first, 20) }, 0,
 			Duties{Demanded: 1, Told: 1}},
 		"told to another": {9, func(m survivors) { m.told(m.second, 20) }, 1,
@@ -222,7 +233,7 @@ func TestWhoOwes(t *testing.T) {
 			if c.then != nil {
 				c.then(m)
 			}
-			m.expectAll(m.dead, "reader", noticeWriter)
+			m.demand(m.dead)
 			if len(m.notes.due) != c.due || m.notes.duties[noticeWriter] != c.want {
 				t.Errorf("%d are due, %+v; want %d, %+v", len(m.notes.due),
 					m.notes.duties[noticeWriter], c.due, c.want)
@@ -242,7 +253,7 @@ func TestDiedFirst(t *testing.T) {
 	m.ledger.word(wordDeath + m.dead.place).Store(10)
 	m.ledger.word(wordBound).Store(11)
 	m.noteDeath(m.dead)
-	if m.expectAll(m.dead, "reader", noticeWriter); m.diedAt(m.dead) != 10 || len(m.notes.due) != 0 {
+	if m.demand(m.dead); m.diedAt(m.dead) != 10 || len(m.notes.due) != 0 {
 		t.Errorf("died at %d, %d are due", m.diedAt(m.dead), len(m.notes.due))
 	}
 }
@@ -269,7 +280,7 @@ func TestEndCountedOnce(t *testing.T) {
 			if counted[p]++; counted[p] > 1 {
 				return errors.New("counted twice")
 			}
-			return s.reviveBut(p.role.name)
+			return s.reviveAll()
 		}
 		r.settled = func(*supervisor, *proc) bool { return false }
 	}
@@ -322,7 +333,7 @@ func TestOwesUntil(t *testing.T) {
 			m := newSurvivors(t)
 			m.ledger.word(wordBound).Store(9)
 			m.ledger.word(wordDeath + m.dead.place).Store(10)
-			m.expectAll(m.dead, "reader", noticeWriter)
+			m.demand(m.dead)
 			m.at(1, 1, 1)
 			c.then(m)
 			if n := m.at(long, long, long); n != c.late || len(m.notes.due) != 0 ||

@@ -4,11 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
-	"sync/atomic"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/shm"
 )
 
 // A place between users: writers of one user follow the readers of another, who come and go there,
@@ -73,41 +80,16 @@ var (
 const (
 	othersHolder = heldWords + iota // reader: generation of the last queue at the place, or 0
 	othersBy                        // reader: how it waits
-	othersLeft                      // reader: who left, or is about to, by generation
+	othersPlayed                    // reader: turns that read something, by way of waiting
 
-	othersPlayed = othersLeft + othersLefts // reader: turns that read something, by way of waiting
-	// reader: generation of the queue that it surely has, a word for each place
-	othersHas = othersPlayed + othersWays
-
-	othersReaderWords = othersHas + othersReaders
+	othersReaderWords = othersPlayed + othersWays
 )
-
-// Words of the writers, behind their sessions.
-const (
-	othersWith   = 0                            // writer: reader that it surely is with, or 0
-	othersFormer = othersWith + othersWriters   // writer: the one before in its session, or 0
-	othersStill  = othersFormer + othersWriters // supervisor: nobody is to post
-	othersCalms  = othersStill + 1              // supervisor: how often all was seen then
-	othersShares = othersCalms + 1
-)
-
-// shared returns those words.
-func (b *between) shared(l *ledger) tally {
-	return tally(l.region(b.writer))[sessionsLength(roleOf(b.writer).places):]
-}
 
 const (
 	othersReaders = 2
 	othersWriters = 3
-	othersLefts   = 1 << 10 // readers that left, as a ring
 	othersSize    = 128
 )
-
-// leftWord is where a reader says that it leaves its queue to a successor. Others may have left
-// since when a writer looks.
-func leftWord(readers tally, generation uint64) *atomic.Uint64 {
-	return &readers[othersLeft+generation%othersLefts]
-}
 
 // readerRole is the role of those who come and go. open makes a queue.
 func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
@@ -120,10 +102,7 @@ func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 			crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard, crash.RelayMarked,
 			crash.RelaySleep, crash.DomainMarked, crash.DomainRung, crash.DomainTaken,
 			crash.DomainArmed, crash.DomainSleep, crash.DomainWoken),
-		prepare: b.prepare, lacks: lacksOthers, died: b.readerDied,
-		starting: func(s *supervisor, p *proc) { // its predecessor's
-			s.ledger.region(b.reader)[othersHas+p.index].Store(0)
-		}})
+		prepare: b.prepare, lacks: lacksOthers, tells: map[string]string{b.writer: b.noticeReader}})
 	r.possession, r.check = b.readerHas, b.checkReaders
 	return r
 }
@@ -131,7 +110,7 @@ func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 // writerRole is the role of those who follow. follow attaches to the first reader.
 func (b *between) writerRole(places int, follow func(*child, context.Context) (lane, error),
 	steps ...crash.Label) *role {
-	return posting(role{name: b.writer, places: places, words: othersShares,
+	return posting(role{name: b.writer, places: places,
 		uid: othersWriterUID, between: b, asked: true, with: []string{b.reader},
 		run: func(c *child) error { return c.othersWrite(follow) },
 		steps: append(steps, crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
@@ -140,12 +119,7 @@ func (b *between) writerRole(places int, follow func(*child, context.Context) (l
 			crash.FollowTaken, crash.FollowClosed, crash.DeathProven, crash.DeathTelling,
 			crash.DeathWritten, crash.OthersParked, crash.OthersCounted, crash.OthersPiped,
 			crash.OthersAgain, crash.OthersWoken),
-		starting: func(s *supervisor, p *proc) { // its predecessor's
-			b.shared(s.ledger)[othersWith+p.index].Store(0)
-			b.shared(s.ledger)[othersFormer+p.index].Store(0)
-		},
-		calm: b.calm, died: b.writerDied,
-		counts: map[string]int{"calms": sessionsLength(places) + othersCalms}})
+		tells: map[string]string{b.reader: b.noticeWriter}})
 }
 
 func othersReaderRole() *role {
@@ -195,59 +169,30 @@ func (b *between) prepare(s *supervisor) (undo func(), err error) {
 
 // readerHas: the place, and the writers that were with it.
 func (b *between) readerHas(s *supervisor, p *proc) func() string {
-	place, words, writers := heldPossession(s, p), s.ledger.region(b.reader), b.shared(s.ledger)
-	had := words[othersHolder].Load()
-	if place == nil || words[othersHas+p.index].Load() != had {
+	place, holder := heldPossession(s, p), &s.ledger.region(b.reader)[othersHolder]
+	had := holder.Load()
+	if place == nil || s.has(p) != had {
 		return nil
 	}
 	return func() string {
-		if lost := place(); lost != "" || words[othersHolder].Load() != had {
+		if lost := place(); lost != "" || holder.Load() != had {
 			return "another reader got its place"
 		}
-		for i := range othersWriters { // of a former reader one may not have noticed the end yet
-			if with := writers[othersWith+i].Load(); with > had {
-				return fmt.Sprintf("writer %d went to another reader", i)
+		for _, q := range s.procs { // of a former reader one may not have noticed the end yet
+			if q.role.name == b.writer && s.has(q) > had {
+				return fmt.Sprintf("writer %d went to another reader", q.index)
 			}
 		}
 		return ""
 	}
 }
 
-// writerDied notes what is left to be read, and demands that the reader is told.
-func (b *between) writerDied(s *supervisor, p *proc) error {
-	readers := s.ledger.region(b.reader)
-	if with := b.shared(s.ledger)[othersWith+p.index].Load(); with != 0 {
-		for _, q := range s.procs {
-			if q.role.name != b.reader {
-				continue
-			}
-			if has := &readers[othersHas+q.index]; has.Load() == with {
-				s.expect(p, q, b.noticeWriter, func() bool { return has.Load() == with })
-			}
-		}
+// waits says how the reader waits that there is; nothing without a place between users.
+func (b *between) waits(l *ledger) string {
+	if b == nil {
+		return ""
 	}
-	return sessionsDied(s, p)
-}
-
-// readerDied demands that each writer that surely was with it is told.
-func (b *between) readerDied(s *supervisor, p *proc) error {
-	readers, writers := s.ledger.region(b.reader), b.shared(s.ledger)
-	had := readers[othersHas+p.index].Load()
-	if had == 0 || leftWord(readers, had).Load() == had {
-		return nil
-	}
-	for _, q := range s.procs {
-		if q.role.name != b.writer {
-			continue
-		}
-		session := s.ledger.sessions(b.writer).count(q.index)
-		n := session.Load() // first: what it was with in the next one says nothing of this one
-		if writers[othersWith+q.index].Load() == had ||
-			writers[othersFormer+q.index].Load() == had { // else it is with the next one by now
-			s.expect(p, q, b.noticeReader, func() bool { return session.Load() == n })
-		}
-	}
-	return nil
+	return ", waits by " + b.ways[l.region(b.reader)[othersBy].Load()%othersWays].name
 }
 
 func (b *between) checkReaders(s *supervisor, r *role) {
@@ -261,125 +206,296 @@ func (b *between) checkReaders(s *supervisor, r *role) {
 	}
 }
 
-// A reader of other users that is rung by nobody is woken all the same, by whoever attaches or dies
-// next, and then reads what all of them posted: a ring that was lost is not missed. So everybody is
-// left alone now and then, and no writer posts until everything is seen.
+// othersOpen makes a queue, and says how it is read.
+type othersOpen func(c *child, at int) (*reading, othersHeld, error)
 
-// othersLatest is when more is seen of what was published, in time that the reader could run. Its
-// writer needs none: it has rung before it notes what it published.
-const othersLatest = 20 * time.Second
+// othersHeld is a queue or an event queue.
+type othersHeld interface {
+	FID() cq.FID
+	BindEvents(cq.EventSink) error
+	Serve(*net.UnixListener, func(error)) error
+	Detach() error
+	Close() error
+}
 
-// vigilEvery is how far two looks are apart that count: many of the steps in which lives are told.
-const vigilEvery = 10 * livedEvery
+// othersSocket is where the reader of a generation listens.
+func (c *child) othersSocket(generation uint64) string {
+	return fmt.Sprintf("%s/s%d", c.Share[c.role.between.share], generation)
+}
 
-// calm is such a time. It ends early when one of them dies at its step.
-func (b *between) calm(s *supervisor) error {
-	who := b.there(s)
-	if who == nil {
-		return nil
+// othersRead reads at the place whenever nobody else does, until everything is read.
+func (c *child) othersRead(open othersOpen) error {
+	lock, err := os.OpenFile(c.Share[c.role.between.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
 	}
-	words := b.shared(s.ledger)
-	words[othersStill].Store(1)
-	defer words[othersStill].Store(0)
-	var v vigil
-	for since := lifetime(); lifetime()-since < patience; nap(time.Millisecond) {
-		s.overdue(lifetime())
-		missing := b.unseen(s, &v.now)
-		if missing == "" {
-			words[othersCalms].Add(1)
-			return nil
+	defer lock.Close()
+	// Where it cannot enter: bells have no name then, as nothing that is between users has.
+	if err := os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil {
+		return err
+	}
+	var at *atPlace
+	return c.hold(func(bool) (held, error) {
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return nil, syscall.EBUSY
 		}
-		if v.look(s, who, lifetime()) > othersLatest {
-			way := s.ledger.region(b.reader)[othersBy].Load() % othersWays
-			s.broken(b.writer, kindHung, 1, "nobody posts or is killed, and no more than %s in %v "+
-				"by reader %d (pid %d, waits by %s)", missing, othersLatest, v.now.holder, v.now.pid,
-				b.ways[way].name)
-			return nil
+		if c.words[heldEnded].Load() != 0 {
+			return nil, errors.Join(cq.ErrClosed, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 		}
-		if err := s.reviveAll(); err != nil {
-			return err
+		if at, err = c.takePlace(lock, open); err != nil { // it is not that somebody has it
+			return nil, fmt.Errorf("at the place: %v", err)
 		}
-		for p, was := range who {
-			if p.empty || p.Over() || p.process() != was {
+		return at, nil
+	}, func(running context.Context) (done bool, err error) { return at.use(running) })
+}
+
+// othersListen listens for those who follow to a generation.
+func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
+	killed, err := filepath.Glob(c.Share[c.role.between.share] + "/s*")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range killed {
+		_ = os.Remove(path)
+	}
+	path := c.othersSocket(generation)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// atPlace is a reader's time with the place.
+type atPlace struct {
+	*reading
+	q      othersHeld
+	lock   *os.File
+	l      *net.UnixListener
+	deaths func() error // ends what tells of them
+	served chan error
+}
+
+// takePlace makes a queue at the place, which this process has.
+func (c *child) takePlace(lock *os.File, open othersOpen) (*atPlace, error) {
+	b := c.role.between
+	way := c.rnd.IntN(othersWays)
+	step, _, _ := strings.Cut(c.Step, "-")
+	if toward := b.toward[step]; toward != nil {
+		way = toward[c.rnd.IntN(len(toward))]
+	}
+	r, q, err := open(c, way)
+	if err != nil {
+		return nil, err
+	}
+	generation := q.FID().Generation
+	r.way, r.mine, r.plays = b.ways[way], generation, &c.words[othersPlayed+way]
+	a := &atPlace{reading: r, q: q, lock: lock, served: make(chan error, 1)}
+	if a.l, err = c.othersListen(generation); err != nil {
+		return nil, err
+	}
+	deaths, end, err := c.followDeaths(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
+	if err == nil {
+		a.deaths, err = end, q.BindEvents(deaths)
+	}
+	c.words[othersBy].Store(uint64(way))
+	return a, err
+}
+
+// use lets writers follow, and reads.
+func (a *atPlace) use(running context.Context) (done bool, err error) {
+	if former := a.words[othersHolder].Swap(a.mine); a.mine <= former {
+		a.tell(kindBroken, "generation %d comes after %d", a.mine, former)
+	}
+	a.has(a.mine)
+	a.bound()
+	go func() { a.served <- a.q.Serve(a.l, nil) }() // peers that are killed half way are no news
+	done, err = a.drain(running)
+	a.unbound()
+	a.has(0)
+	return done, err
+}
+
+// Detach leaves the queue to a successor.
+func (a *atPlace) Detach() error { return a.leave(a.q.Detach()) }
+
+func (a *atPlace) Close() error { return a.leave(a.q.Close()) }
+
+// leave gives the place up; err is of the end of the queue.
+func (a *atPlace) leave(err error) error {
+	_ = a.l.Close()
+	if e := <-a.served; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, a.deaths(), unix.Flock(int(a.lock.Fd()), unix.LOCK_UN))
+}
+
+// othersQueue makes a queue.
+func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
+	o := cq.Options{Size: othersSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: at == othersShared}
+	if at == othersFD {
+		o.Wait = cq.WaitFD
+	}
+	q, err := cq.Create(cq.Unnamed("others"), o)
+	j := c.checks(c.role.between.writer, heldAgain)
+	return &reading{checker: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
+}
+
+// othersEvents makes an event queue.
+func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
+	j := c.checks(c.role.between.writer, heldAgain)
+	events := newEventTaker(j)
+	o := cq.EventOptions{Size: eventSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,
+		Shared: at == othersShared}
+	switch at {
+	case othersFD:
+		o.Wait = cq.WaitFD
+	case othersLast:
+		events.ended, o.Handler = make(chan error, 1), events.handle
+	}
+	e, err := cq.CreateEvents(cq.Unnamed("others"), o)
+	return &reading{checker: j, taker: events, of: []cq.Waitable{e}}, e, err
+}
+
+// link is a writer, with one reader after the other where they are of another user.
+type link[W interface {
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	Follow(context.Context, *net.UnixConn) (W, error)
+	Close() error
+}] struct {
+	c    *child
+	w    W
+	with uint64 // generation of the reader
+}
+
+// meet tries until somebody is there.
+func (l *link[W]) meet(ctx context.Context, with func(*net.UnixConn) (W, error)) error {
+	for {
+		conn, generation, err := l.c.othersDial(ctx)
+		if err == nil {
+			var w W
+			w, err = with(conn)
+			_ = conn.Close() // the writer has its own
+			if err == nil {
+				l.w, l.with = w, generation
 				return nil
 			}
+			if !passing(err) {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; the last try: %w", ctx.Err(), err)
+		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// passing tells errors of a reader that is gone or going. One that is told to be gone and then to
+// live is not among them.
+func passing(err error) bool {
+	var lives *shm.BusyError
+	if errors.As(err, &lives) {
+		return false
+	}
+	return isAny(err, cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut, shm.ErrStale,
+		cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET)
+}
+
+func (l *link[W]) generation() uint64               { return l.with }
+func (l *link[W]) ReaderGone() <-chan struct{}      { return l.w.ReaderGone() }
+func (l *link[W]) BindEvents(to cq.EventSink) error { return l.w.BindEvents(to) }
+func (l *link[W]) Close() error                     { return l.w.Close() }
+
+func (l *link[W]) Renew(ctx context.Context) error {
+	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
+}
+
+// othersOptions are those of writers.
+func othersOptions() cq.WriterOptions {
+	return cq.WriterOptions{Trust: cq.CrossUser,
+		Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}}
+}
+
+// othersDial connects to the reader that there is, and says which one that is.
+func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
+	generation := c.ledger.region(c.role.between.reader)[othersHolder].Load()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.othersSocket(generation))
+	if err != nil {
+		return nil, 0, err
+	}
+	return conn.(*net.UnixConn), generation, nil
+}
+
+// othersFollow attaches to whoever reads.
+func (c *child) othersFollow(ctx context.Context) (lane, error) {
+	l := &queueLane{link[*cq.Writer]{c: c}}
+	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.Writer, error) {
+		return cq.Attach(ctx, cq.Over(conn), othersOptions())
+	})
+}
+
+// othersFollowEvents attaches to whoever reads events.
+func (c *child) othersFollowEvents(ctx context.Context) (lane, error) {
+	l := &eventLane{link: link[*cq.EventWriter]{c: c}}
+	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
+		return cq.AttachEvents(ctx, cq.Over(conn), othersOptions())
+	})
+}
+
+// othersWrite follows readers and posts, session after session, until it is told to stop.
+func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) error {
+	return c.sessions(func(name uint64, s session) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		l, err := follow(c, ctx)
+		if err != nil {
+			return fmt.Errorf("nobody to follow: %w", err)
+		}
+		p := c.poster(l, name, s)
+		// At once, and not only when the next one is there.
+		deaths, end, err := c.followDeaths(func(d cq.PeerEntry) { c.notice(p.b.noticeReader, d) })
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		if err = l.BindEvents(deaths); err == nil {
+			p.at(l.generation())
+			c.bound()
+			err = p.session()
+		}
+		c.unbound()
+		c.has(0)
+		return errors.Join(err, l.Close(), end())
+	})
+}
+
+// at notes with what reader the lane is now.
+func (p *poster) at(generation uint64) {
+	p.s.reader.Store(generation)
+	p.has(generation)
+}
+
+// renew goes on with the next reader.
+func (p *poster) renew() error {
+	p.ledger.word(wordHad + p.Place).Store(p.s.reader.Load())
+	p.has(0)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.lane.Renew(ctx); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			p.tell(kindHung, "no reader to follow for %v: %v", patience, err)
+			return errGaveUp
+		}
+		return fmt.Errorf("renew: %w", err)
+	}
+	p.at(p.lane.generation())
 	return nil
-}
-
-// there returns the processes of readers and writers; nil if one is dead.
-func (b *between) there(s *supervisor) map[*proc]process {
-	who := map[*proc]process{}
-	for _, p := range s.procs {
-		if p.role.name != b.reader && p.role.name != b.writer {
-			continue
-		}
-		if p.empty || p.Over() {
-			return nil
-		}
-		who[p] = p.process()
-	}
-	return who
-}
-
-// unseen says what of writers that live is published and not seen, and notes how it stands.
-func (b *between) unseen(s *supervisor, now *standing) (missing string) {
-	readers, ss := s.ledger.region(b.reader), s.ledger.sessions(b.writer)
-	*now = standing{holder: readers[othersHolder].Load(), pid: readers[heldBy].Load()}
-	for i := range ss.writers {
-		n := ss.last(i)
-		if n == 0 || b.shared(s.ledger)[othersWith+i].Load() == 0 {
-			continue // of one that died the rest may be gone with both, and the next waits for us
-		}
-		e := ss.at(i, n)
-		published, seen := e.published.Load(), e.seen.Load()
-		now.sessions[i], now.seen[i] = n, seen
-		if seen >= published {
-			continue
-		}
-		waits := e.reader.Load() == now.holder // else it is on its way to the reader
-		if waits || missing == "" {
-			missing = fmt.Sprintf("%d of %d of writer %d are seen", seen, published, i)
-		}
-		now.waiting = now.waiting || waits
-	}
-	return missing
-}
-
-// standing is what a reader has seen so far.
-type standing struct {
-	holder, pid    uint64
-	waiting        bool // for the reader, and for nobody else
-	sessions, seen [othersWriters]uint64
-}
-
-// vigil measures for how long a reader could run and saw nothing that was there.
-type vigil struct {
-	now, last standing
-	known     bool
-	own       time.Duration // this process's life, when it last looked
-	reader    time.Duration // the reader's, then
-	lived     time.Duration // for how long both could run since
-}
-
-// look compares with the last look. own is the life of this process.
-func (v *vigil) look(s *supervisor, who map[*proc]process, own time.Duration) time.Duration {
-	reader := time.Duration(0)
-	for p, is := range who {
-		if uint64(is.pid) == v.now.pid {
-			reader = time.Duration(s.ledger.word(wordLived + p.place).Load())
-		}
-	}
-	switch {
-	case v.known && v.now == v.last && v.now.waiting && v.now.pid != 0:
-		if own-v.own < vigilEvery {
-			return v.lived
-		}
-		v.lived += min(own-v.own, reader-v.reader)
-	default:
-		v.lived = 0
-	}
-	v.known, v.last, v.own, v.reader = true, v.now, own, reader
-	return v.lived
 }

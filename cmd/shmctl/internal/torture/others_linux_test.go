@@ -83,32 +83,36 @@ func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 
 // calmPlace is a place with one reader of process 70, which has the queue 9, and of what writer 1
 // published in its fourth session it has seen 2 of 5.
-func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
-	l := ledgerOf(t)
-	p := &proc{role: roleOf(b.reader), place: 3}
-	var end func()
-	p.Process, end = stage.Pretend(70)
-	roles := []*role{roleOf(b.reader), roleOf(b.writer)}
-	s := &supervisor{ledger: l, procs: []*proc{p}, roles: roles, notes: newNotices(),
-		report: newReport(Options{}, roles), found: map[string]Found{}}
-	readers, ss := l.region(b.reader), l.sessions(b.writer)
-	readers[othersHolder].Store(9)
-	readers[heldBy].Store(70)
+func calmPlace(t *testing.T, writers string) (s *supervisor, reader, writer *proc, e session,
+	end func()) {
+	w := roleOf(writers)
+	r := roleOf(w.with[0])
+	roles := []*role{r, w}
+	reader, writer = &proc{role: r, place: 3}, &proc{role: w, place: 4, index: 1}
+	reader.Process, end = stage.Pretend(70)
+	writer.Process, _ = stage.Pretend(71)
+	s = &supervisor{ledger: ledgerOf(t), procs: []*proc{reader, writer}, roles: roles,
+		notes: newNotices(), report: newReport(Options{}, roles), found: map[string]Found{}}
+	ss := s.ledger.sessions(writers)
+	if s.ledger.region(r.name)[heldBy].Store(70); ss.holder != nil {
+		ss.holder.Store(9)
+	}
 	ss.count(1).Store(4)
-	b.shared(l)[othersWith+1].Store(9)
-	e := ss.at(1, 4)
+	s.ledger.word(wordHas + writer.place).Store(9)
+	e = ss.at(1, 4)
 	e.reader.Store(9)
 	e.published.Store(5)
 	e.seen.Store(2)
-	return s, p, e, end
+	return s, reader, writer, e, end
 }
 
 // TestVigil: what is there and not seen is found when the reader could run for so long, and neither
 // it nor what it saw has changed.
 func TestVigil(t *testing.T) {
 	b := &eventsBetween
-	s, p, e, end := calmPlace(t, b)
-	readers, who := s.ledger.region(b.reader), b.there(s)
+	s, p, w, e, end := calmPlace(t, b.writer)
+	ss, readers, who := s.ledger.sessions(b.writer), s.ledger.region(b.reader),
+		s.there(b.reader, b.writer)
 	var v vigil
 	const second = time.Second
 	for i, c := range []struct {
@@ -133,7 +137,7 @@ func TestVigil(t *testing.T) {
 	} {
 		c.do()
 		s.ledger.word(wordLived + p.place).Store(uint64(c.reader))
-		if b.unseen(s, &v.now) == "" {
+		if s.unseen(ss, b.reader, &v.now) == "" {
 			t.Errorf("%d: nothing is missing", i)
 		}
 		if got := v.look(s, who, c.own); got != c.want {
@@ -141,32 +145,53 @@ func TestVigil(t *testing.T) {
 		}
 	}
 	e.seen.Store(5)
-	if missing := b.unseen(s, &v.now); missing != "" {
+	if missing := s.unseen(ss, b.reader, &v.now); missing != "" {
 		t.Error(missing)
 	}
-	if end(); b.there(s) != nil {
+	e.seen.Store(2)
+	if w.empty = true; s.unseen(ss, b.reader, &v.now) != "" {
+		t.Error("what is missing of a dead writer may be gone")
+	}
+	if end(); len(s.there(b.reader, b.writer)) != 0 {
 		t.Error("somebody is there")
 	}
 }
 
 // TestCalm: nobody is to post until everything is seen, and everybody again when it is.
 func TestCalm(t *testing.T) {
-	for _, b := range []*between{&queuesBetween, &eventsBetween} {
-		s, _, e, _ := calmPlace(t, b)
-		words := b.shared(s.ledger)
+	for _, writers := range []string{"writer", "event-writer", "set-writer", "others-writer",
+		"others-event-writer"} {
+		s, _, w, e, _ := calmPlace(t, writers)
+		still, calms := s.ledger.still(writers), s.ledger.sessions(writers).calms()
 		ended := make(chan error, 1)
-		go func() { ended <- b.calm(s) }()
-		for words[othersStill].Load() == 0 {
+		go func() { ended <- calm(s, w.role) }()
+		for still.Load() == 0 {
 			nap(time.Millisecond)
 		}
-		if e.seen.Store(4); words[othersCalms].Load() != 0 {
-			t.Errorf("%s: a calm ended while something was not seen", b.reader)
+		if e.seen.Store(4); calms.Load() != 0 {
+			t.Errorf("%s: a calm ended while something was not seen", writers)
 		}
 		e.seen.Store(5)
-		if err := <-ended; err != nil || words[othersStill].Load() != 0 ||
-			words[othersCalms].Load() != 1 || len(s.report.Violations) != 0 {
-			t.Errorf("%s: %v, still %d, %d calms: %v", b.reader, err, words[othersStill].Load(),
-				words[othersCalms].Load(), s.report.Violations)
+		if err := <-ended; err != nil || still.Load() != 0 || calms.Load() != 1 ||
+			len(s.report.Violations) != 0 {
+			t.Errorf("%s: %v, still %d, %d calms: %v", writers, err, still.Load(), calms.Load(),
+				s.report.Violations)
+		}
+	}
+}
+
+// TestLeftBehind: what a dead writer left is missing in a calm until its place is taken.
+func TestLeftBehind(t *testing.T) {
+	s, _, w, e, _ := calmPlace(t, "writer")
+	ss := s.ledger.sessions("writer")
+	e.seen.Store(5)
+	e.intent.Store(7)
+	w.step, w.empty = crash.PublishEnded, true // it had published one more at least
+	ss.died(s, w)
+	for seen, missing := range map[uint64]bool{5: true, 6: false} {
+		e.seen.Store(seen)
+		if got := s.unseen(ss, "reader", new(standing)); (got != "") != missing {
+			t.Errorf("%d of 6 are seen: %q", seen, got)
 		}
 	}
 }

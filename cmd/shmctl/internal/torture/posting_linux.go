@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -59,11 +60,7 @@ func (c *child) sessions(one func(name uint64, s session) error) error {
 
 // hushed tells whether nobody is to post.
 func (c *child) hushed() bool {
-	word := c.ledger.word(wordHush)
-	if b := c.role.between; b != nil {
-		word = &b.shared(c.ledger)[othersStill]
-	}
-	return word.Load() != 0 && c.ledger.phase() == phaseRun
+	return c.still.Load() != 0 && c.ledger.phase() == phaseRun
 }
 
 // attach becomes a writer of a queue; nil without an error is to be tried again.
@@ -310,4 +307,139 @@ func (l *eventLane) some(p *poster) error {
 			return err
 		}
 	}
+}
+
+// A reader that is rung by nobody is woken all the same, by whoever attaches or dies next, and then
+// reads what all of them posted: a ring that was lost is not missed. So everybody is left alone now
+// and then, and no writer posts until everything is seen.
+
+// seenLatest is when more is seen of what was published, in time that the reader could run. Its
+// writer needs none: it has rung before it notes what it published.
+const seenLatest = 20 * time.Second
+
+// vigilEvery is how far two looks are apart that count: many of the steps in which lives are told.
+const vigilEvery = 10 * livedEvery
+
+// calm is role.calm of writers, with their reader. One who died a moment ago may be missing.
+func calm(s *supervisor, writers *role) error {
+	reader, ss := writers.with[0], s.ledger.sessions(writers.name)
+	who := s.there(reader, writers.name)
+	var v vigil
+	return s.still(writers.name, who, func() bool {
+		missing := s.unseen(ss, reader, &v.now)
+		if missing == "" {
+			ss.calms().Add(1)
+			return true
+		}
+		late := v.look(s, who, lifetime()) > seenLatest
+		if late {
+			s.broken(writers.name, kindHung, 1, "nobody posts or is killed, and no more than %s in %v "+
+				"by %s %d (pid %d%s)", missing, seenLatest, reader, v.now.holder, v.now.pid,
+				writers.between.waits(s.ledger))
+		}
+		return late
+	})
+}
+
+// still has the processes of a role keep still until it is done, or for a minute. It ends early if
+// one of those whose part in it counts dies.
+func (s *supervisor) still(role string, who map[*proc]process, done func() bool) error {
+	word := s.ledger.still(role)
+	word.Store(1)
+	defer word.Store(0)
+	for since := lifetime(); lifetime()-since < patience; nap(time.Millisecond) {
+		if s.overdue(lifetime()); done() {
+			return nil
+		}
+		for p, was := range who {
+			if p.empty || p.Over() || p.process() != was {
+				return nil
+			}
+		}
+		if err := s.reviveAll(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// there returns the processes of some roles that live.
+func (s *supervisor) there(roles ...string) map[*proc]process {
+	who := map[*proc]process{}
+	for _, p := range s.procs {
+		if slices.Contains(roles, p.role.name) && !p.empty && !p.Over() {
+			who[p] = p.process()
+		}
+	}
+	return who
+}
+
+// unseen says what is published and not seen, and notes how it stands.
+func (s *supervisor) unseen(ss sessions, reader string, now *standing) (missing string) {
+	*now = standing{pid: s.ledger.region(reader)[heldBy].Load()}
+	if ss.holder != nil {
+		now.holder = ss.holder.Load()
+	}
+	for _, p := range s.procs {
+		n := ss.last(p.index)
+		if p.role.name != ss.role.name || n == 0 {
+			continue
+		}
+		// Between users the rest of one that died may be gone with both, and the next waits for us.
+		if ss.holder != nil && (s.has(p) == 0 || p.empty || p.Over()) {
+			continue
+		}
+		e := ss.at(p.index, n)
+		seen, want := e.seen.Load(), e.published.Load()
+		if p.left.want > 0 { // it is dead, and has no successor yet
+			want = max(want, p.left.want)
+		}
+		now.sessions[p.index], now.seen[p.index] = n, seen
+		if seen >= want {
+			continue
+		}
+		waits := ss.holder == nil || e.reader.Load() == now.holder // else on its way to the reader
+		if waits || missing == "" {
+			missing = fmt.Sprintf("%d of %d of writer %d are seen", seen, want, p.index)
+		}
+		now.waiting = now.waiting || waits
+	}
+	return missing
+}
+
+// standing is what a reader has seen so far.
+type standing struct {
+	holder, pid    uint64
+	waiting        bool // for the reader, and for nobody else
+	sessions, seen [writers]uint64
+}
+
+// vigil measures for how long a reader could run and saw nothing that was there.
+type vigil struct {
+	now, last standing
+	known     bool
+	own       time.Duration // this process's life, when it last looked
+	reader    time.Duration // the reader's, then
+	lived     time.Duration // for how long both could run since
+}
+
+// look compares with the last look. own is the life of this process.
+func (v *vigil) look(s *supervisor, who map[*proc]process, own time.Duration) time.Duration {
+	reader := time.Duration(0)
+	for p, is := range who {
+		if uint64(is.pid) == v.now.pid {
+			reader = time.Duration(s.ledger.word(wordLived + p.place).Load())
+		}
+	}
+	switch {
+	case v.known && v.now == v.last && v.now.waiting && v.now.pid != 0:
+		if own-v.own < vigilEvery {
+			return v.lived
+		}
+		v.lived += min(own-v.own, reader-v.reader)
+	default:
+		v.lived = 0
+	}
+	v.known, v.last, v.own, v.reader = true, v.now, own, reader
+	return v.lived
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -137,8 +136,9 @@ func holder(times string, r role) *role {
 
 // posting completes a role whose processes have sessions; words are those beside.
 func posting(r role) *role {
+	r.counts = map[string]int{"calms": sessionsLength(r.places) - 1}
 	r.stops, r.words = true, r.words+sessionsLength(r.places)
-	r.settled, r.sum, r.check = sessionsSettled, sumSessions, checkSessions
+	r.calm, r.settled, r.sum, r.check = calm, sessionsSettled, sumSessions, checkSessions
 	if r.died == nil {
 		r.died = sessionsDied
 	}
@@ -161,7 +161,8 @@ var (
 
 func readerRole() *role {
 	return holder("adoptions", role{name: "reader", places: readers, run: (*child).read,
-		with: []string{"writer"}, died: readerDied,
+		with:  []string{"writer"},
+		tells: map[string]string{"watcher": noticeReader, "writer": noticeReader},
 		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AdoptClaimed, crash.AdoptStarted, crash.ParkStored, crash.ParkPaid,
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.TakeMarks,
@@ -171,7 +172,8 @@ func readerRole() *role {
 
 func writerRole() *role {
 	return posting(role{name: "writer", places: writers, words: writerWords, run: (*child).write,
-		with: []string{"reader"}, died: writerDied, possession: writerPossession,
+		with: []string{"reader"}, tells: map[string]string{"reader": noticeWriter},
+		died: writerDied, possession: writerPossession,
 		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced, crash.Filled,
 			crash.Stamped, crash.PublishStored, crash.RingParked, crash.RingMarked,
@@ -198,86 +200,17 @@ func writerPossession(s *supervisor, p *proc) func() string {
 	return nil
 }
 
-// writerDied demands that the reader is told of one that had a lane, notes what is left to be read,
-// and has everybody keep still now and then.
+// writerDied notes what is left to be read, and has everybody keep still now and then: then no
+// successor and no later post looks where the reader should have looked.
 func writerDied(s *supervisor, p *proc) error {
-	if s.ledger.region("writer")[writerLane+p.index].Load() != 0 {
-		s.expectAll(p, "reader", noticeWriter)
-	}
 	s.ledger.sessions("writer").died(s, p)
 	if p.left.want == 0 || s.frozen != nil { // a reader that is stopped sees nothing
 		return nil
 	}
 	if s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0 {
-		return s.hush()
+		return calm(s, p.role)
 	}
 	return nil
-}
-
-// hush has all writers keep still until everything is seen. Nobody is killed meanwhile, so no
-// successor and no later post looks where the reader should have looked.
-func (s *supervisor) hush() error {
-	ss := s.ledger.sessions("writer")
-	return s.still("writer", s.ledger.word(wordHush), func() string {
-		if missing := s.unseen(ss); missing != "" {
-			return "nobody posts any more, and " + missing
-		}
-		return ""
-	})
-}
-
-// still has those of a role keep still, by the word that they look at, until nothing is missing.
-// None of them is killed or started meanwhile, and others are started again only.
-func (s *supervisor) still(role string, word *atomic.Uint64, missing func() string) error {
-	word.Store(1)
-	defer word.Store(0)
-	for since := lifetime(); ; time.Sleep(time.Millisecond) {
-		s.overdue(lifetime())
-		what := missing()
-		if what == "" {
-			return nil
-		}
-		if lifetime()-since > patience/2 {
-			s.broken(role, kindHung, 1, "%s in %v", what, patience/2)
-			return nil
-		}
-		if err := s.reviveBut(role); err != nil {
-			return err
-		}
-	}
-}
-
-// reviveBut starts those again that died at a step, but for those of a role.
-func (s *supervisor) reviveBut(role string) error {
-	for _, p := range s.procs {
-		if p.role.name != role && p.fell() {
-			if err := s.revive(p); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// unseen says what the reader has not seen yet.
-func (s *supervisor) unseen(ss sessions) string {
-	for i := range writers {
-		n := ss.last(i)
-		if n == 0 {
-			continue
-		}
-		e := ss.at(i, n)
-		if want, seen := e.published.Load(), e.seen.Load(); seen < want {
-			return fmt.Sprintf("of writer %d only %d of %d were seen", i, seen, want)
-		}
-	}
-	for _, p := range s.procs {
-		if p.role.name == "writer" && !p.left.seen() {
-			return fmt.Sprintf("of writer %d, which died at step %v, only %d of %d were seen",
-				p.index, p.step, p.left.of.seen.Load(), p.left.want)
-		}
-	}
-	return ""
 }
 
 // queueTaker takes the entries of queues.
@@ -349,7 +282,9 @@ func (c *child) read() (err error) {
 		if err := q.BindEvents(eq); err != nil {
 			return false, err
 		}
+		c.has(theOnly)
 		c.bound()
+		defer c.has(0)
 		defer c.unbound()
 		return r.drain(running)
 	})
@@ -370,6 +305,7 @@ func (c *child) write() (err error) {
 		owner, lane := &c.words[writerLaneOwner+w.Lane()], &c.words[writerLane+c.Index]
 		owner.Store(name)
 		lane.Store(uint64(w.Lane()) + 1)
+		c.has(theOnly)
 		if c.rnd.IntN(4) > 0 {
 			if err = w.BindEvents(eq); err == nil {
 				c.bound()
@@ -379,6 +315,7 @@ func (c *child) write() (err error) {
 			err = c.poster(&queueLane{link[*cq.Writer]{w: w}}, name, s).session()
 		}
 		c.unbound()
+		c.has(0)
 		lane.Store(0)
 		return errors.Join(err, w.Close())
 	})

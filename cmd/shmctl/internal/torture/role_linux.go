@@ -37,6 +37,9 @@ type role struct {
 	// uid is the user that its processes run as: they have the ledger and the program, and can
 	// reach no directory of the run but what prepare makes for them.
 	uid uint32
+	// tells are the roles whose processes are to tell the death of one of its own, if they share
+	// what it had, with how they tell it.
+	tells map[string]string
 	// between is the place at which its processes meet those of another user; nil is one user.
 	between *between
 	// lacks tells what the machine does not have that its processes need; nil if it has all.
@@ -63,7 +66,7 @@ type role struct {
 	young func(s *supervisor, p *proc) bool
 	// calm is called now and then between two kills, when nobody is stopped: nobody is killed from
 	// outside before it returns.
-	calm func(s *supervisor) error
+	calm func(s *supervisor, r *role) error
 	// died is called after one has died, by a kill or at its step.
 	died func(s *supervisor, p *proc) error
 	// settled tells whether the place of a dead process may be taken by the next.
@@ -314,6 +317,7 @@ type child struct {
 	role   *role
 	ledger *ledger
 	words  []atomic.Uint64 // of the ledger, the role's own
+	still  *atomic.Uint64  // of the ledger, see ledger.still
 	dir    *shm.Dir        // where queues have names; nil for other users
 	pid    int
 	// boundNs is since when this process is told of deaths, or was told last.
@@ -355,7 +359,7 @@ func (c *child) run() (err error) {
 	if c.ledger, err = mapLedger(os.NewFile(ledgerFd, ledgerFile)); err != nil {
 		return err
 	}
-	c.words = c.ledger.region(c.role.name)
+	c.words, c.still = c.ledger.region(c.role.name), c.ledger.still(c.role.name)
 	crash.Dying(func() {
 		c.ledger.word(wordDeath + c.Place).Store(uint64(spin.Now()))
 	})

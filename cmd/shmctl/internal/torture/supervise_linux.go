@@ -262,7 +262,7 @@ func (s *supervisor) enough(begin time.Time) bool {
 func (s *supervisor) harm() error {
 	for _, r := range s.roles {
 		if r.calm != nil && s.rnd.IntN(calmEvery) == 0 {
-			return r.calm(s)
+			return r.calm(s, r)
 		}
 	}
 	if s.rnd.IntN(50) == 0 {
@@ -376,10 +376,9 @@ func (s *supervisor) start(p *proc) error {
 		spec.Env = []string{fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth)}
 	}
 	p.since = time.Now()
-	s.ledger.word(wordDeath + p.place).Store(0)
-	s.ledger.word(wordLived + p.place).Store(0)
-	s.ledger.word(wordBound + p.place).Store(0)
-	s.ledger.word(wordOwes + p.place).Store(0)
+	for _, word := range []int{wordDeath, wordLived, wordBound, wordOwes, wordHas, wordHad} {
+		s.ledger.word(word + p.place).Store(0)
+	}
 	var by process // set before anything is heard
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -464,6 +463,7 @@ func (s *supervisor) diedAt(p *proc) int64 {
 func (s *supervisor) revive(p *proc) error {
 	s.ended(p)
 	s.examine(p)
+	s.demand(p)
 	if p.role.died != nil {
 		if err := p.role.died(s, p); err != nil {
 			return err
