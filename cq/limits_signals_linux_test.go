@@ -254,6 +254,7 @@ func childStormed() {
 // TestSignalStorm: calls that are interrupted thousands of times in a second go on as if nothing
 // were.
 func TestSignalStorm(t *testing.T) {
+	shmtest.Conforms(t)
 	shmtest.Long(t)
 	c := startChild(t, "stormed", "SHMRING_DIR="+openDir(t).Path()+"/storm")
 	if got := c.line(t); got != "ready" {
