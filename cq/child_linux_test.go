@@ -3,7 +3,6 @@ package cq_test
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +34,6 @@ const (
 func init() {
 	maps.Copy(roles, map[string]func(){
 		"writer":  childWriter,
-		"reader":  childReader,
 		"creator": childCreator,
 	})
 }
@@ -165,45 +163,6 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 		if round%200 == 199 {
 			time.Sleep(300 * time.Microsecond)
 		}
-	}
-}
-
-// A record of the log: an entry, with a mark if it may have been seen before; or a reader's start.
-const (
-	logAgain = 1 << 47
-	logStart = 1<<64 - 1
-)
-
-// childReader takes the queue over and appends each entry to the log before it releases it. It
-// never stops by itself.
-func childReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
-	need(err)
-	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_APPEND, 0)
-	need(err)
-	// A kill cuts a write at the end of a page, which no record crosses.
-	_, err = log.Write(binary.LittleEndian.AppendUint64(nil, logStart))
-	need(err)
-	say("reading")
-	for round := 0; ; round++ {
-		es, err := q.PeekContext(context.Background(), 1+round%50)
-		need(err)
-		var text []byte
-		for i := range es {
-			r := es[i].Context<<48 | es[i].Tag
-			if es[i].Data != ^es[i].Tag {
-				r = 0 // no lane: the parent complains
-			}
-			if q.Redelivered() {
-				r |= logAgain
-			}
-			text = binary.LittleEndian.AppendUint64(text, r)
-		}
-		_, err = log.Write(text)
-		need(err)
-		need(q.Release(len(es)))
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -149,67 +148,6 @@ func TestMemoryCgroup(t *testing.T) {
 		}
 	}
 	_ = c.stop(t)
-}
-
-// TestFrozen: a group that is frozen is not dead. Nobody takes its queue or its lanes, its readers
-// find nothing missing, and all goes on when it thaws.
-func TestFrozen(t *testing.T) {
-	shmtest.Long(t)
-	const states = "freezer.state cgroup.freeze"
-	group := cgroup(t, "freezer", states)
-	freeze := func(on bool) {
-		words := map[bool][2]string{true: {"FROZEN", "1"}, false: {"THAWED", "0"}}[on]
-		if _, err := os.Stat(group + "/freezer.state"); err == nil {
-			set(t, group, "freezer.state", words[0])
-			return
-		}
-		set(t, group, "cgroup.freeze", words[1])
-	}
-	d := openDir(t)
-	name := queueName(t)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 64, MaxLanes: 8})
-	must(t, err)
-	must(t, q.Detach())
-	l := newLedger(t)
-	goesOn := func(what string) {
-		seen := l.all
-		eventually(t, what, func() bool {
-			l.read(t)
-			return l.all > seen
-		})
-	}
-	reader := startChild(t, "reader", envQueue+"="+name, envLog+"="+l.log.Name())
-	_ = reader.line(t)
-	writer := startChild(t, "writer", envQueue+"="+name)
-	_ = writer.line(t)
-	other := startChild(t, "writer", envQueue+"="+name)
-	_ = other.line(t)
-	t.Cleanup(func() { freeze(false) }) // before they are killed, which the frozen do not notice
-	for _, frozen := range []*child{reader, writer} {
-		goesOn("the reader reads")
-		set(t, group, "cgroup.procs", fmt.Sprint(frozen.Process.Pid))
-		freeze(true)
-		_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		wantErr(t, "adopt it", err, syscall.EBUSY)
-		wantErr(t, "remove it", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
-		time.Sleep(400 * time.Millisecond) // longer than anybody waits before he looks again
-		if frozen == writer {
-			goesOn("the reader reads what others write")
-		}
-		freeze(false)
-		set(t, filepath.Dir(group), "cgroup.procs", fmt.Sprint(frozen.Process.Pid))
-		goesOn("all goes on when it thaws")
-	}
-	_, _ = writer.stop(t), other.stop(t)
-	tails := tailsOf(t, d, name)
-	eventually(t, "the reader has seen all", func() bool {
-		l.read(t)
-		return l.complete(tails)
-	})
-	reader.kill()
-	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
-	closeQueue(t, q)
 }
 
 var setClock = flag.Bool("limits.clock", false,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -367,7 +366,7 @@ func TestServeTwice(t *testing.T) {
 	ended("of a listener that was closed", otherServed, net.ErrClosed)
 }
 
-// TestProcesses: three processes post to a queue without a name. TestManyProcesses has one with.
+// TestProcesses: three processes post to a queue without a name. TestThousandWriters has one with.
 func TestProcesses(t *testing.T) {
 	for _, at := range []site{memfdSite, othersSite} {
 		t.Run(at.String(), func(t *testing.T) { processes(t, at) })
@@ -441,70 +440,6 @@ func TestAnonymousEvents(t *testing.T) {
 	}
 	_, err = cq.CreateEvents(cq.Unnamed(""), cq.EventOptions{Size: -1})
 	wantErr(t, "size", err, cq.ErrInvalid)
-}
-
-func init() { roles["fast joiner"] = childFastJoiner }
-
-// childFastJoiner posts without end. Every entry says its index.
-func childFastJoiner() {
-	w, _ := attachToParent()
-	for round := 0; ; round++ {
-		at := w.Next()
-		switch err := w.Post(&cq.Entry{Context: at, Data: ^at}); err {
-		case nil:
-		case cq.ErrFull:
-			runtime.Gosched()
-		default:
-			need(err)
-		}
-		if round%100 == 99 {
-			time.Sleep(100 * time.Microsecond) // the reader falls asleep
-		}
-	}
-}
-
-// TestWritersDie kills writers at any moment, in the middle of a write or asleep, and replaces
-// them: the lane has no gap and nothing twice.
-func TestWritersDie(t *testing.T) {
-	for _, at := range []site{namedSite, memfdSite} {
-		t.Run(at.String(), func(t *testing.T) { writersDie(t, at) })
-	}
-}
-
-func writersDie(t *testing.T, at site) {
-	rounds := 15
-	if testing.Short() {
-		rounds = 4
-	}
-	q := at.create(t, cq.Options{Size: 32, MaxLanes: 1, Spin: -1})
-	var next atomic.Uint64
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		buf := make([]cq.Data, 16)
-		for {
-			n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
-			if err != nil {
-				done <- err
-				return
-			}
-			for _, e := range buf[:n] {
-				if want := next.Add(1) - 1; e.Context != want || e.Data != ^want {
-					done <- errors.New("a gap, or an entry twice")
-					return
-				}
-			}
-		}
-	}()
-	for range rounds {
-		c := startAt(t, "fast joiner", at, q, nil)
-		from := next.Load()
-		eventually(t, "entries come", func() bool { return next.Load() > from+100 })
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-		c.kill()
-	}
-	cancel()
-	wantErr(t, "reader", <-done, context.Canceled)
 }
 
 // TestAnonymousContested has more writers than lanes come and go at once, while the queue is read,

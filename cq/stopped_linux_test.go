@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -42,6 +43,43 @@ func isStopped(c *child) bool {
 func goOn(t *testing.T, c *child) {
 	t.Helper()
 	must(t, c.Process.Signal(syscall.SIGCONT))
+}
+
+// stopping is a way to stop a process for a while.
+type stopping struct{ halt, goOn func(t *testing.T, c *child) }
+
+// byFreezer stops processes with a control group of either version.
+func byFreezer(t *testing.T) stopping {
+	group := cgroup(t, "freezer", "freezer.state cgroup.freeze")
+	write := func(t *testing.T, v1, v2 string) {
+		if _, err := os.Stat(group + "/freezer.state"); err == nil {
+			set(t, group, "freezer.state", v1)
+		} else {
+			set(t, group, "cgroup.freeze", v2)
+		}
+	}
+	thaw := func() { write(t, "THAWED", "0") }
+	return stopping{func(t *testing.T, c *child) {
+		t.Cleanup(thaw) // before it is killed, which the frozen do not notice
+		set(t, group, "cgroup.procs", strconv.Itoa(c.Process.Pid))
+		write(t, "FROZEN", "1")
+		eventually(t, "the child freezes", func() bool {
+			state, _ := os.ReadFile(group + "/freezer.state")
+			events, _ := os.ReadFile(group + "/cgroup.events")
+			return string(state) == "FROZEN\n" || strings.Contains(string(events), "frozen 1")
+		})
+	}, func(t *testing.T, c *child) {
+		thaw()
+		set(t, filepath.Dir(group), "cgroup.procs", strconv.Itoa(c.Process.Pid))
+	}}
+}
+
+// eachStop runs a case with a process that a signal stops at each site, and one that is frozen.
+func eachStop(t *testing.T, all []site, f func(t *testing.T, at site, by stopping)) {
+	for _, at := range all {
+		t.Run(at.String(), func(t *testing.T) { f(t, at, stopping{halt, goOn}) })
+	}
+	t.Run("frozen", func(t *testing.T) { f(t, namedSite, byFreezer(t)) })
 }
 
 // runner starts a writer of a queue, in lane 1.
@@ -88,52 +126,51 @@ const strangers = 1 << 60 // context of entries that are no runner's
 func TestStoppedWriter(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for _, at := range []site{namedSite, memfdSite, othersSite} {
-		t.Run(at.String(), func(t *testing.T) {
-			q, c := runner(t, at)
-			e := eventsFor(t, q, cq.EventOptions{})
-			s := sequence{q: q}
-			for round := range uint64(2) {
-				for s.next < 500*(round+1) {
-					s.read(t, time.Minute)
-				}
-				halt(t, c)
-				for s.read(t, 0) > 0 {
-				}
-				begin := time.Now()
-				if n := s.read(t, longStop); n > 0 || time.Since(begin) < longStop {
-					t.Errorf("%d entries of a stopped writer", n)
-				}
-				noNews(t, e)
-				w := at.attach(t, q)
-				if w.Lane() == 1 {
-					t.Error("the lane of a stopped writer was given away")
-				}
-				must(t, w.Post(&cq.Entry{Context: strangers}))
-				if n := s.read(t, time.Minute); n != 1 {
-					t.Errorf("%d entries beside a stopped writer", n)
-				}
-				must(t, w.Close())
-				goOn(t, c)
+	all := []site{namedSite, memfdSite, othersSite}
+	eachStop(t, all, func(t *testing.T, at site, by stopping) {
+		q, c := runner(t, at)
+		e := eventsFor(t, q, cq.EventOptions{})
+		s := sequence{q: q}
+		for round := range uint64(2) {
+			for s.next < 500*(round+1) {
+				s.read(t, time.Minute)
 			}
-			var posted uint64
-			done := make(chan string, 1)
-			go func() { done <- c.stop(t) }()
-			for said := ""; posted == 0 || s.next < posted; {
-				s.read(t, 5*time.Millisecond)
-				select {
-				case said = <-done:
-					_, err := fmt.Sscanf(said, "posted %d", &posted)
-					must(t, err)
-				default:
-				}
+			by.halt(t, c)
+			for s.read(t, 0) > 0 {
 			}
-			if n := s.read(t, 0); n > 0 {
-				t.Errorf("%d entries more than were posted", n)
+			begin := time.Now()
+			if n := s.read(t, longStop); n > 0 || time.Since(begin) < longStop {
+				t.Errorf("%d entries of a stopped writer", n)
 			}
 			noNews(t, e)
-		})
-	}
+			w := at.attach(t, q)
+			if w.Lane() == 1 {
+				t.Error("the lane of a stopped writer was given away")
+			}
+			must(t, w.Post(&cq.Entry{Context: strangers}))
+			if n := s.read(t, time.Minute); n != 1 {
+				t.Errorf("%d entries beside a stopped writer", n)
+			}
+			must(t, w.Close())
+			by.goOn(t, c)
+		}
+		var posted uint64
+		done := make(chan string, 1)
+		go func() { done <- c.stop(t) }()
+		for said := ""; posted == 0 || s.next < posted; {
+			s.read(t, 5*time.Millisecond)
+			select {
+			case said = <-done:
+				_, err := fmt.Sscanf(said, "posted %d", &posted)
+				must(t, err)
+			default:
+			}
+		}
+		if n := s.read(t, 0); n > 0 {
+			t.Errorf("%d entries more than were posted", n)
+		}
+		noNews(t, e)
+	})
 }
 
 // TestStoppedReader: the queue of a reader that was stopped is nobody else's, writers meet a full
@@ -141,52 +178,51 @@ func TestStoppedWriter(t *testing.T) {
 func TestStoppedReader(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for _, at := range []site{namedSite, othersSite} {
-		t.Run(at.String(), func(t *testing.T) {
-			d, name := openDir(t), queueName(t)
-			if at == namedSite {
-				q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
-				must(t, errors.Join(err, q.Detach()))
+	eachStop(t, []site{namedSite, othersSite}, func(t *testing.T, at site, by stopping) {
+		d, name := openDir(t), queueName(t)
+		if at == namedSite {
+			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
+			must(t, errors.Join(err, q.Detach()))
+		}
+		c := startReader(t, at)
+		w := c.attach()
+		c.expect("steady", 0, "reading")
+		e := smallEvents(t, 2)
+		t.Cleanup(func() { must(t, e.Close()) })
+		must(t, w.BindEvents(e))
+		for range 2 {
+			by.halt(t, c.child)
+			var err error
+			for err == nil {
+				err = w.Post(&cq.Entry{Context: w.Next()})
 			}
-			c := startReader(t, at)
-			w := c.attach()
-			c.expect("steady", 0, "reading")
-			e := smallEvents(t, 2)
-			t.Cleanup(func() { must(t, e.Close()) })
-			must(t, w.BindEvents(e))
-			for range 2 {
-				halt(t, c.child)
-				var err error
-				for err == nil {
-					err = w.Post(&cq.Entry{Context: w.Next()})
-				}
-				wantErr(t, "a full lane", err, cq.ErrFull)
-				noNews(t, e)
-				wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
-				if at == namedSite {
-					_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-					var busy *shm.BusyError
-					if !errors.As(err, &busy) || busy.PID != c.Process.Pid || busy.Gone {
-						t.Errorf("adopt: %v", err)
-					}
-				}
-				goOn(t, c.child)
-				for end := w.Next() + 100; w.Next() < end; {
-					if err := w.Post(&cq.Entry{Context: w.Next()}); err == cq.ErrFull {
-						time.Sleep(100 * time.Microsecond)
-					} else {
-						must(t, err)
-					}
-				}
-			}
-			eventually(t, "everything to be read", func() bool { return w.Free() == w.Stats().Size })
+			wantErr(t, "a full lane", err, cq.ErrFull)
 			noNews(t, e)
-			if got, want := c.stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
-				t.Errorf("%q, want %q", got, want)
+			wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
+			if at == namedSite {
+				_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
+				var busy *shm.BusyError
+				if !errors.As(err, &busy) || busy.PID != c.Process.Pid || busy.Gone {
+					t.Errorf("adopt: %v", err)
+				}
+				wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 			}
-			must(t, w.Close())
-		})
-	}
+			by.goOn(t, c.child)
+			for end := w.Next() + 100; w.Next() < end; {
+				if err := w.Post(&cq.Entry{Context: w.Next()}); err == cq.ErrFull {
+					time.Sleep(100 * time.Microsecond)
+				} else {
+					must(t, err)
+				}
+			}
+		}
+		eventually(t, "everything to be read", func() bool { return w.Free() == w.Stats().Size })
+		noNews(t, e)
+		if got, want := c.stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		must(t, w.Close())
+	})
 }
 
 // TestStoppedEventOwner: an event queue whose owner is stopped is not taken over, and what happened
