@@ -19,7 +19,6 @@ type domainQueues struct {
 	q     []*queue
 	r     []*reader
 	lanes []*packedLane // of a benchmark, in place of q
-	mem   []byte        // of a test with processes
 }
 
 func newDomain(t testing.TB, queues, lanes int, o readerOptions) *domainQueues {

@@ -3,9 +3,12 @@ package ring_test
 import (
 	"fmt"
 	"os"
-	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
@@ -22,12 +25,6 @@ func init() {
 		child(func(s *shared, _ ring.Order, n uint64) error {
 			c := ring.NewConsumer(s.tail, s.head, s.slots, s.head.Load())
 			return consume(c, n, func(uint64) error { return nil })
-		})
-	}
-	roles["writer"] = func() {
-		child(func(s *shared, _ ring.Order, n uint64) error {
-			writeInOrder(s, time.Duration(n))
-			return nil
 		})
 	}
 }
@@ -56,15 +53,6 @@ func start(t *testing.T, role string, s *shared, o ring.Order, n uint64) (wait f
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", role, err)
 		}
-	}
-}
-
-func TestHandOverInSharedMemory(t *testing.T) {
-	for _, o := range orders {
-		t.Run(o.String(), func(t *testing.T) {
-			s := newShared(t, 64)
-			handOver(t, s.tail, s.head, s.slots, o)
-		})
 	}
 }
 
@@ -102,74 +90,99 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// writeInOrder stores two plain words, each on a line of its own, and then the index.
-func writeInOrder(s *shared, d time.Duration) {
-	end := time.Now().Add(d)
-	for i := uint64(1); ; i++ {
-		s.slots[1][0] = i
-		s.slots[5][3] = ^i
-		ring.StoreRelease(s.tail, i)
-		if i%4096 == 0 && time.Now().After(end) && s.head.Load() == lookerSaw {
-			s.head.Store(writerDone)
-			return
-		}
-	}
-}
-
-// What head says meanwhile: a looker that gets no time while the writer writes has seen nothing.
 const (
-	lookerSaw  = 1 // the index move; the looker
-	writerDone = 2 // the writer, after that
+	offTail  = 0
+	offHead  = 256
+	offSlots = 4096
 )
 
-// Message passing, the litmus test of a release store: whoever sees the index sees what was
-// stored before it. On amd64 the hardware keeps this order by itself; on arm64 only StoreRelease
-// does.
-func TestStoreReleaseOrdersEarlierStores(t *testing.T) {
-	const d = 200 * time.Millisecond
-	look := func(t *testing.T, s *shared) {
-		a, err := ring.IndexAt(s.mem, offSlots+1*64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := ring.IndexAt(s.mem, offSlots+5*64+3*8)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen := map[bool]int{}
-		for last := uint64(0); s.head.Load() != writerDone; {
-			i := s.tail.Load()
-			x, y := a.Load(), b.Load()
-			if i > 0 && (x < i || ^y < i) {
-				t.Fatalf("index %d is visible, of what was stored before it only %d and %d", i, x, ^y)
-			}
-			if seen[i != last]++; i == last {
-				runtime.Gosched()
-			} else if seen[true] == 1 {
-				s.head.Store(lookerSaw)
-			}
-			last = i
-		}
-		if seen[true] == 0 {
-			t.Fatalf("the index never moved: %v", seen)
-		}
+// shared is a ring over a memfd, mapped by this process.
+type shared struct {
+	file       *os.File
+	mem        []byte
+	tail, head *ring.Index
+	slots      []slot
+}
+
+// newShared makes the memory of a ring with that many slots.
+func newShared(t testing.TB, capacity int) *shared {
+	t.Helper()
+	fd, err := unix.MemfdCreate("shmring:ring-test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Run("processes", func(t *testing.T) {
-		s := newShared(t, 8)
-		watchdog(t, s.String)
-		wait := start(t, "writer", s, ring.Release, uint64(d))
-		look(t, s)
-		wait()
+	file := os.NewFile(uintptr(fd), "ring")
+	t.Cleanup(func() { file.Close() })
+	if err := file.Truncate(int64(offSlots + capacity*64)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := mapShared(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(s.mem); err != nil {
+			t.Error(err)
+		}
 	})
-	t.Run("threads", func(t *testing.T) {
-		s := newShared(t, 8)
-		watchdog(t, s.String)
-		done := make(chan struct{})
-		go func() {
-			writeInOrder(s, d)
-			close(done)
-		}()
-		look(t, s)
-		<-done
+	return s
+}
+
+func mapShared(file *os.File) (*shared, error) {
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	mem, err := unix.Mmap(int(file.Fd()), 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	s := &shared{file: file, mem: mem}
+	if s.tail, err = ring.IndexAt(mem, offTail); err != nil {
+		return nil, err
+	}
+	if s.head, err = ring.IndexAt(mem, offHead); err != nil {
+		return nil, err
+	}
+	s.slots, err = ring.Slots[slot](mem[offSlots:])
+	return s, err
+}
+
+func (s *shared) String() string {
+	return fmt.Sprintf("tail %d head %d of %d slots", s.tail.Load(), s.head.Load(), len(s.slots))
+}
+
+// watchdog ends the process, with what dump says, if the test does not end in time. The bound is
+// for a hang, not for a slow machine.
+func watchdog(t testing.TB, dump func() string) {
+	t.Helper()
+	const bound = 2 * time.Minute
+	name := t.Name()
+	w := time.AfterFunc(bound, func() {
+		fmt.Fprintf(os.Stderr, "%s hangs: %s\n", name, dump())
+		os.Exit(3)
 	})
+	t.Cleanup(func() { w.Stop() })
+}
+
+// envInt reads what the parent told a child.
+func envInt(name string) uint64 {
+	v, err := strconv.ParseUint(os.Getenv(name), 10, 64)
+	if err != nil {
+		exit(err)
+	}
+	return v
+}
+
+func exit(err error) {
+	fmt.Fprintln(os.Stderr, "child:", err)
+	os.Exit(1)
+}
+
+func orderOf(name string) ring.Order {
+	if strings.EqualFold(name, ring.Release.String()) {
+		return ring.Release
+	}
+	return ring.SeqCst
 }
