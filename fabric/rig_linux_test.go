@@ -32,12 +32,15 @@ type end struct {
 }
 
 // open makes one. Closing it twice is harmless.
-func open(name string, o fabric.Options) (e *end, err error) {
+func open(name string, o fabric.Options) (*end, error) { return openSized(name, 1024, o) }
+
+// openSized is open with a queue of that size.
+func openSized(name string, size int, o fabric.Options) (e *end, err error) {
 	e = &end{}
 	if e.d, err = shm.OpenDir(""); err != nil {
 		return nil, err
 	}
-	if e.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 1024, Shared: true}); err != nil {
+	if e.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: size, Shared: true}); err != nil {
 		return nil, err
 	}
 	if e.w, err = e.q.Writer(); err != nil {
@@ -56,7 +59,12 @@ func (e *end) close() error {
 
 func opened(t testing.TB, name string, o fabric.Options) *end {
 	t.Helper()
-	e, err := open(name, o)
+	return openedSized(t, name, 1024, o)
+}
+
+func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
+	t.Helper()
+	e, err := openSized(name, size, o)
 	noError(t, err)
 	t.Cleanup(func() { noError(t, e.close()) })
 	return e

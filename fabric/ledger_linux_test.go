@@ -1,0 +1,422 @@
+package fabric_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// matcher is a receiver, and a plain list of what it must have done.
+type matcher struct {
+	t        *testing.T
+	r        *rand.Rand
+	e        *end
+	from     []*end
+	to       []cq.Addr // it, as its senders know it
+	addr     []cq.Addr // they, as it knows them
+	posted   []*posting
+	stored   []message
+	claimed  map[uint64]message
+	want     []string
+	got      []string
+	contexts uint64
+	messages int
+	bufs     map[uint64][]byte // by context
+	looks    map[uint64]bool   // those that receive nothing
+}
+
+type message struct {
+	fabric.Msg // Addr: whom it is from, as the receiver has it
+	id         int
+}
+
+type posting struct {
+	fabric.Msg
+	used int
+}
+
+// takes says by the words of the manual whether a message is for a receive.
+func (p *posting) takes(m *message) bool {
+	if p.Addr != fabric.Anybody && p.Addr != m.Addr || (p.Flags^m.Flags)&cq.FlagTagged != 0 {
+		return false
+	}
+	return p.Flags&cq.FlagTagged == 0 || p.Tag|p.Ignore == m.Tag|p.Ignore
+}
+
+func (m *matcher) expect(format string, args ...any) {
+	m.want = append(m.want, fmt.Sprintf(format, args...))
+}
+
+// give is what happens to a message that meets a receive. It reports whether that took it, and
+// whether it is over.
+func (m *matcher) give(p *posting, msg *message) (taken, over bool) {
+	left := len(p.Buf) - p.used
+	multi := p.Flags&cq.FlagMultiRecv != 0
+	if len(msg.Buf) > left && p.used > 0 {
+		m.expect("%d released", p.Context)
+		return false, true
+	}
+	over = !multi || left-min(left, len(msg.Buf)) < 16
+	flags := msg.Flags&(cq.FlagTagged|cq.FlagRemoteCQData) | cq.FlagRecv
+	if flags&cq.FlagTagged == 0 {
+		flags |= cq.FlagMsg
+	}
+	if multi && over {
+		flags |= cq.FlagMultiRecv
+	}
+	if len(msg.Buf) > left {
+		m.expect("%d truncated %v %d", p.Context, flags, left)
+	} else {
+		m.expect("%d %v %d from %v at %d: %d", p.Context, flags, len(msg.Buf), msg.Addr, p.used, msg.id)
+	}
+	p.used += len(msg.Buf)
+	return true, over
+}
+
+// arrives is a message in the model.
+func (m *matcher) arrives(msg message) {
+	for i := 0; i < len(m.posted); {
+		p := m.posted[i]
+		if !p.takes(&msg) {
+			i++
+			continue
+		}
+		taken, over := m.give(p, &msg)
+		if over {
+			m.posted = slices.Delete(m.posted, i, i+1)
+		}
+		if taken {
+			return
+		}
+	}
+	m.stored = append(m.stored, msg)
+}
+
+// takes is a receive in the model.
+func (m *matcher) takes(p *posting) {
+	for i := 0; i < len(m.stored); {
+		if !p.takes(&m.stored[i]) {
+			i++
+			continue
+		}
+		taken, over := m.give(p, &m.stored[i])
+		if taken {
+			m.stored = slices.Delete(m.stored, i, i+1)
+		}
+		if over {
+			return
+		}
+	}
+	m.posted = append(m.posted, p)
+}
+
+func (m *matcher) send() {
+	from := m.r.IntN(len(m.from))
+	msg := message{id: m.messages, Msg: fabric.Msg{Addr: m.to[from], Tag: m.r.Uint64N(4),
+		Data: m.r.Uint64N(9), Buf: make([]byte, 4+m.r.IntN(20)), Flags: cq.FlagInjectCall |
+			cq.FlagTagged*cq.Flags(m.r.IntN(2)) | cq.FlagRemoteCQData*cq.Flags(m.r.IntN(2))}}
+	binary.LittleEndian.PutUint32(msg.Buf, uint32(msg.id))
+	for {
+		err := m.from[from].SendMsg(&msg.Msg)
+		m.progress()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			m.t.Fatal(err)
+		}
+		m.read()
+	}
+	m.messages++
+	msg.Addr = m.addr[from]
+	m.arrives(msg)
+}
+
+func (m *matcher) progress() {
+	_, err := m.e.Progress()
+	noError(m.t, err)
+}
+
+// recv posts a receive, or asks for a message and does with it what flags say.
+func (m *matcher) recv(flags cq.Flags) {
+	p := &posting{Msg: fabric.Msg{Addr: fabric.Anybody, Context: m.contexts, Tag: m.r.Uint64N(4),
+		Flags: flags | cq.FlagTagged*cq.Flags(m.r.IntN(2))}}
+	if i := m.r.IntN(2 * len(m.addr)); i < len(m.addr) {
+		p.Addr = m.addr[i]
+	}
+	if m.r.IntN(3) == 0 {
+		p.Ignore = m.r.Uint64N(4)
+	}
+	if flags&cq.FlagPeek == 0 {
+		p.Buf = make([]byte, 8+m.r.IntN(24))
+	}
+	if flags&cq.FlagMultiRecv != 0 {
+		p.Buf = make([]byte, 16+m.r.IntN(60))
+	}
+	m.bufs[p.Context], m.looks[p.Context] = p.Buf, flags&cq.FlagPeek != 0
+	err := m.e.RecvMsg(&p.Msg)
+	if err == cq.ErrFull {
+		m.read()
+		return
+	}
+	noError(m.t, err)
+	m.contexts++
+	if flags&cq.FlagPeek == 0 {
+		m.takes(p)
+		return
+	}
+	i := slices.IndexFunc(m.stored, func(msg message) bool { return p.takes(&msg) })
+	if i < 0 {
+		m.expect("%d no message", p.Context)
+		return
+	}
+	msg := m.stored[i]
+	m.expect("%d found %d from %v", p.Context, len(msg.Buf), msg.Addr)
+	if flags&(cq.FlagClaim|cq.FlagDiscard) != 0 {
+		m.stored = slices.Delete(m.stored, i, i+1)
+	}
+	if flags&cq.FlagClaim != 0 {
+		m.claimed[p.Context] = msg
+	}
+}
+
+// claim gets or drops a message that was claimed.
+func (m *matcher) claim() {
+	m.read() // a context stands for two operations
+	for context, msg := range m.claimed {
+		p := posting{Msg: fabric.Msg{Buf: make([]byte, 32), Addr: fabric.Anybody, Context: context,
+			Flags: cq.FlagClaim | msg.Flags&cq.FlagTagged}}
+		if m.r.IntN(2) == 0 {
+			p.Flags |= cq.FlagDiscard
+			p.Buf = nil
+		}
+		m.bufs[context], m.looks[context] = p.Buf, p.Buf == nil
+		err := m.e.RecvMsg(&p.Msg)
+		if err == cq.ErrFull {
+			m.read()
+			return
+		}
+		noError(m.t, err)
+		delete(m.claimed, context)
+		if p.Flags&cq.FlagDiscard != 0 {
+			m.expect("%d found %d from %v", context, len(msg.Buf), msg.Addr)
+		} else {
+			m.give(&p, &msg)
+		}
+		return
+	}
+}
+
+func (m *matcher) cancel() {
+	if m.contexts == 0 {
+		return
+	}
+	context := m.r.Uint64N(m.contexts)
+	if n := len(m.posted); n > 0 && m.r.IntN(2) == 0 {
+		context = m.posted[m.r.IntN(n)].Context
+	}
+	i := slices.IndexFunc(m.posted, func(p *posting) bool { return p.Context == context })
+	err := m.e.Cancel(context)
+	switch {
+	case i < 0 && !errors.Is(err, fabric.ErrNotFound), i >= 0 && err != nil:
+		m.t.Fatalf("cancel of %d, which is in place %d: %v", context, i, err)
+	case i >= 0:
+		m.expect("%d cancelled %v", context, m.posted[i].Flags&cq.FlagMultiRecv)
+		m.posted = slices.Delete(m.posted, i, i+1)
+	}
+}
+
+// read takes all that was reported, and says it as the model does.
+func (m *matcher) read() {
+	var dst [8]cq.Entry
+	var failed cq.ErrorEntry
+	for idle := 0; idle < 2; idle++ {
+		n, err := cq.Read(m.e.q, dst[:])
+		for _, c := range dst[:n] {
+			idle = 0
+			switch at := int(c.Buf); {
+			case c.Flags == cq.FlagMultiRecv:
+				m.say("%d released", c.Context)
+			case m.looks[c.Context]:
+				m.say("%d found %d from %v", c.Context, c.Len, c.Src)
+			default:
+				id := binary.LittleEndian.Uint32(m.bufs[c.Context][at:])
+				m.say("%d %v %d from %v at %d: %d", c.Context, c.Flags, c.Len, c.Src, at, id)
+			}
+		}
+		if err == cq.ErrAvail {
+			idle = 0
+			noError(m.t, m.e.q.ReadErr(&failed))
+			switch failed.Err {
+			case cq.ETrunc:
+				m.say("%d truncated %v %d", failed.Context, failed.Flags&^cq.FlagRedelivered, failed.Len)
+			case cq.Errno(syscall.ECANCELED):
+				m.say("%d cancelled %v", failed.Context, failed.Flags&cq.FlagMultiRecv)
+			case cq.Errno(syscall.ENOMSG):
+				m.say("%d no message", failed.Context)
+			}
+		}
+		m.progress()
+	}
+}
+
+func (m *matcher) say(format string, args ...any) {
+	m.got = append(m.got, fmt.Sprintf(format, args...))
+}
+
+// newMatcher is a receiver with some senders.
+func newMatcher(t *testing.T, seed uint64, size int) *matcher {
+	m := &matcher{t: t, r: rand.New(rand.NewPCG(seed, 7)), claimed: map[uint64]message{},
+		bufs: map[uint64][]byte{}, looks: map[uint64]bool{}}
+	m.e = openedSized(t, "receiver", size, fabric.Options{MinMultiRecv: 16})
+	for i := range 3 {
+		e := opened(t, fmt.Sprint("sender", i), fabric.Options{})
+		to, err := e.Resolve("receiver")
+		noError(t, err)
+		addr, err := m.e.Insert(e.Address())
+		noError(t, err)
+		m.from, m.to, m.addr = append(m.from, e), append(m.to, to), append(m.addr, addr)
+	}
+	return m
+}
+
+// TestMatchingModel: whatever is sent, posted, looked for, claimed and cancelled, in any order, a
+// message gets the receive that a search through plain lists finds, and a receive ends once. The
+// same happens, but later, with a queue that runs out of room.
+func TestMatchingModel(t *testing.T) {
+	for _, size := range []int{1024, 4} {
+		for seed := range uint64(10) {
+			t.Run(fmt.Sprintf("%d/%d", size, seed), func(t *testing.T) {
+				m := newMatcher(t, seed, size)
+				for range 1500 {
+					switch op := m.r.IntN(20); {
+					case op < 8:
+						m.send()
+					case op < 13:
+						m.recv(0)
+					case op < 15:
+						m.recv(cq.FlagMultiRecv)
+					case size == 4: // what is late can be found, or cancelled
+					case op < 17:
+						then := [...]cq.Flags{0, cq.FlagClaim, cq.FlagDiscard}
+						m.recv(cq.FlagPeek | then[m.r.IntN(3)])
+					case op < 18:
+						m.claim()
+					case op < 19:
+						m.cancel()
+					}
+					if size > 4 || m.r.IntN(4) == 0 {
+						m.read()
+						m.compare(size == 4)
+					}
+				}
+				m.read()
+				m.compare(false)
+			})
+		}
+	}
+}
+
+// compare ends the test if what was reported is not what the model says. If late, it need not be
+// all.
+func (m *matcher) compare(late bool) {
+	m.t.Helper()
+	want, got := slices.Clone(m.want), m.got
+	if m.e.q.Options().Size == 4 {
+		slices.Sort(want)
+		got = slices.Sorted(slices.Values(got))
+	}
+	if late || slices.Equal(want, got) {
+		return
+	}
+	for i := range want {
+		if i == len(got) || want[i] != got[i] {
+			m.t.Fatalf("of %d and %d, after %q: got %q, want %q", len(got), len(want),
+				want[max(0, i-3):i], got[i:min(i+3, len(got))], want[i:min(i+3, len(want))])
+		}
+	}
+	m.t.Fatalf("more than is true: %q", got[len(want):])
+}
+
+// TestMatchingLedger: senders that run at once, each to all receivers: per sender and tag messages
+// come in order, each once, whoever asks for them how.
+func TestMatchingLedger(t *testing.T) {
+	const senders, tags, each = 3, 3, 400
+	r := opened(t, "receiver", fabric.Options{Window: 4096})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range senders {
+		e := opened(t, fmt.Sprint("sender", i), fabric.Options{})
+		to, err := e.Resolve("receiver")
+		noError(t, err)
+		_, err = r.Insert(e.Address()) // i
+		noError(t, err)
+		wg.Go(func() {
+			for k := range tags * each {
+				msg := fabric.Msg{Addr: to, Tag: uint64(k % tags), Flags: cq.FlagTagged |
+					cq.FlagInjectCall, Buf: binary.LittleEndian.AppendUint32(nil, uint32(k/tags))}
+				if err := e.SendContext(ctx, &msg); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var next [senders][tags]uint32
+	rnd := rand.New(rand.NewPCG(1, 1))
+	bufs := map[uint64][]byte{}
+	for received, context := 0, uint64(0); received < senders*tags*each; {
+		if len(bufs) == 20 { // it may be for what will not come
+			for old := range bufs {
+				if err := r.Cancel(old); err != nil && !errors.Is(err, fabric.ErrNotFound) {
+					t.Fatal(err)
+				}
+				break
+			}
+		} else {
+			m := fabric.Msg{Buf: make([]byte, 4), Addr: fabric.Anybody, Context: context,
+				Tag: rnd.Uint64N(tags), Flags: cq.FlagTagged}
+			if rnd.IntN(2) == 0 {
+				m.Addr = cq.Addr(rnd.IntN(senders))
+			}
+			if rnd.IntN(2) == 0 {
+				m.Ignore = ^uint64(0)
+			}
+			noError(t, r.RecvMsg(&m))
+			bufs[context] = m.Buf
+			context++
+		}
+		var dst [32]cq.Entry
+		n, err := cq.Read(r.q, dst[:])
+		for _, c := range dst[:n] {
+			buf, src := bufs[c.Context], c.Src.Addr()
+			delete(bufs, c.Context)
+			if buf == nil || binary.LittleEndian.Uint32(buf) != next[src][c.Tag] {
+				t.Fatalf("%+v has %v, want %d", c, buf, next[src][c.Tag])
+			}
+			next[src][c.Tag]++
+			received++
+		}
+		var failed cq.ErrorEntry
+		if err == cq.ErrAvail && r.q.ReadErr(&failed) == nil {
+			if bufs[failed.Context] == nil || failed.Err != cq.Errno(syscall.ECANCELED) {
+				t.Fatalf("%+v", failed)
+			}
+			delete(bufs, failed.Context)
+		}
+	}
+	if s := r.Stats(); s.Waiting != 0 || s.Received != senders*tags*each {
+		t.Errorf("%+v", s)
+	}
+}
