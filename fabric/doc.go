@@ -16,10 +16,11 @@
 //
 // # Messages
 //
-// A message has up to [MaxInline] bytes and lies in a slot of a lane until its receiver moves. The
-// receiver copies it to the oldest posted buffer, or to a private store if there is none, so that
-// no lane ever stops for want of a buffer. How much one sender may have in that store is granted:
-// beyond it Send is EAGAIN until the receiver posts buffers.
+// A message of up to [MaxInline] bytes lies in a slot of a lane until its receiver moves. The
+// receiver copies it to a posted buffer, or to a private store if there is none, so that no lane
+// ever stops for want of a buffer. How much one sender may have in that store is granted. Beyond
+// it, and of longer messages, the header goes alone: the bytes stay with the sender until there is
+// a buffer, and follow in segments, which takes moves of both sides.
 //
 // # Matching
 //
@@ -31,8 +32,8 @@
 //
 // # Completions
 //
-// A send completes when its receiver has examined it (FI_TRANSMIT_COMPLETE). If the receiver dies,
-// what it had examined succeeds and the rest fails; nothing is said of what it did with it. A
+// A send completes when its receiver has examined all of it (FI_TRANSMIT_COMPLETE). If the receiver
+// dies, what it had examined succeeds and the rest fails; nothing is said of what it did with it. A
 // receive completes when the bytes are in its buffer; it stays posted whoever dies. Both reserve
 // their room in the queue, and are EAGAIN if there is none.
 //
@@ -45,8 +46,8 @@
 //
 // # Levels
 //
-// Of the levels there are inject and transmit. Messages that do not fit a slot, connections, remote
-// memory and other users are not here.
+// Of the levels there are inject and transmit. Connections, remote memory and other users are not
+// here.
 //
 // # Files
 //

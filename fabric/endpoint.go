@@ -50,6 +50,7 @@ type Endpoint struct {
 	stored  [2]stored // messages without a receive: without and with a tag
 	claimed stored    // those that only their claim gets
 	self    uint64    // bytes of those that came from here
+	owing   int       // messages from here that are held by their sends
 	fail    cq.ErrorEntry
 	entry   cq.Entry
 	stop    func() // what Options.Progress began
@@ -275,6 +276,12 @@ func (e *Endpoint) cancel() {
 			l.end(errClosed, errCanceled)
 		}
 	}
+	for _, l := range e.in {
+		if l != nil {
+			l.orphan(errCanceled)
+		}
+	}
+	e.drop(nil)
 	e.posted.CancelAll()
 	_ = e.posted.Commit()
 }

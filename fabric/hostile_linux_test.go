@@ -56,7 +56,18 @@ func TestHostileSender(t *testing.T) {
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
-		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricRTS) }},
+		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricGrow) }},
+		{"operation", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricRTS | kind.FabricMostOps<<16)
+		}},
+		{"generation", func(s scribbled) {
+			s.slots[0].More[0].Store(1 << 16)
+			s.slots[0].Head.Store(kind.FabricRTS)
+		}},
+		{"too long", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricRTS | (kind.FabricMostBytes+1)<<32)
+		}},
+		{"segment of nothing", func(s scribbled) { s.slots[0].Head.Store(kind.FabricData) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b, other := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{}),
@@ -88,6 +99,48 @@ func TestHostileSender(t *testing.T) {
 			noError(t, other.Send(nil, toA, 4))
 			completes(t, a)
 			completes(t, other)
+		})
+	}
+}
+
+// TestHostileSegments: who sends what it was not asked for, or announces one operation twice, is
+// cut off, and the receive fails with the bytes that are right.
+func TestHostileSegments(t *testing.T) {
+	const (
+		of   = kind.FabricRTS | 5<<16 | 300<<32
+		part = kind.FabricData | 5<<16
+	)
+	for _, c := range []struct {
+		name  string
+		heads []uint64 // behind the header
+		right uint64
+	}{
+		{"twice", []uint64{of}, 0},
+		{"too many bytes", []uint64{part | 100<<32, part | 101<<32}, 100},
+		{"too many in a slot", []uint64{part | 193<<32}, 0},
+		{"none", []uint64{part | 1<<32, part}, 1},
+		{"another operation", []uint64{kind.FabricData | 6<<16 | 1<<32}, 0},
+		{"flags", []uint64{part | 1<<32, part | 1<<15 | 1<<32}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+			toA, err := b.Resolve("a")
+			noError(t, err)
+			noError(t, b.Send(nil, toA, 1))
+			s := scribble(t, b, "b")
+			s.slots[0].Head.Store(of)
+			noError(t, a.Recv(make([]byte, 200), 2))
+			for i, head := range c.heads {
+				s.slots[1+i].Head.Store(head)
+				s.slots[1+i].Seq.Store(uint64(i + 2))
+			}
+			if _, failed, err := a.next(); err != nil || failed.Context != 2 ||
+				failed.Len != c.right || failed.Err != cq.Errno(syscall.EBADMSG) {
+				t.Errorf("%+v, %v", failed, err)
+			}
+			if s := a.Stats(); s.Corrupt != 1 || s.Waiting != 0 {
+				t.Errorf("%+v", s)
+			}
 		})
 	}
 }
@@ -129,6 +182,13 @@ func TestHostileReceiver(t *testing.T) {
 		{"head ahead", func(r *kind.FabricRow) { r.Head.Store(3) }},
 		{"head far ahead", func(r *kind.FabricRow) { r.Head.Store(1 << 63) }},
 		{"head behind", func(r *kind.FabricRow) { r.Head.Store(0) }},
+		{"more records than fit", func(r *kind.FabricRow) { r.Control.Store(9) }},
+		{"asks for too much", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, 301)) }},
+		{"asks another", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 2, 300)) }},
+		{"asks nobody", func(r *kind.FabricRow) { asks(r, kind.FabricClear(1, 1, 0)) }},
+		{"asks twice", func(r *kind.FabricRow) {
+			asks(r, kind.FabricClear(0, 1, 8), kind.FabricClear(0, 1, 8))
+		}},
 		{"row given away", func(r *kind.FabricRow) { r.Owner.Store(12345678 << 24) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,7 +199,7 @@ func TestHostileReceiver(t *testing.T) {
 			_, err = b.Progress()
 			noError(t, err)
 			completes(t, a)
-			noError(t, a.Send(nil, to, 2))
+			noError(t, a.Send(make([]byte, 300), to, 2))
 			row := &scribble(t, b, "b").rows[0]
 			c.write(row)
 			row.Rev.Add(1)
@@ -152,6 +212,14 @@ func TestHostileReceiver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// asks puts records into a control ring.
+func asks(r *kind.FabricRow, records ...uint64) {
+	for i, w := range records {
+		r.Clear[i].Store(w)
+	}
+	r.Control.Store(uint64(len(records)))
 }
 
 // TestHostileRings: a receiver that says again and again that there is news, and has none, is cut

@@ -210,9 +210,6 @@ func (e *Endpoint) unstore(of *stored, m *posted.Node[arrival], s posted.Span) {
 	if p.stored--; p.stored == 0 {
 		p.forget()
 	}
-	if m.Of.from == nil {
-		e.self -= charge(m.Of.n)
-	}
 	e.bring(&m.Of, s)
 	m.Of.forget()
 	e.makeRoom()
@@ -232,12 +229,29 @@ func (e *Endpoint) arrive(m *arrival) {
 	x := &e.stored[class(m.flags)]
 	n := x.New()
 	n.Key = key
-	n.Of.keep(m)
+	e.keep(&n.Of, m)
 	x.Add(n)
 	m.peer.stored++
 	e.stats.Stored++
-	if m.from == nil {
-		e.self += charge(m.n)
+}
+
+// drop takes those messages out of the store whose bytes are with a sender that has gone; or with
+// this endpoint itself, which closes: from is nil then.
+func (e *Endpoint) drop(from *inLane) {
+	for _, of := range []*stored{&e.stored[0], &e.stored[1], &e.claimed} {
+		for m := of.First(); m != nil; {
+			next := m.Next()
+			if m.Of.held && m.Of.from == from {
+				if from == nil {
+					e.failSend(&m.Of.self, errCanceled)
+				}
+				of.Remove(m)
+				m.Of.peer.stored--
+				m.Of.forget()
+				of.Free(m)
+			}
+			m = next
+		}
 	}
 }
 

@@ -1,6 +1,10 @@
 package fabric
 
 import (
+	"bytes"
+	"maps"
+	"slices"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/posted"
@@ -17,8 +21,11 @@ type arrival struct {
 	flags     cq.Flags
 	tag, data uint64
 	n         int    // bytes
-	here      []byte // they: in a slot, or in kept
+	here      []byte // they: in a slot, in kept, or in memory of a send to oneself
 	kept      []byte // private memory, which outlives the message for the next that is kept here
+	held      bool   // its send goes on: the bytes are its sender's until they have a receive
+	op        uint16 // of the sender, if held
+	self      sendOp // it, of this endpoint
 }
 
 // headed says of a message what its slot does. head is what was loaded of that; ok is false if it
@@ -48,22 +55,207 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	return head
 }
 
-// keep makes m a copy of a message, with bytes of its own.
-func (m *arrival) keep(a *arrival) {
-	kept := append(m.kept[:0], a.here...)
-	*m = *a
-	m.here, m.kept = kept, kept
+// keep makes m a copy of a message, with bytes of its own. A message to oneself that does not fit
+// the window stays with its send.
+func (e *Endpoint) keep(m, a *arrival) {
+	kept := m.kept[:0]
+	if a.from == nil && e.self > uint64(e.opt.Window) {
+		a.held = true
+		e.self -= charge(a.n)
+		e.owing++
+	}
+	if *m = *a; !a.held {
+		kept = append(kept, a.here...)
+		m.here = kept
+	} else if a.from == nil && a.self.copied() {
+		m.here = bytes.Clone(a.here)
+	}
+	if m.kept = kept; cap(kept) > MaxInline {
+		m.kept = nil
+	}
 }
 
 // forget leaves m for the next.
 func (m *arrival) forget() { *m = arrival{kept: m.kept[:0]} }
 
-// bring moves the bytes of a message to its part of a receive, as many as fit, and ends it. That
-// part is the transport's from here on, and nobody cancels it.
+// bring moves the bytes of a message to its part of a receive, as many as fit, and ends it: at
+// once, or when its sender has sent them. That part is the transport's from here on, and nobody
+// cancels it.
 func (e *Endpoint) bring(m *arrival, s posted.Span) {
-	s.Put(0, m.here)
-	if m.from != nil {
+	switch {
+	case m.from != nil && m.held:
+		m.from.clear(m, s)
+		return
+	case m.from != nil:
 		m.from.match(m.n)
+	case m.held:
+		e.owing--
+		e.completeSend(&m.self)
+	default:
+		e.self -= charge(m.n)
 	}
+	s.Put(0, m.here)
 	e.endReceive(&s, m, 0, m.n)
+}
+
+// pull is a message of which the header came alone, at its receiver.
+type pull struct {
+	generation uint16
+	m          arrival
+	to         posted.Span
+	clear      bool // it has its receive, and the sender is told or will be
+	placed     int  // bytes
+}
+
+// announced takes a header that came alone.
+func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) {
+	generation := s.More[0].Load()
+	if m.n > MaxMessage || op >= kind.FabricMostOps || l.pulls[op] != nil || generation>>16 != 0 {
+		return false
+	}
+	if l.pulls == nil {
+		l.pulls = map[uint16]*pull{}
+	}
+	l.pulls[op] = &pull{generation: uint16(generation)}
+	m.held, m.op = true, op
+	l.p.e.arrive(m)
+	return true
+}
+
+// clear asks the sender of a message for the bytes that its receive has room for. The record stays
+// owed as long as the control ring has no room.
+func (l *inLane) clear(m *arrival, to posted.Span) {
+	p := l.pulls[m.op]
+	p.m, p.to, p.clear = *m, to, true
+	p.m.kept = nil
+	l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, to.Len))
+	l.touch()
+}
+
+// tellClear puts what is owed into the control ring, as far as it fits. The sender stores the head
+// of the ring before it publishes a segment, and publishes one at least for each record: so there
+// is a look at the lane when there is room.
+func (l *inLane) tellClear() {
+	head := l.lanes[l.place].Control.Load()
+	n := 0
+	for ; n < len(l.owed) && l.cleared-head < kind.FabricControls; n++ {
+		l.row.Clear[l.cleared%kind.FabricControls].Store(l.owed[n])
+		l.cleared++
+	}
+	l.owed = append(l.owed[:0], l.owed[n:]...)
+	l.row.Control.Store(l.cleared)
+}
+
+// placeSegment takes a segment of a message, and ends its receive after the last one.
+func (l *inLane) placeSegment(op uint16, from []byte) (ok bool) {
+	p := l.pulls[op]
+	if p == nil || !p.clear || len(from) > p.to.Len-p.placed || len(from) == 0 && p.to.Len != 0 {
+		return false
+	}
+	p.to.Put(p.placed, from)
+	p.placed += len(from)
+	if p.placed == p.to.Len {
+		delete(l.pulls, op)
+		l.p.e.endReceive(&p.to, &p.m, 0, p.placed)
+	}
+	return true
+}
+
+// orphan ends what the sender will not go on with: receives fail with what they have, and headers
+// without a receive go.
+func (l *inLane) orphan(num cq.Errno) {
+	if len(l.pulls) == 0 {
+		return
+	}
+	l.p.e.drop(l)
+	for _, op := range slices.Sorted(maps.Keys(l.pulls)) {
+		if p := l.pulls[op]; p.clear {
+			l.p.e.endReceive(&p.to, &p.m, num, p.placed)
+		}
+	}
+	clear(l.pulls)
+	l.owed = nil
+}
+
+// push is a message of which the header went alone, at its sender.
+type push struct {
+	sendOp
+	payload    []byte
+	generation uint16
+	is         pushState
+	want, sent int // bytes
+}
+
+type pushState uint8
+
+const (
+	pushFree pushState = iota
+	pushAnnounced
+	pushClear
+)
+
+// announce makes an operation of a message whose header goes alone. The caller knows that there is
+// a number.
+func (l *outLane) announce(s *kind.FabricSlot, payload []byte, op *sendOp) (id uint16) {
+	if len(l.free) == 0 {
+		l.free = append(l.free, uint16(len(l.pushes)))
+		l.pushes = append(l.pushes, push{})
+	}
+	id = l.free[len(l.free)-1]
+	l.free = l.free[:len(l.free)-1]
+	p := &l.pushes[id]
+	*p = push{sendOp: *op, payload: payload, generation: p.generation + 1, is: pushAnnounced}
+	if op.copied() {
+		p.payload = bytes.Clone(payload)
+	}
+	s.More[0].Store(uint64(p.generation))
+	return id
+}
+
+// takeClear takes what the receiver asks for, in the control ring up to its tail. Fewer than none:
+// it cannot be.
+func (l *outLane) takeClear(tail uint64) (work int) {
+	if tail-l.control > kind.FabricControls {
+		return -1
+	}
+	for ; l.control != tail; l.control++ {
+		id, generation, want := kind.FabricCleared(
+			l.row.Clear[l.control%kind.FabricControls].Load())
+		if int(id) >= len(l.pushes) {
+			return -1
+		}
+		p := &l.pushes[id]
+		if p.is != pushAnnounced || p.generation != generation || want > len(p.payload) {
+			return -1
+		}
+		p.is, p.want = pushClear, want
+		l.clear = append(l.clear, id)
+		work++
+	}
+	l.head.Control.Store(tail)
+	return work
+}
+
+// pump sends segments of what the receiver asked for, as far as there is room. One slot is left to
+// headers.
+func (l *outLane) pump() {
+	done := 0
+	for done < len(l.clear) && l.sent-l.seen < max(l.mask-1, 1) {
+		id := l.clear[done]
+		p := &l.pushes[id]
+		n := min(p.want-p.sent, MaxInline)
+		s := &l.slots[l.sent&l.mask]
+		copy(s.Payload[:], p.payload[p.sent:p.sent+n])
+		p.sent += n
+		passes := &l.passes[l.sent&l.mask]
+		*passes = passage{}
+		if p.sent == p.want {
+			*passes = passage{sendOp: p.sendOp, ends: true}
+			*p = push{generation: p.generation}
+			l.free = append(l.free, id)
+			done++
+		}
+		l.publish(s, kind.FabricData, id, n)
+	}
+	l.clear = append(l.clear[:0], l.clear[done:]...)
 }

@@ -13,8 +13,12 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// MaxInline is the longest message, in bytes.
-const MaxInline = kind.FabricInline
+const (
+	// MaxMessage is the longest message, in bytes.
+	MaxMessage = kind.FabricMostBytes
+	// MaxInline is the longest message of Inject. It lies in a slot of a lane.
+	MaxInline = kind.FabricInline
+)
 
 // Options say what an endpoint is made of and bound to. The zero value of a number is its default.
 type Options struct {
@@ -95,7 +99,7 @@ var (
 	ErrRefused = oserror.New("the peer has refused this endpoint's lane", syscall.ECONNABORTED)
 	// ErrCorrupt: the peer wrote what cannot be, and is cut off (EBADMSG).
 	ErrCorrupt = cq.ErrCorrupt
-	// ErrTooLong: more than MaxInline bytes (EMSGSIZE).
+	// ErrTooLong: more bytes than MaxMessage, or MaxInline of Inject (EMSGSIZE).
 	ErrTooLong = oserror.New("message is too long", syscall.EMSGSIZE)
 	// ErrPeers: this endpoint, or the peer, has as many peers as it takes (ENOSPC).
 	ErrPeers = oserror.New("no room for one more peer: open with more Options.Peers",

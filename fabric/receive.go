@@ -30,6 +30,10 @@ type inLane struct {
 	dirty   bool
 	refused bool
 	freed   bool
+
+	pulls   map[uint16]*pull // by the sender's operation
+	owed    []uint64         // records for the control ring
+	cleared uint64           // its tail
 }
 
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
@@ -57,6 +61,7 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 		return c, false
 	}
 	row.Head.Store(0)
+	row.Control.Store(0)
 	row.Granted.Store(uint64(e.opt.Window))
 	if err != nil {
 		e.stats.Refused++
@@ -169,21 +174,16 @@ func (l *inLane) examine() (work int) {
 			break
 		}
 		head := s.Head.Load() // once: the length is bounded and used as it was
-		m, ok := l.headed(s, head)
 		work++
 		switch {
 		case head == kind.FabricFin:
 			l.head++
 			l.leave()
 			return work
-		case !ok || head&0xff != kind.FabricMessage || m.n > MaxInline ||
-			l.bytes+charge(m.n) > l.matched+uint64(l.p.e.opt.Window):
+		case !l.slot(s, head):
 			l.p.cut()
 			return work
 		}
-		l.bytes += charge(m.n)
-		m.here = s.Payload[:m.n]
-		l.p.e.arrive(&m)
 		l.head++
 	}
 	if work > 0 {
@@ -198,6 +198,28 @@ func (l *inLane) examine() (work int) {
 		}
 	}
 	return work
+}
+
+// slot takes what lies in a slot. head is what was loaded of it: the length is bounded and used as
+// it was then. It reports whether that can be.
+func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
+	op := uint16(head >> 16)
+	if n := head >> 32; head&0xffff == kind.FabricData {
+		return n <= MaxInline && l.placeSegment(op, s.Payload[:n])
+	}
+	m, ok := l.headed(s, head)
+	switch {
+	case !ok:
+	case head&0xff == kind.FabricRTS:
+		return l.announced(s, op, &m)
+	case head&0xff == kind.FabricMessage && op == 0 && m.n <= MaxInline &&
+		l.bytes+charge(m.n) <= l.matched+uint64(l.p.e.opt.Window):
+		l.bytes += charge(m.n)
+		m.here = s.Payload[:m.n]
+		l.p.e.arrive(&m)
+		return true
+	}
+	return false
 }
 
 // match notes that a message has its receive. Its sender may send more.
@@ -220,6 +242,9 @@ func (l *inLane) touch() {
 func (l *inLane) tell() {
 	l.row.Head.Store(l.head)
 	l.row.Granted.Store(l.matched + uint64(l.p.e.opt.Window))
+	if len(l.owed) > 0 {
+		l.tellClear()
+	}
 	l.rev++
 	l.row.Rev.Store(l.rev)
 	if l.ringer != nil {
@@ -229,6 +254,7 @@ func (l *inLane) tell() {
 
 // leave ends a lane whose sender has closed.
 func (l *inLane) leave() {
+	l.orphan(number(ErrPeerClosed))
 	l.tell()
 	l.free()
 	l.p.forget()
@@ -237,6 +263,7 @@ func (l *inLane) leave() {
 // free gives the row to the next, after the lane's last message.
 func (l *inLane) free() {
 	e := l.p.e
+	l.orphan(number(ErrPeerDied))
 	l.markDone()
 	e.bell.Drop(l.bit)
 	l.p.inBit.Store(0)
@@ -258,6 +285,7 @@ func (l *inLane) refuse() {
 	}
 	l.refused = true
 	e := l.p.e
+	l.orphan(number(ErrCorrupt))
 	l.row.Owner.Store(l.id | kind.FabricRefused)
 	l.tell()
 	l.markDone()
@@ -266,31 +294,3 @@ func (l *inLane) refuse() {
 
 // markDone tells the outbox that nothing in the lane is for us any more.
 func (l *inLane) markDone() { l.done[l.place].Store(l.id) }
-
-// ring is a queue that grows to what is needed once.
-type ring[T any] struct {
-	of      []T
-	head, n int
-}
-
-// at returns the i-th from the oldest.
-func (r *ring[T]) at(i int) *T { return &r.of[(r.head+i)&(len(r.of)-1)] }
-
-// push makes room for one more and returns it, as it was left.
-func (r *ring[T]) push() *T {
-	if r.n == len(r.of) {
-		of := make([]T, max(16, 2*r.n))
-		for i := range r.n {
-			of[i] = *r.at(i)
-		}
-		r.of, r.head = of, 0
-	}
-	r.n++
-	return r.at(r.n - 1)
-}
-
-// pop gives the oldest up.
-func (r *ring[T]) pop() {
-	r.head = (r.head + 1) & (len(r.of) - 1)
-	r.n--
-}

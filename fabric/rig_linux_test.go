@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
-		"pinger": pinger})
+		"pinger": pinger, "mirror": mirror, "flood": flood})
 }
 
 // end is an endpoint with a queue for both sides.
@@ -87,6 +87,20 @@ func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
 		err = e.q.ReadErr(&failed)
 	}
 	return dst[0], failed, err
+}
+
+// moves moves an endpoint until the context ends. Nothing may fail.
+func (e *end) moves(ctx context.Context) error {
+	var dst [16]cq.Entry
+	for {
+		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // completes waits for a completion, and for no error.

@@ -27,7 +27,7 @@ type outLane struct {
 	slots  []kind.FabricSlot
 	mask   uint64
 	ringer *doorbell.Ringer
-	ops    []sendOp // by index
+	passes []passage // by index
 
 	sent, seen uint64 // next index; those before this one were examined
 	rev        uint64 // of the row, when it was looked at last
@@ -36,6 +36,11 @@ type outLane struct {
 	granted    uint64
 	adopted    bool
 	err        error // why it ended
+
+	pushes  []push   // by operation
+	free    []uint16 // of them
+	clear   []uint16 // of them: the receiver has asked for them, in this order
+	control uint64   // head of its control ring
 }
 
 type sendOp struct {
@@ -54,14 +59,23 @@ func (o *sendOp) kind() cq.Flags {
 	return cq.FlagSend | cq.FlagMsg
 }
 
+// copied reports whether the payload is the caller's again when the call returns.
+func (o *sendOp) copied() bool { return o.flags&(cq.FlagInject|cq.FlagInjectCall) != 0 }
+
+// passage is what follows when the receiver has examined a slot.
+type passage struct {
+	sendOp
+	ends bool // the operation
+}
+
 // mostIdle is how often in a row a peer may say that there is something to see, and there is not.
 const mostIdle = 1 << 10
 
 // charge is what a message counts against a grant.
 func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 
-// Send sends a message (fi_send). The payload can be used again at once; the completion says that
-// the receiver has examined it. Messages to one peer arrive in the order of their sends.
+// Send sends a message (fi_send). The payload is the endpoint's until the completion, which says
+// that the receiver has examined it. Messages to one peer arrive in the order of their sends.
 //
 // nil says that the send is accepted, and will complete. Errors say that it is not: cq.ErrFull, on
 // which to read, and to send again; [ErrTooLong]; [ErrAddress]; [ErrNoPeer], [ErrPeerDied],
@@ -76,7 +90,8 @@ func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error 
 	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagTagged, Tag: tag, Context: context})
 }
 
-// Inject is Send without a completion (fi_inject); should it fail later there is an error entry
+// Inject is Send of at most MaxInline bytes without a completion (fi_inject). The payload can be
+// used again at once. Should it fail later there is an error entry
 // with FlagNoContext. SendMsg with FlagInjectCall does that with a tag and data.
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagInjectCall})
@@ -167,7 +182,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 	switch {
 	case e.closed:
 		return false, errClosed
-	case len(payload) > MaxInline:
+	case len(payload) > MaxMessage, len(payload) > MaxInline && op.copied():
 		return false, ErrTooLong
 	case uint64(to) >= uint64(len(e.byAddr)):
 		return false, ErrAddress
@@ -184,48 +199,19 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 			return false, err
 		}
 	}
-	n := charge(len(payload))
-	if l.err == nil && !l.fits(n) {
+	return l.send(payload, &op)
+}
+
+// send sends a message, or its header if it is too long or the receiver has granted too little.
+func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
+	e, n := l.p.e, charge(len(payload))
+	if l.err == nil && !(l.hasSlot() && l.bytes+n <= l.granted) {
 		e.poll()
-		if l.err == nil && !l.fits(n) {
-			return true, cq.ErrFull
-		}
 	}
-	if l.err != nil {
+	switch {
+	case l.err != nil:
 		return false, l.err
-	}
-	if e.tx != nil {
-		if err := e.tx.Begin(op.flags); err != nil {
-			return false, err
-		}
-	}
-	s := &l.slots[l.sent&l.mask]
-	copy(s.Payload[:], payload)
-	l.bytes += n
-	l.ops[l.sent&l.mask] = op
-	e.stats.Sent++
-	l.publish(s, kind.FabricMessage|op.head(s)|uint64(len(payload))<<32)
-	return false, nil
-}
-
-// publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
-// store is sequentially consistent, so this writer pays for order.
-func (l *outLane) publish(s *kind.FabricSlot, head uint64) {
-	s.Head.Store(head)
-	l.sent++
-	s.Seq.Store(l.sent)
-	l.ringer.Published(l.sent, 0)
-}
-
-// fits reports whether there is a slot for a message, beside the one for the end of the lane, and a
-// grant.
-func (l *outLane) fits(n uint64) bool {
-	return l.sent-l.seen < l.mask && l.bytes+n <= l.granted
-}
-
-// sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
-func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
-	if e.self+charge(len(payload)) > uint64(e.opt.Window) { // it may find no receive
+	case !l.hasSlot() || l.full():
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -234,7 +220,48 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 		}
 	}
 	e.stats.Sent++
-	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend}
+	s := &l.slots[l.sent&l.mask]
+	head := op.head(s)
+	if len(payload) > MaxInline || l.bytes+n > l.granted {
+		l.passes[l.sent&l.mask] = passage{}
+		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
+		return false, nil
+	}
+	copy(s.Payload[:], payload)
+	l.bytes += n
+	l.passes[l.sent&l.mask] = passage{*op, true}
+	l.publish(s, head|kind.FabricMessage, 0, len(payload))
+	return false, nil
+}
+
+// publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
+// store is sequentially consistent, so this writer pays for order.
+func (l *outLane) publish(s *kind.FabricSlot, what uint64, op uint16, n int) {
+	s.Head.Store(what | uint64(op)<<16 | uint64(n)<<32)
+	l.sent++
+	s.Seq.Store(l.sent)
+	l.ringer.Published(l.sent, 0)
+}
+
+// hasSlot reports whether there is a slot for a message, beside the one for the end of the lane.
+func (l *outLane) hasSlot() bool { return l.sent-l.seen < l.mask }
+
+// full reports whether as many headers are alone as there can be.
+func (l *outLane) full() bool { return len(l.free) == 0 && len(l.pushes) == kind.FabricMostOps }
+
+// sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
+func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
+	if e.owing == kind.FabricMostOps { // it may find no receive
+		return true, cq.ErrFull
+	}
+	if e.tx != nil {
+		if err := e.tx.Begin(op.flags); err != nil {
+			return false, err
+		}
+	}
+	e.stats.Sent++
+	e.self += charge(len(payload))
+	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend, self: *op}
 	if op.flags&cq.FlagTagged != 0 {
 		m.tag = op.tag
 	}
@@ -243,7 +270,9 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 	}
 	e.arrive(&m)
 	e.flush()
-	e.completeSend(op)
+	if !m.held {
+		e.completeSend(op)
+	}
 	return false, nil
 }
 
@@ -262,7 +291,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	e.uses[place]++
 	n := e.opt.Slots
 	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
-		slots: e.slots[place*n : (place+1)*n], ops: make([]sendOp, n), granted: p.window,
+		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
 		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place])}
 	for i := range l.slots {
 		l.slots[i].Seq.Store(0)
@@ -274,6 +303,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.TargetHigh.Store(high)
 	l.head.TargetLow.Store(low)
 	l.head.Pays.Store(1)
+	l.head.Control.Store(0)
 	l.head.Bell.Parked.Store(doorbell.Parked)
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	row := l.claim()
@@ -347,7 +377,7 @@ func (l *outLane) look() (work int) {
 	switch {
 	case owner&^kind.FabricRefused == l.id:
 		l.adopted = true
-		work = l.take(l.row.Head.Load(), l.row.Granted.Load())
+		work = l.take(l.row.Head.Load(), l.row.Granted.Load(), l.row.Control.Load())
 	case l.adopted && !dead:
 		work = -1 // it gave away a row that is ours
 	}
@@ -369,25 +399,32 @@ func (l *outLane) look() (work int) {
 		return 1
 	default:
 		l.idle = 0
+		l.pump()
 	}
 	l.p.e.makeRoom()
 	return 1
 }
 
 // take completes what was examined, and returns how much is new. Fewer than none: it cannot be.
-func (l *outLane) take(head, granted uint64) (work int) {
+func (l *outLane) take(head, granted, control uint64) (work int) {
 	if head-l.seen > l.sent-l.seen {
 		return -1
 	}
 	for ; l.seen != head; work++ {
-		l.p.e.completeSend(&l.ops[l.seen&l.mask])
+		if p := &l.passes[l.seen&l.mask]; p.ends {
+			l.p.e.completeSend(&p.sendOp)
+		}
 		l.seen++
 	}
 	if granted > l.granted { // it never takes back what it gave
 		l.granted = granted
 		work++
 	}
-	return work
+	n := l.takeClear(control)
+	if n < 0 {
+		return n
+	}
+	return work + n
 }
 
 // end fails what has not completed. If the peer looks at the lane no more, others can have its
@@ -396,8 +433,16 @@ func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
 	l.err = why
 	for ; l.seen != l.sent; l.seen++ {
-		e.failSend(&l.ops[l.seen&l.mask], num)
+		if p := &l.passes[l.seen&l.mask]; p.ends {
+			e.failSend(&p.sendOp, num)
+		}
 	}
+	for i := range l.pushes {
+		if p := &l.pushes[i]; p.is != pushFree {
+			e.failSend(&p.sendOp, num)
+		}
+	}
+	l.pushes = nil
 	e.bell.Drop(len(e.rows) + l.place)
 	l.p.outBit.Store(0)
 	if why == ErrPeerDied || why == ErrPeerClosed {
@@ -407,7 +452,10 @@ func (l *outLane) end(why error, num cq.Errno) {
 }
 
 // finish publishes the end of the lane, for which a slot is kept.
-func (l *outLane) finish() { l.publish(&l.slots[l.sent&l.mask], kind.FabricFin) }
+func (l *outLane) finish() {
+	l.passes[l.sent&l.mask] = passage{}
+	l.publish(&l.slots[l.sent&l.mask], kind.FabricFin, 0, 0)
+}
 
 func (e *Endpoint) completeSend(o *sendOp) {
 	if e.tx == nil {

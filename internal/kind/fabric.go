@@ -23,9 +23,12 @@ const (
 	FabricMostSlots = 1 << 10 // of a lane
 	FabricMinWindow = 1 << 12 // bytes
 	FabricMaxWindow = 1 << 30
-	FabricInline    = 192 // bytes of payload in a slot
-	FabricCharge    = 64  // bytes that a message counts at least against a grant
-	FabricClosed    = 1   // state of an endpoint that takes nothing any more
+	FabricInline    = 192     // bytes of payload in a slot
+	FabricMostBytes = 1 << 30 // of a message
+	FabricMostOps   = 1 << 12 // open operations of a lane
+	FabricControls  = 8       // records in a control ring
+	FabricCharge    = 64      // bytes that a message counts at least against a grant
+	FabricClosed    = 1       // state of an endpoint that takes nothing any more
 	FabricPageBytes = 4096
 	FabricRowBytes  = 256
 	FabricLaneBytes = 256
@@ -37,11 +40,20 @@ const (
 const (
 	FabricMessage = 1 // a message, payload inline
 	FabricFin     = 2 // the lane ends here
-	// FabricGrow, FabricRTS and FabricChunk name what the layout has room for.
-	FabricGrow  = 3
-	FabricRTS   = 4
-	FabricChunk = 5
+	FabricGrow    = 3 // the layout has room for it
+	FabricRTS     = 4 // the header of a message alone: its sender waits to be asked for the bytes
+	FabricData    = 5 // a segment of a message that the receiver has asked for
 )
+
+// FabricClear makes a record of a control ring: the receiver asks for bytes of an operation.
+func FabricClear(op, generation uint16, bytes int) uint64 {
+	return uint64(op) | uint64(generation)<<16 | uint64(bytes)<<32
+}
+
+// FabricCleared takes a record of a control ring apart.
+func FabricCleared(w uint64) (op, generation uint16, bytes int) {
+	return uint16(w), uint16(w >> 16), int(w >> 32)
+}
 
 // Flags of a slot with a message or its header.
 const (

@@ -19,16 +19,16 @@ type FabricPage struct {
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
 type FabricRow struct {
-	Bell      doorbell.Row // parked: the receiver does not look at the lane
-	Owner     Word         // number of the lane that the row is for, stored after Head
-	Head      Word         // messages before this index were examined
-	Granted   Word         // bytes that the sender may have sent in all
-	Delivered Word         // 0: room for the watermarks of levels
-	Matched   Word         // 0
-	Returned  Word         // 0: tail of the ring of returned chunks
-	Control   Word         // 0: tail of the control ring
-	Rev       Word         // stored last: it moves when one of the others has
-	Acks      [8]Word      // 0: final words of operations
+	Bell      doorbell.Row         // parked: the receiver does not look at the lane
+	Owner     Word                 // number of the lane that the row is for, stored after Head
+	Head      Word                 // messages before this index were examined
+	Granted   Word                 // bytes that the sender may have sent in all
+	Delivered Word                 // 0: room for the watermarks of levels
+	Matched   Word                 // 0
+	Returned  Word                 // 0: tail of the ring of returned chunks
+	Control   Word                 // tail of the control ring
+	Rev       Word                 // stored last: it moves when one of the others has
+	Clear     [FabricControls]Word // the control ring: see FabricClear
 }
 
 // FabricLane is what a sender writes about one lane.
@@ -39,7 +39,7 @@ type FabricLane struct {
 	Slots      Word         // how many it has, a power of two
 	Target     Word         // outbox of the endpoint that it leads to
 	Pays       Word         // 1: each publish is a full fence; 0: the receiver runs membarrier
-	Control    Word         // 0: head of the control ring
+	Control    Word         // head of the control ring, which the receiver has in its row
 	TargetHigh Word         // uuid of the endpoint that it leads to
 	TargetLow  Word
 	_          [64]byte
@@ -52,7 +52,7 @@ type FabricSlot struct {
 	Tag     Word // with FabricTagged
 	Data    Word // with FabricWithData
 	Payload [FabricInline]byte
-	More    [4]Word // 0: room for the other ring's tail, the length and place of what is not inline
+	More    [4]Word // the first: generation of an operation; the others are 0
 }
 
 // Layouts, asserted in both directions.

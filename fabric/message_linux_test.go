@@ -1,0 +1,361 @@
+package fabric_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/shm"
+)
+
+// lengths are those at which a message goes another way, and one that takes many steps.
+var lengths = []int{0, 1, fabric.MaxInline - 1, fabric.MaxInline, fabric.MaxInline + 1, 16 << 20}
+
+// pattern is what a message of n bytes holds.
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i ^ i>>8 ^ i>>16 ^ n)
+	}
+	return p
+}
+
+// reporter is an endpoint that says to a queue or to a counter that operations have ended.
+type reporter struct {
+	*end
+	counter *cq.Counter
+	seen    map[uint64]cq.Entry // by context
+}
+
+func reporting(t *testing.T, name, to string) *reporter {
+	t.Helper()
+	if to == "queue" {
+		return &reporter{end: opened(t, name, fabric.Options{}), seen: map[uint64]cq.Entry{}}
+	}
+	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
+	noError(t, err)
+	d, err := shm.OpenDir("")
+	noError(t, err)
+	e, err := fabric.Open(d, name, fabric.Options{
+		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})
+	noError(t, err)
+	t.Cleanup(func() { noError(t, errors.Join(e.Close(), c.Close(), d.Close())) })
+	return &reporter{end: &end{Endpoint: e, d: d}, counter: c}
+}
+
+// ended moves the endpoint, and reports whether so many operations have ended.
+func (r *reporter) ended(t *testing.T, n int) bool {
+	t.Helper()
+	if r.counter != nil {
+		_, err := r.Progress()
+		noError(t, err)
+		v, err := r.counter.Read()
+		noError(t, err)
+		return v >= uint64(n)
+	}
+	var dst [1]cq.Entry
+	if k, err := cq.Read(r.q, dst[:]); k == 1 {
+		r.seen[dst[0].Context] = dst[0]
+	} else if !errors.Is(err, cq.ErrWouldBlock) {
+		t.Fatalf("an operation: %v", err)
+	}
+	return len(r.seen) >= n
+}
+
+// TestLengths: messages of all lengths arrive whole, expected or not, whoever is told, sent by
+// either call, between endpoints of one process and of two.
+func TestLengths(t *testing.T) {
+	for _, where := range []string{"here", "process"} {
+		var c *child
+		if where == "process" {
+			c = start(t, "mirror")
+			c.says(t, "ready")
+		}
+		for _, to := range []string{"queue", "counter"} {
+			for _, expected := range []bool{true, false} {
+				for _, n := range lengths {
+					for _, call := range []string{"send", "inject"} {
+						if call == "inject" && n > fabric.MaxInline {
+							continue
+						}
+						t.Run(fmt.Sprintf("%s/%s/expected=%v/%s/%d", where, to, expected, call, n),
+							func(t *testing.T) { oneMessage(t, where, to, expected, call, n) })
+					}
+				}
+			}
+		}
+		if c != nil {
+			c.ends(t)
+		}
+	}
+}
+
+// oneMessage sends a message to an endpoint here, or to a process that sends it back.
+func oneMessage(t *testing.T, where, to string, expected bool, call string, n int) {
+	a := reporting(t, "a", to)
+	b, name, sends, receives := a, "mirror", 1, 2
+	if where == "here" {
+		b, name, receives = reporting(t, "b", to), "b", 1
+	}
+	if call == "inject" && to == "queue" {
+		sends, receives = sends-1, receives+sends-2
+	}
+	addr, err := a.Resolve(name)
+	noError(t, err)
+	payload, buf := pattern(n), make([]byte, n)
+	if expected {
+		noError(t, b.Recv(buf, 7))
+	}
+	if call == "send" {
+		noError(t, a.Send(payload, addr, 9))
+	} else {
+		noError(t, a.Inject(payload, addr))
+		clear(payload)
+	}
+	for stored := uint64(0); !expected && stored == 0; stored = b.Stats().Stored {
+		_, err1 := a.Progress()
+		_, err2 := b.Progress()
+		noError(t, errors.Join(err1, err2))
+	}
+	if !expected {
+		noError(t, b.Recv(buf, 7))
+	}
+	for !b.ended(t, receives) || !a.ended(t, sends) {
+		_ = a.ended(t, sends)
+	}
+	if !bytes.Equal(buf, pattern(n)) {
+		t.Errorf("other bytes came")
+	}
+	if to == "counter" {
+		return
+	}
+	if c := b.seen[7]; c.Len != uint64(n) || c.Flags != cq.FlagRecv|cq.FlagMsg {
+		t.Errorf("received %+v", c)
+	}
+	if c := a.seen[9]; call == "send" && (c.Len != uint64(n) || c.Flags != cq.FlagSend|cq.FlagMsg) {
+		t.Errorf("sent %+v", c)
+	}
+}
+
+// mirror sends back what comes from "a".
+func mirror() {
+	e, err := open("mirror", fabric.Options{})
+	must(err)
+	buf := make([]byte, 17<<20)
+	must(e.Recv(buf, 1))
+	fmt.Println("ready")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	var dst [1]cq.Entry
+	for {
+		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+		switch {
+		case ctx.Err() != nil:
+			must(e.close())
+			return
+		case err == cq.ErrAvail: // the last one has closed, and did not wait
+			var failed cq.ErrorEntry
+			must(e.q.ReadErr(&failed))
+			must(e.Recv(buf, 1))
+			continue
+		}
+		must(err)
+		if dst[0].Context != 1 {
+			must(e.Recv(buf, 1))
+			continue
+		}
+		to, err := e.Resolve("a")
+		must(err)
+		must(e.SendContext(ctx, &fabric.Msg{Buf: buf[:dst[0].Len], Addr: to, Context: 2}))
+	}
+}
+
+// between is a pair of endpoints here, with a message from a to b under way: b has a part of it.
+func between(t *testing.T, payload, buf []byte) (a, b *end) {
+	t.Helper()
+	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	noError(t, b.Recv(buf, 7))
+	noError(t, a.Send(payload, to, 9))
+	for _, e := range []*end{b, a, b} { // asks, sends, places
+		_, err = e.Progress()
+		noError(t, err)
+	}
+	return a, b
+}
+
+// TestCloseInside: an endpoint closes in the middle of a long message. Its own operation is
+// cancelled, the other's fails, and a receive says how much came.
+func TestCloseInside(t *testing.T) {
+	const n = 1 << 20
+	for _, who := range []string{"sender", "receiver"} {
+		t.Run(who, func(t *testing.T) {
+			buf := make([]byte, n)
+			a, b := between(t, pattern(n), buf)
+			first, second := a, b
+			if who == "receiver" {
+				first, second = b, a
+			}
+			noError(t, first.Close())
+			for _, e := range []*end{first, second} {
+				want, context, length := syscall.ECANCELED, uint64(7), uint64(0)
+				if e == second {
+					want = syscall.EPIPE
+				}
+				if e == a {
+					context = 9
+				}
+				_, failed, err := e.next()
+				if e == b {
+					length = failed.Len
+				}
+				if err != nil || failed.Err != cq.Errno(want) || failed.Context != context ||
+					failed.Len != length || failed.OverrunBytes != 0 {
+					t.Errorf("%+v, %v", failed, err)
+				}
+				if e == b && (length == 0 || length >= n ||
+					!bytes.Equal(buf[:length], pattern(n)[:length])) {
+					t.Errorf("%d bytes, or others", length)
+				}
+			}
+		})
+	}
+}
+
+// TestLongTruncated: of a message that is longer than its buffer the sender sends what fits, and
+// succeeds.
+func TestLongTruncated(t *testing.T) {
+	for _, fits := range []int{0, 1, 1000, 100_000} {
+		buf := make([]byte, fits)
+		a, b := between(t, pattern(1<<20), buf)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan cq.ErrorEntry)
+		go func() {
+			_, failed, _ := b.next()
+			done <- failed
+			_ = b.moves(ctx)
+		}()
+		if c := completes(t, a); c.Len != 1<<20 {
+			t.Errorf("sent %+v", c)
+		}
+		if f := <-done; f.Err != cq.ETrunc || f.Len != uint64(fits) ||
+			f.OverrunBytes != uint64(1<<20-fits) || !bytes.Equal(buf, pattern(1 << 20)[:fits]) {
+			t.Errorf("%d bytes fit: %+v", fits, f)
+		}
+		cancel()
+		noError(t, errors.Join(a.close(), b.close()))
+	}
+}
+
+// TestSelfBeyondWindow: messages to oneself that do not fit the window wait with their sends, which
+// end when they have their receives, or by a close.
+func TestSelfBeyondWindow(t *testing.T) {
+	a := opened(t, "a", fabric.Options{Window: 4096})
+	to, err := a.Resolve("a")
+	noError(t, err)
+	injected := []byte("injected")
+	noError(t, a.Send(pattern(4000), to, 0))
+	noError(t, a.Send(pattern(5000), to, 1))
+	noError(t, a.Inject(injected, to)) // there is room for it, behind what waits
+	noError(t, a.Send(pattern(6000), to, 2))
+	noError(t, a.Inject(injected, to))
+	noError(t, a.Send(nil, to, 3))
+	clear(injected)
+	for i, want := range []string{string(pattern(4000)), string(pattern(5000)), "injected",
+		string(pattern(6000)), "injected"} {
+		buf := make([]byte, 8192)
+		noError(t, a.Recv(buf, uint64(10+i)))
+		for c := completes(t, a); c.Context != uint64(10+i); c = completes(t, a) {
+			if c.Context > uint64(i) {
+				t.Errorf("send %d completes before its receive, %d", c.Context, i)
+			}
+		}
+		if string(buf[:len(want)]) != want {
+			t.Errorf("message %d is another", i)
+		}
+	}
+	noError(t, a.Send(pattern(4097), to, 4))
+	noError(t, a.Close())
+	for failed := (cq.ErrorEntry{}); failed.Context != 4; {
+		if _, failed, err = a.next(); err != nil {
+			t.Fatal(err)
+		}
+		if failed.Context == 4 && failed.Err != cq.Errno(syscall.ECANCELED) {
+			t.Errorf("a send that waited: %+v", failed)
+		}
+	}
+}
+
+const floods = 5000
+
+// TestBothSendFirst: two processes each send more than a window of messages before they receive.
+func TestBothSendFirst(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "flood")
+	c.says(t, "ready")
+	_, err := c.in.Write([]byte("\n"))
+	noError(t, err)
+	noError(t, e.floods("flood"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- e.moves(ctx) }()
+	c.says(t, "done")
+	cancel()
+	noError(t, <-done)
+	c.ends(t)
+}
+
+func flood() {
+	e, err := open("flood", fabric.Options{})
+	must(err)
+	fmt.Println("ready")
+	var line string
+	_, _ = fmt.Scanln(&line)
+	must(e.floods("main"))
+	fmt.Println("done")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	must(e.moves(ctx))
+	must(e.close())
+}
+
+// floods sends messages, and receives as many afterwards.
+func (e *end) floods(other string) error {
+	to, err := e.Resolve(other)
+	if err != nil {
+		return err
+	}
+	for i := range floods {
+		text := fmt.Appendf(nil, "message %d", i)
+		for err = e.Inject(text, to); errors.Is(err, syscall.EAGAIN); err = e.Inject(text, to) {
+			_, _ = e.Progress()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range floods {
+		var buf [32]byte
+		if err := e.Recv(buf[:], uint64(i)); err != nil {
+			return err
+		}
+		c, failed, err := e.next()
+		if want := fmt.Sprintf("message %d", i); err != nil || failed.Err != 0 ||
+			string(buf[:c.Len]) != want {
+			return fmt.Errorf("%q came in place of %q: %v, %w", buf[:c.Len], want, failed.Err, err)
+		}
+	}
+	return nil
+}
