@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,63 +79,56 @@ var (
 	ErrNoLibrary = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
 )
 
-func (o Options) withDefaults() Options {
-	if o.Pairs == 0 {
-		o.Pairs = 101
+// Bench is one of those there are.
+type Bench struct {
+	Name   string
+	Says   string // of its rows, in a report
+	prefix string // of our child's commands
+	// what Options are if nobody says it, where that is not as usual
+	pairs   int
+	round   time.Duration
+	batches []int
+	self    bool // its rivals can be measured against themselves
+}
+
+// Benches are all of them, in the order in which they run. Each needs two processors; xdp also
+// network namespaces and the privileges of AF_XDP, or it is ErrNoWire.
+var Benches = []Bench{
+	{Name: "ring", Says: "One ring between two processes that look all the time.", self: true},
+	{Name: "wake", Says: "Round trips of two processes that sleep for every message.", self: true},
+	{Name: "cq", prefix: queuePrefix, self: true,
+		Says: "Calls of queues and counters, and the way from post to read."},
+	{Name: "fabric", prefix: fabricPrefix,
+		Says: "Messages of 8 bytes between endpoints of two processes."},
+	{Name: "scale", prefix: scalePrefix, Says: "Many writers of a queue, or many queues of a wait " +
+		"set: empty is a read that finds nothing, one a post and read of the same writer each time, " +
+		"all of each writer in turn, set a post, wait and read of each queue in turn."},
+	{Name: "tail", Says: "Single messages, one way, of all rounds, whatever else ran.",
+		pairs: tailPairs, round: tailRound},
+	// Packets take microseconds: this keeps a run to a minute or two.
+	{Name: "xdp", prefix: socketPrefix, Says: "Packets over pairs of veth interfaces.", pairs: 31,
+		round: 5 * time.Millisecond, batches: []int{1, 8, socketBatch, 64}, self: true},
+}
+
+// Run measures what belongs to one of them. After an error rows that were measured before are
+// returned with it.
+func (b Bench) Run(ctx context.Context, o Options) ([]Row, error) {
+	o = b.options(o)
+	return measure(ctx, o, b.cases(o))
+}
+
+// options fills in what nobody said.
+func (b Bench) options(o Options) Options {
+	o.Pairs = cmp.Or(o.Pairs, b.pairs, 101)
+	o.RoundTime = cmp.Or(o.RoundTime, b.round, 20*time.Millisecond)
+	o.Compiler = cmp.Or(o.Compiler, "cc")
+	for _, batches := range [][]int{b.batches, {1, 32}} {
+		if o.Batches == nil {
+			o.Batches = batches
+		}
 	}
-	if o.RoundTime == 0 {
-		o.RoundTime = 20 * time.Millisecond
-	}
-	if o.Batches == nil {
-		o.Batches = []int{1, 32}
-	}
-	if o.Compiler == "" {
-		o.Compiler = "cc"
-	}
+	o.Self = o.Self && b.self
 	return o
-}
-
-// Ring measures throughput and one-way latency between two processes that spin, against a ring in
-// C of the same layout. It needs two processors.
-func Ring(ctx context.Context, o Options) ([]Row, error) {
-	o = o.withDefaults()
-	return measure(ctx, o, ringCases(o))
-}
-
-// Queue measures completion queues, event queues and counters: the same calls as libfabric's shm
-// provider where its headers and library are installed, the way from post to read between two
-// processes, also against a bare cache line, and what Options.Shared and wait objects cost. It
-// needs two processors.
-func Queue(ctx context.Context, o Options) ([]Row, error) {
-	o = o.withDefaults()
-	return measure(ctx, o, queueCases(o))
-}
-
-// Scale measures what a read, a post and a wait cost with many writers of a queue, or many queues
-// of a wait set, against the same with one. It needs two processors.
-func Scale(ctx context.Context, o Options) ([]Row, error) {
-	o = o.withDefaults()
-	return measure(ctx, o, scaleCases())
-}
-
-// Tails times single messages between two processes that look all the time, against a ring in C,
-// with and without a heap that is busy. It needs two processors.
-func Tails(ctx context.Context, o Options) ([]Row, error) {
-	if o.Pairs == 0 {
-		o.Pairs = tailPairs
-	}
-	if o.RoundTime == 0 {
-		o.RoundTime = tailRound
-	}
-	o = o.withDefaults()
-	return measure(ctx, o, tailCases())
-}
-
-// Wake measures the round trip between two processes that sleep for every message, against the raw
-// primitive in C. It needs two processors.
-func Wake(ctx context.Context, o Options) ([]Row, error) {
-	o = o.withDefaults()
-	return measure(ctx, o, wakeCases(o))
 }
 
 // A benchCase is one row to be measured: what our child and what the rival's child is told to do.
@@ -160,50 +154,6 @@ type benchCase struct {
 	drop      xdp.AttachMode // end B drops everything, in this mode, if it is not AttachAuto
 }
 
-// How many PAUSE instructions a reader that found nothing waits before it looks again. It is the
-// same on both sides, and what suits the C ring best. A few make a message arrive sooner, since
-// looking less often leaves the line to the writer: one way took C 222 ns with none, 188 with 1,
-// 165 with 2, 145 with 4, 138 with 6, 154 with 8, 209 with 16. Many let the writer get ahead, so
-// that the reader takes the line from it less often: at batch 1 C moved 56 million a second with
-// none, 46 with 4, 52 with 16, 74 with 64 and 97 with 256, which is 10 us too long to be awake for;
-// at batch 32 it makes no difference.
-const (
-	latencyPauses    = 6
-	throughputPauses = 64
-)
-
-func ringCases(o Options) []benchCase {
-	var cases []benchCase
-	for _, ours := range []string{"spsc", "spsc-xchg", "spsc-nobell"} {
-		for _, batch := range o.Batches {
-			cases = append(cases, benchCase{name: ours, batch: batch, pauses: throughputPauses,
-				ours: ours, rival: "spsc", rivalName: "c", source: "ring", perSecond: true})
-		}
-	}
-	for _, batch := range o.Batches {
-		// Batches that begin anywhere in a page, and are split at the end of the ring.
-		cases = append(cases, benchCase{name: "spsc-stagger", batch: batch, stagger: true,
-			pauses: throughputPauses, ours: "spsc", rival: "spsc", rivalName: "c", source: "ring",
-			perSecond: true})
-	}
-	oneway := benchCase{name: "oneway", batch: 1, pauses: latencyPauses, ours: "oneway",
-		rival: "oneway", rivalName: "c", source: "ring", halve: true}
-	line := oneway
-	line.name, line.rival, line.rivalName, line.source = "oneway-line", "line", "cache line",
-		"pingpong"
-	cases = append(cases, oneway, line)
-	return withSelf(o, cases)
-}
-
-func wakeCases(o Options) []benchCase {
-	return withSelf(o, []benchCase{
-		{name: "futex", batch: 1, ours: "futex", rival: "futex", rivalName: "futex",
-			source: "futex", sleeps: true},
-		{name: "eventfd", batch: 1, ours: "eventfd", rival: "eventfd", rivalName: "eventfd",
-			source: "eventfd", sleeps: true},
-	})
-}
-
 // withSelf adds every distinct rival against itself: what the method reports when nothing differs.
 func withSelf(o Options, cases []benchCase) []benchCase {
 	if !o.Self {
@@ -215,7 +165,7 @@ func withSelf(o Options, cases []benchCase) []benchCase {
 	}
 	seen := map[key]bool{}
 	for _, c := range cases[:len(cases):len(cases)] {
-		if k := (key{c.rival, c.batch}); !seen[k] {
+		if k := (key{c.rival, c.batch}); !seen[k] && !c.rivalOurs {
 			seen[k] = true
 			c.name, c.ours = "self-"+c.rival, ""
 			cases = append(cases, c)
@@ -263,141 +213,21 @@ func (c benchCase) unit() string {
 
 const (
 	libfabricSource = "libfabric"
-	queuePrefix     = "cq-"     // of our child's commands on whole queues
-	goPrefix        = "go-"     // of those on what Go programs would use instead
-	fabricPrefix    = "fabric-" // of those on endpoints of package fabric
-	readBatch       = 64        // entries a read, in rows about reads of many
-	// readShare: filling a queue takes libfabric many times as long as reading it.
-	readShare = 16
-	// tripPauses is what a polling application should do between two empty reads: without, a
-	// processor that runs ahead in a loop of reads has all of it to throw away when the entry comes.
-	// The two bare lines pause as much; the one line, which needs it less, does not.
-	tripPauses = 2
+	// socketBatch is that of the rows against rivals that are not AF_XDP.
+	socketBatch = 32
+	// linkedIn is the name of an endpoint as a rival of a device process.
+	linkedIn = "linked-in"
 )
 
-// queueCases are the rows about completion queues and what belongs to them.
-func queueCases(o Options) []benchCase {
-	const libfabric, tagged = "libfabric", "libfabric-tagged-inject"
-	same := func(name string, batch int) benchCase {
-		return benchCase{name: name, batch: batch, ours: queuePrefix + name, rival: name,
-			rivalName: libfabric, source: libfabricSource, solo: true}
-	}
-	read := same("read", readBatch)
-	read.share = readShare
-	cases := []benchCase{same("read-bare", 1), same("read-empty", 1), read, same("eq", 1),
-		same("cntr-add", 1), same("cntr-read", 1)}
-	for _, batch := range o.Batches {
-		cases = append(cases, benchCase{name: "rate", batch: batch, pauses: throughputPauses,
-			ours: "cq-rate", rival: "rate", rivalName: tagged, source: libfabricSource,
-			perSecond: true})
-	}
-	trip := benchCase{name: "trip-line", batch: 1, pauses: tripPauses, ours: "cq-trip", rival: "line",
-		rivalName: "cache line", source: "pingpong"}
-	cases = append(cases, trip)
-	trip.name, trip.rival, trip.rivalName = "trip-lines", "lines", "two cache lines"
-	cases = append(cases, trip)
-	for _, batch := range o.Batches {
-		trip.name, trip.batch, trip.rival, trip.rivalName = "trip", batch, "trip", tagged
-		trip.source = libfabricSource
-		cases = append(cases, trip)
-	}
-	return append(append(withSelf(o, cases), goCases()...), priceCases()...)
-}
-
-// priceCases measure us against ourselves: what an option costs.
-func priceCases() []benchCase {
-	price := func(command, option, plain string, batch int) benchCase {
-		return benchCase{name: command + "+" + option, batch: batch, solo: true, rivalOurs: true,
-			ours: queuePrefix + command + "+" + option, rival: queuePrefix + command,
-			rivalName: plain}
-	}
-	shared := price("read", "shared", "ours-unshared", readBatch)
-	shared.share = 4
-	cases := []benchCase{price("read-empty", "shared", "ours-unshared", 1), shared,
-		price("post-read", "shared", "ours-unshared", 1)}
-	for _, wait := range []string{"none", "fd", "yield"} {
-		cases = append(cases, price("post-read", wait, "ours-unspec", 1))
-	}
-	for _, wait := range []string{"fd", "yield"} { // round trips of readers that block
-		c := price("sread", wait, "ours-unspec", 1)
-		c.solo, c.sleeps = false, true
-		cases = append(cases, c)
-	}
-	return cases
-}
-
-// Fabric measures endpoints of package fabric with messages of 8 bytes: against libfabric's shm
-// provider where it is installed, two bare cache lines, a raw futex and a unix socket. It needs two
-// processors.
-func Fabric(ctx context.Context, o Options) ([]Row, error) {
-	o = o.withDefaults()
-	return measure(ctx, o, fabricCases())
-}
-
-func fabricCases() []benchCase {
-	trip := benchCase{name: "trip", batch: 1, pauses: tripPauses, ours: fabricPrefix + "trip",
-		rival: "trip", rivalName: "libfabric-tagged-inject", source: libfabricSource}
-	lines := trip
-	lines.name, lines.rival, lines.rivalName = "trip-lines", "lines", "two cache lines"
-	lines.source = "pingpong"
-	rate := trip
-	rate.name, rate.ours, rate.rival, rate.perSecond = "rate", fabricPrefix+"rate", "rate", true
-	rate.pauses = throughputPauses
-	sleep := benchCase{name: "sleep", batch: 1, ours: fabricPrefix + "sleep", rival: "futex",
-		rivalName: "futex", source: "futex", sleeps: true}
-	socket := sleep
-	socket.rival, socket.rivalName, socket.rivalOurs = goPrefix+"unix", goPrefix+"unix", true
-	return []benchCase{trip, lines, rate, sleep, socket}
-}
-
-// goCases measure us against what a Go program would use instead: a channel in one process, unix
-// sockets and pipes between two.
-func goCases() []benchCase {
-	var cases []benchCase
-	for _, c := range []struct{ name, ours, rival string }{
-		{"trip", "cq-trip", "chan"}, {"rate", "cq-rate", "chan-rate"},
-		{"sread", "cq-sread", "unix"}, {"sread", "cq-sread", "pipe"},
-	} {
-		cases = append(cases, benchCase{name: c.name, batch: 1, pauses: tripPauses, ours: c.ours,
-			rival: goPrefix + c.rival, rivalName: goPrefix + strings.TrimSuffix(c.rival, "-rate"),
-			rivalOurs: true, sleeps: true, perSecond: c.name == "rate"})
-	}
-	return cases
-}
-
-// Commands of our child with many writers or queues: as many as the batch says, or one.
+// Prefixes of our child's commands, which say what they are about. What follows is what the rivals
+// understand, for the most part.
 const (
-	scalePrefix = "scale-"
-	scaleOne    = "+one"
-)
-
-// scaleCases measure us against ourselves: what many cost over one.
-func scaleCases() []benchCase {
-	var cases []benchCase
-	for _, verb := range []string{"empty", "one", "all", "set"} {
-		for _, n := range []int{8, 64, 256} {
-			cases = append(cases, benchCase{name: verb, batch: n, solo: true, rivalOurs: true,
-				ours: scalePrefix + verb, rival: scalePrefix + verb + scaleOne, rivalName: "ours-one"})
-		}
-	}
-	return cases
-}
-
-// tailCases are ping-pong of messages that are timed one by one. A heap is an allocation of 200 MB
-// a second in both processes, beside the messages.
-func tailCases() []benchCase {
-	c := benchCase{name: "ring", batch: 1, pauses: latencyPauses, ours: "tail", rival: "tail",
-		rivalName: "c", source: "ring", halve: true, tail: true}
-	cases := []benchCase{c}
-	c.name, c.ours, c.pauses = "queue", "cq-tail", tripPauses
-	cases = append(cases, c)
-	c.name, c.ours = "queue-heap", "cq-tail+heap"
-	return append(cases, c)
-}
-
-// Prefixes of our child's commands that move packets. What follows is what the rivals understand.
-const (
-	socketPrefix   = "xdp-"
+	queuePrefix    = "cq-"     // whole queues
+	goPrefix       = "go-"     // what Go programs would use instead
+	fabricPrefix   = "fabric-" // endpoints of package fabric
+	scalePrefix    = "scale-"  // many writers or queues: as many as the batch says
+	scaleOne       = "+one"    // or one
+	socketPrefix   = "xdp-"    // packets
 	udpConnPrefix  = "udpconn-"
 	endpointPrefix = "endpoint-"
 	devicePrefix   = "device-"
@@ -407,155 +237,12 @@ const (
 	genericSuffix = "+generic"
 	// steadyDrain is a drain whose reader has read before: what it needs is in the cache.
 	steadyDrain = "drain-steady"
-	// drainShare: sending takes a hundred times as long as reading from a ring, and from a socket
-	// of the kernel's stack a few times.
-	drainShare       = 64
-	drainSocketShare = 8
-	// xdpPairs and xdpRound keep a run to a minute or two; packets take microseconds.
-	xdpPairs = 31
-	xdpRound = 5 * time.Millisecond
-	// socketBatch is that of the rows against rivals that are not AF_XDP.
-	socketBatch = 32
 )
-
-// XDP measures AF_XDP sockets over pairs of veth interfaces that it makes: sending to a peer that
-// drops, reading a full receive ring, echo, and ping-pong, against the same in C on the bare kernel
-// interface and against other kinds of sockets. It needs two processors, network namespaces and the
-// privileges of AF_XDP.
-func XDP(ctx context.Context, o Options) ([]Row, error) {
-	if o.Pairs == 0 {
-		o.Pairs = xdpPairs
-	}
-	if o.RoundTime == 0 {
-		o.RoundTime = xdpRound
-	}
-	if o.Batches == nil {
-		o.Batches = []int{1, 8, 32, 64}
-	}
-	o = o.withDefaults()
-	return measure(ctx, o, xdpCases(o))
-}
-
-// wireCase is a row about packets: name is what it is called and what the rivals are told.
-func wireCase(name string, batch int) benchCase {
-	c := benchCase{name: name, batch: batch, pauses: tripPauses, ours: socketPrefix + name,
-		rival: name, rivalName: "c-xdp", source: "xdp", wire: true, packets: 1}
-	verb, mode := splitMode(name)
-	switch verb {
-	case "drop":
-		c.perSecond, c.solo, c.drop = true, true, mode
-	case "drain", steadyDrain:
-		c.solo, c.share = true, drainShare
-	case "echo":
-		c.perSecond, c.packets = true, 2
-	case "reflect":
-		c.solo, c.reflect, c.packets = true, true, 2
-	default:
-		c.packets = 2
-		c.sleeps = verb == "trip-block"
-	}
-	return c
-}
 
 // splitMode takes the mode of the programs off a command.
 func splitMode(name string) (verb string, mode xdp.AttachMode) {
-	if n := len(name) - len(genericSuffix); n > 0 && name[n:] == genericSuffix {
-		return name[:n], xdp.AttachGeneric
+	if verb, generic := strings.CutSuffix(name, genericSuffix); generic {
+		return verb, xdp.AttachGeneric
 	}
 	return name, xdp.AttachNative
-}
-
-func xdpCases(o Options) []benchCase {
-	var cases []benchCase
-	for _, verb := range []string{"drop", "echo"} {
-		for _, mode := range []string{"", genericSuffix} {
-			for _, batch := range o.Batches {
-				cases = append(cases, wireCase(verb+mode, batch))
-			}
-		}
-	}
-	for _, verb := range []string{"drain", steadyDrain} { // the program is not part of it
-		for _, batch := range o.Batches {
-			cases = append(cases, wireCase(verb, batch))
-		}
-	}
-	for _, verb := range []string{"trip", "trip-block"} {
-		for _, mode := range []string{"", genericSuffix} {
-			cases = append(cases, wireCase(verb+mode, 1))
-		}
-	}
-	cases = withSelf(o, append(cases, endpointCases(o)...))
-	return append(append(cases, deviceCases()...), socketCases()...)
-}
-
-// endpointCases measure a whole endpoint, with its completion queue and its address vector, against
-// the same C program, which has neither.
-func endpointCases(o Options) []benchCase {
-	var cases []benchCase
-	add := func(verb string, batch int) {
-		c := wireCase(verb, batch)
-		c.name, c.ours = endpointPrefix+verb, endpointPrefix+verb
-		cases = append(cases, c)
-	}
-	for _, verb := range []string{"drop", "echo", "drain", steadyDrain} {
-		for _, batch := range o.Batches {
-			if batch == o.Batches[0] || batch == o.Batches[len(o.Batches)-1] || batch == socketBatch {
-				add(verb, batch)
-			}
-		}
-	}
-	add("trip", 1)
-	add("trip-block", 1)
-	return cases
-}
-
-// linkedIn is the name of an endpoint as a rival of a device process.
-const linkedIn = "linked-in"
-
-// deviceCases are the price of a device process in the middle, with its submission ring, beside the
-// endpoint that is linked into the application.
-func deviceCases() []benchCase {
-	var cases []benchCase
-	for _, verb := range []string{"drop", "reflect"} {
-		for _, batch := range []int{1, socketBatch} {
-			if verb == "reflect" && batch > 1 {
-				continue
-			}
-			c := wireCase(verb, batch)
-			c.name, c.ours = devicePrefix+verb, devicePrefix+verb
-			c.rivalOurs, c.rival, c.rivalName = true, endpointPrefix+verb, linkedIn
-			// Both processes work, and the one that serves sleeps when it finds nothing to do.
-			c.solo, c.sleeps = false, true
-			cases = append(cases, c)
-		}
-	}
-	return cases
-}
-
-// socketCases measure us against the other ways to move packets.
-func socketCases() []benchCase {
-	var cases []benchCase
-	for _, rival := range []struct{ name, source string }{
-		{"udp-mmsg", "udp"}, {"af_packet", "afpacket"}, {"go-udpconn", ""},
-	} {
-		for _, verb := range []string{"drop", "drain", "echo", "trip", "trip-block"} {
-			batch := socketBatch
-			if verb == "trip" || verb == "trip-block" {
-				batch = 1
-			}
-			c := wireCase(verb, batch)
-			c.rivalName, c.source = rival.name, rival.source
-			if verb == "drain" {
-				c.share = drainSocketShare
-			}
-			if rival.source == "" {
-				if verb == "trip" { // it knows no way but to block
-					continue
-				}
-				c.rivalOurs, c.rival = true, udpConnPrefix+verb
-			}
-			cases = append(cases, c)
-		}
-	}
-	return cases
 }

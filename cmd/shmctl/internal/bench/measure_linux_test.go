@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +59,17 @@ func needLibfabric(t *testing.T) {
 	}
 }
 
+func benchOf(t *testing.T, name string) Bench {
+	t.Helper()
+	for _, b := range Benches {
+		if b.Name == name {
+			return b
+		}
+	}
+	t.Fatalf("no bench %q", name)
+	return Bench{}
+}
+
 // Each bench measures all its cases, tells how far it is, and leaves nothing behind.
 func TestMeasuresEveryCase(t *testing.T) {
 	shmtest.Long(t)
@@ -69,16 +79,9 @@ func TestMeasuresEveryCase(t *testing.T) {
 	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
 	o := short()
 	o.Pairs = 1
-	for _, b := range []struct {
-		name  string
-		run   func(context.Context, Options) ([]Row, error)
-		cases []benchCase
-	}{
-		{"ring", Ring, ringCases(o)}, {"wake", Wake, wakeCases(o)}, {"cq", Queue, queueCases(o)},
-		{"fabric", Fabric, fabricCases()}, {"scale", Scale, scaleCases()}, {"tail", Tails, tailCases()},
-	} {
-		t.Run(b.name, func(t *testing.T) {
-			if b.name == "cq" || b.name == "fabric" {
+	for _, b := range Benches[:len(Benches)-1] { // xdp has a test of its own
+		t.Run(b.Name, func(t *testing.T) {
+			if b.Name == "cq" || b.Name == "fabric" {
 				needLibfabric(t)
 			}
 			var told []Row
@@ -87,12 +90,12 @@ func TestMeasuresEveryCase(t *testing.T) {
 					told = append(told, Row{Case: p.Case})
 				}
 			}
-			rows, err := b.run(t.Context(), o)
+			rows, err := b.Run(t.Context(), o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var want []string
-			for _, c := range b.cases {
+			for _, c := range b.cases(o) {
 				want = append(want, c.name)
 			}
 			if all := strings.Join(want, " "); names(rows) != all || names(told) != all {
@@ -145,7 +148,7 @@ func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := queueCases(b.o)[0]
+	c := benchOf(t, "cq").cases(b.o)[0]
 	r, err := b.row(t.Context(), c, 0, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +183,7 @@ func TestRivalAgainstItself(t *testing.T) {
 	o.Self = true
 	o.Pairs, o.RoundTime = 21, time.Millisecond
 	var self []benchCase
-	for _, c := range ringCases(o) {
+	for _, c := range benchOf(t, "ring").cases(o) {
 		if c.ours == "" && c.rival == "spsc" {
 			self = append(self, c)
 		}
@@ -188,7 +191,7 @@ func TestRivalAgainstItself(t *testing.T) {
 	var r *Row // the last that was measured whole
 	dropped := 0
 	for range 5 { // what favours a side does so each time, other programs do not
-		rows, err := measure(t.Context(), o.withDefaults(), self)
+		rows, err := measure(t.Context(), benchOf(t, "ring").options(o), self)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +219,7 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	o := short()
 	o.Compiler = "none"
 	o.Self = true
-	rows, err := Wake(t.Context(), o)
+	rows, err := benchOf(t, "wake").Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestMatching(t *testing.T) {
-	all := queueCases(Options{Batches: []int{1}})
+	all := benchOf(t, "cq").cases(Options{Batches: []int{1}})
 	for pattern, want := range map[string]int{"": len(all), "read-empty": 1, "trip-*": 2, "no": 0} {
 		if got, err := matching(all, pattern); err != nil || len(got) != want {
 			t.Errorf("%q: %d cases, %v, want %d", pattern, len(got), err, want)

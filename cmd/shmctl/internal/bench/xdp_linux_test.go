@@ -31,10 +31,10 @@ func TestXDPMeasuresEveryCase(t *testing.T) {
 	needCompiler(t)
 	o := short()
 	o.Pairs = 1
-	o = o.withDefaults()
+	o = benchOf(t, "xdp").options(o)
 	var once []benchCase // each thing that a process can be told
 	told := map[string]bool{}
-	for _, c := range xdpCases(o) {
+	for _, c := range benchOf(t, "xdp").cases(o) {
 		verb, mode := splitMode(c.name)
 		if mode == xdp.AttachGeneric && verb != "echo" {
 			continue // the other programs are those of echo
@@ -63,13 +63,20 @@ func TestXDPMeasuresEveryCase(t *testing.T) {
 	}
 }
 
+// wireCase returns the case of a name that is measured against C.
+func wireCase(t *testing.T, name string, batch int) benchCase {
+	t.Helper()
+	cases := benchOf(t, "xdp").cases(Options{Batches: []int{batch}})
+	return cases[slices.IndexFunc(cases, func(c benchCase) bool { return c.name == name })]
+}
+
 // TestWireAllocatesNothing: what the runtime allocates for itself does not grow with the packets.
 func TestWireAllocatesNothing(t *testing.T) {
 	needWire(t)
 	b := newTestBencher(t)
 	t.Cleanup(b.closeWires)
 	for _, name := range []string{"drop", "drain", "echo"} {
-		c := wireCase(name, 32)
+		c := wireCase(t, name, 32)
 		c.rivalOurs, c.rival = true, c.ours
 		if err := b.prepareWires(c); err != nil {
 			t.Fatal(err)
@@ -99,7 +106,7 @@ func TestSyscallsAreCounted(t *testing.T) {
 	needWire(t)
 	b := newTestBencher(t)
 	t.Cleanup(b.closeWires)
-	c := wireCase("drop", 1)
+	c := wireCase(t, "drop", 1)
 	c.rivalOurs, c.rival = true, "udpconn-drop"
 	if err := b.prepareWires(c); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,21 +19,12 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
 )
 
-// benches by name, in the order in which they run, with what a report says of each.
-var benches = []struct {
-	name string
-	run  func(context.Context, bench.Options) ([]bench.Row, error)
-	says string
-}{
-	{"ring", bench.Ring, "One ring between two processes that look all the time."},
-	{"wake", bench.Wake, "Round trips of two processes that sleep for every message."},
-	{"cq", bench.Queue, "Calls of queues and counters, and the way from post to read."},
-	{"fabric", bench.Fabric, "Messages of 8 bytes between endpoints of two processes."},
-	{"scale", bench.Scale, "Many writers of a queue, or many queues of a wait set: empty " +
-		"is a read that finds nothing, one a post and read of the same writer each time, all of " +
-		"each writer in turn, set a post, wait and read of each queue in turn."},
-	{"tail", bench.Tails, "Single messages, one way, of all rounds, whatever else ran."},
-	{"xdp", bench.XDP, "Packets over pairs of veth interfaces."},
+// benchNames are those of the benches, in the order in which they run.
+func benchNames() (names []string) {
+	for _, b := range bench.Benches {
+		names = append(names, b.Name)
+	}
+	return names
 }
 
 const benchLong = `Measure the library against the same thing in C, on this machine.
@@ -77,7 +68,7 @@ func newBench() *cobra.Command {
 		page  string
 	)
 	cmd := &cobra.Command{
-		Use:   "bench [ring] [wake] [cq] [fabric] [scale] [tail] [xdp]",
+		Use:   "bench [" + strings.Join(benchNames(), "] [") + "]",
 		Short: "Measure the library against the same thing in C, libfabric and sockets",
 		Long:  benchLong,
 		Example: `  shmctl bench ring
@@ -86,7 +77,7 @@ func newBench() *cobra.Command {
   shmctl bench cq --case 'read*'          some of it
   shmctl bench ring --cpus 2,3 --cc clang
   shmctl bench --report bench.html        tables and plots in one page`,
-		ValidArgs: []string{"ring", "wake", "cq", "fabric", "scale", "tail", "xdp"},
+		ValidArgs: benchNames(),
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(cpus) == 2 {
@@ -131,23 +122,23 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 	results := map[string][]bench.Row{}
 	t := benchTable()
 	packets := false
-	for _, b := range benches {
-		if len(args) > 0 && !slices.Contains(args, b.name) {
+	for _, b := range bench.Benches {
+		if len(args) > 0 && !slices.Contains(args, b.Name) {
 			continue
 		}
-		opt.Progress = p.show(b.name)
-		rows, err := b.run(cmd.Context(), opt)
+		opt.Progress = p.show(b.Name)
+		rows, err := b.Run(cmd.Context(), opt)
 		p.clear()
 		if len(args) == 0 && errors.Is(err, bench.ErrNoWire) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "shmctl: %s left out: %v\n", b.name, err)
+			fmt.Fprintf(cmd.ErrOrStderr(), "shmctl: %s left out: %v\n", b.Name, err)
 			continue
 		}
 		if err != nil {
-			return opFailed(b.name, err)
+			return opFailed(b.Name, err)
 		}
-		results[b.name] = rows
+		results[b.Name] = rows
 		for i := range rows {
-			t.add(benchRow(b.name, &rows[i], margin)...)
+			t.add(benchRow(b.Name, &rows[i], margin)...)
 			packets = packets || rows[i].Packets != nil
 		}
 	}

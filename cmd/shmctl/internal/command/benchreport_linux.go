@@ -18,9 +18,9 @@ import (
 func writeReport(path string, results map[string][]bench.Row) (err error) {
 	p := webpage.Page{Title: "shmctl bench", Facts: []string{stage.Here().String(), program(),
 		time.Now().UTC().Format(time.RFC3339)}}
-	for _, b := range benches {
-		if rows := results[b.name]; len(rows) > 0 {
-			p.Sections = append(p.Sections, benchSection(b.name, b.says, rows))
+	for _, b := range bench.Benches {
+		if rows := results[b.Name]; len(rows) > 0 {
+			p.Sections = append(p.Sections, benchSection(b.Name, b.Says, rows))
 		}
 	}
 	// Beside its place first: who looks at it sees all of it or what was there before.
