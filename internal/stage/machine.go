@@ -6,6 +6,9 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // Machine says where a run took place.
@@ -64,4 +67,32 @@ func (m Machine) String() string {
 		load = strconv.FormatFloat(*m.Load, 'f', 1, 64)
 	}
 	return fmt.Sprintf("%d x %s, Linux %s, %s, load %s", m.CPUs, cpu, m.System(), m.Go, load)
+}
+
+// A promise about seconds is measured by the time that those could run who are to keep it: on a
+// machine that stands still, or is short of time, nobody is late who had none.
+const (
+	// LivedEvery is how far two steps of a lifetime are apart.
+	LivedEvery = 20 * time.Millisecond
+	livedMost  = 2 * LivedEvery // that one look counts, however long ago the last one was
+)
+
+var (
+	lived  atomic.Int64 // nanoseconds; live stores it
+	living sync.Once
+)
+
+// Lifetime returns for how long this process could run since it first asked.
+func Lifetime() time.Duration {
+	living.Do(func() { go live() })
+	return time.Duration(lived.Load())
+}
+
+func live() {
+	for last := time.Now(); ; {
+		time.Sleep(LivedEvery)
+		now := time.Now()
+		lived.Add(int64(min(now.Sub(last), livedMost)))
+		last = now
+	}
 }

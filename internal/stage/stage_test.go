@@ -209,3 +209,16 @@ And that was it.
 		t.Errorf("document\n%s\nwant\n%s", document.String(), want)
 	}
 }
+
+// TestLifetime goes on, and by little at a time.
+func TestLifetime(t *testing.T) {
+	real := time.Now()
+	begin := Lifetime()
+	for Lifetime()-begin < 5*livedMost {
+		time.Sleep(time.Millisecond)
+	}
+	is := Lifetime() - begin
+	if passed := time.Since(real); is > passed+livedMost { // one look may have begun before
+		t.Errorf("%v passed, and it is %v", passed, is)
+	}
+}

@@ -57,7 +57,6 @@ type child struct {
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
 	spoiled atomic.Bool
-	stallNs atomic.Int64 // how long the machine stood still, as far as tellOn saw
 }
 
 // settleTime is until what attackers brought is given back.
@@ -306,20 +305,11 @@ type call struct {
 	since time.Time
 }
 
-const (
-	tellEvery = 20 * time.Millisecond
-	// A machine with much to do is late by less: what is more was a machine that stood still.
-	standstill = 500 * time.Millisecond
-)
+const tellEvery = 20 * time.Millisecond
 
 // tellOn tells how far it is, and looks for calls that do not return.
 func (c *child) tellOn() {
-	for last := time.Now(); ; time.Sleep(tellEvery) {
-		now := time.Now()
-		if late := now.Sub(last) - standstill; late > 0 {
-			c.stallNs.Add(int64(late + standstill))
-		}
-		last = now
+	for ; ; time.Sleep(tellEvery) {
 		c.tell(report{})
 		c.mu.Lock()
 		var late string
@@ -354,12 +344,12 @@ func (c *child) watch(what string) (over func()) {
 		return end
 	}
 	runtime.LockOSThread()
-	from, stalled := ownCPU(), c.stallNs.Load()
+	from, began := ownCPU(), stage.Lifetime()
 	return func() {
 		cost := ownCPU() - from
 		runtime.UnlockOSThread()
 		end()
-		c.costs(what, cost, stalled)
+		c.costs(what, cost, stage.Lifetime()-began)
 	}
 }
 
@@ -367,16 +357,11 @@ func (c *child) watch(what string) (over func()) {
 // is time of a processor that the thread had, which others who compute do not change.
 var cpuBound = 2 * time.Second
 
-// costs assesses the time that a call computed for. What began when stallNs was stalled is not
-// blamed for what the machine stood still: a kernel can count that as anybody's time.
-func (c *child) costs(what string, cost time.Duration, stalled int64) {
-	if c.most(cpuMostNs, uint64(cost)); cost <= cpuBound {
-		return
-	}
-	time.Sleep(standstill) // tellOn may not have seen it yet
-	if still := time.Duration(c.stallNs.Load() - stalled); cost-still > cpuBound {
-		c.broken(unbounded, "%s computed for %v, and the machine stood still for %v", what, cost,
-			still)
+// costs assesses the time that a call computed for, while this process could run for so long: when
+// the machine stands still a kernel can count that as anybody's time.
+func (c *child) costs(what string, cost, lived time.Duration) {
+	if c.most(cpuMostNs, uint64(cost)); min(cost, lived) > cpuBound {
+		c.broken(unbounded, "%s computed for %v, while the process could run for %v", what, cost, lived)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
@@ -90,7 +91,7 @@ func victimServer(c *child) error {
 	time.Sleep(5 * time.Millisecond)
 	before := held()
 	c.ready()
-	shown, computed, stalled := s.Stats(), processCPU(), c.stallNs.Load()
+	shown, computed, since := s.Stats(), processCPU(), stage.Lifetime()
 	look := func() {
 		over := c.watch("a look at the server")
 		st := s.Stats()
@@ -104,12 +105,12 @@ func victimServer(c *child) error {
 		now := processCPU()
 		cost := now - computed
 		c.most(cpuMostNs, uint64(cost))
-		late := cost-time.Duration(c.stallNs.Load()-stalled) > 2*cpuBound
+		late := min(cost, stage.Lifetime()-since) > 2*cpuBound
 		if late {
 			c.broken(unbounded, "a round of the server computes for %v", cost)
 		}
 		if late || rounds > 0 {
-			computed, stalled = now, c.stallNs.Load()
+			computed, since = now, stage.Lifetime()
 		}
 		shown = st
 		for _, f := range st.Frames {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
 )
@@ -213,22 +214,17 @@ func (c *child) newcomers(enter func(ctx context.Context, who uint64) (visitor, 
 func (c *child) letIn(who uint64,
 	enter func(ctx context.Context, who uint64) (visitor, error)) visitor {
 	defer c.watch("a newcomer")()
-	began, stalled, told := time.Now(), c.stallNs.Load(), false
+	began, since, told := time.Now(), stage.Lifetime(), false
 	for {
 		ctx, cancel := limited(keptBound)
 		v, err := enter(ctx, who)
 		cancel()
-		took := time.Since(began)
-		if took > keptBound {
-			time.Sleep(standstill) // tellOn may not have seen it yet
-		}
-		took -= time.Duration(c.stallNs.Load() - stalled)
-		if took > keptBound && !told {
+		if took := stage.Lifetime() - since; took > keptBound && !told {
 			told = true
 			c.broken(keptOut, "newcomer %d was kept out for %v: %v", who, took, err)
 		}
 		if err == nil {
-			c.most(keptMostNs, uint64(max(took, 0)))
+			c.most(keptMostNs, uint64(time.Since(began)))
 			return v
 		}
 		if c.ctx.Err() != nil || told { // whoever watches must not think that this is one call

@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -119,13 +120,13 @@ func (a *app) dial() (err error) {
 		Events: a.eq, Notify: a.note}
 	ctx, stop := a.running(phaseStop)
 	defer stop()
-	for since := lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
+	for since := stage.Lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
 		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
 			a.bound()
 			a.has(uint64(a.e.Info().ServerPID))
 			return nil
 		}
-		if a.e = nil; lifetime()-since > patience {
+		if a.e = nil; stage.Lifetime()-since > patience {
 			a.tell(kindHung, "no device process for %v: %v", patience, err)
 			return nil
 		}
@@ -315,8 +316,8 @@ func (a *app) ports() error {
 
 // untilEnded waits until every send has its completion.
 func (a *app) untilEnded() error {
-	for since := lifetime(); len(a.open) > 0; {
-		if lifetime()-since > patience {
+	for since := stage.Lifetime(); len(a.open) > 0; {
+		if stage.Lifetime()-since > patience {
 			a.tell(kindHung, "%d sends without an end for %v", len(a.open), patience)
 			a.open = map[uint64]bool{}
 		}
@@ -329,7 +330,7 @@ func (a *app) untilEnded() error {
 
 // untilTold waits until the event queue has told everything that was called for.
 func (a *app) untilTold() error {
-	for since := lifetime(); ; nap(time.Millisecond) {
+	for since := stage.Lifetime(); ; nap(time.Millisecond) {
 		err := a.listen()
 		a.mu.Lock()
 		left := len(a.events)
@@ -337,7 +338,7 @@ func (a *app) untilTold() error {
 		if err != nil || left == 0 {
 			return err
 		}
-		if lifetime()-since > noticeLatest {
+		if stage.Lifetime()-since > noticeLatest {
 			a.tell(kindUnnoticed, "%d events did not come", left)
 			return nil
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -258,8 +259,8 @@ func (c *churner) meet() error {
 	}
 	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
 		if c.noLane++; c.noLane == 1 {
-			c.noLaneSince = lifetime()
-		} else if lifetime()-c.noLaneSince > patience {
+			c.noLaneSince = stage.Lifetime()
+		} else if stage.Lifetime()-c.noLaneSince > patience {
 			c.tell(kindHung, "no lane over a socket for %v, in %d tries", patience, c.noLane)
 			c.noLane = 0
 		}
@@ -326,7 +327,7 @@ func removeOwn(d *shm.Dir, i int) (left []string) {
 func (c *churner) makeOwn() error {
 	queue, counter := ownNames(c.Index)
 	left := removeOwn(c.dir, c.Index)
-	for since := lifetime(); len(left) > 0 && lifetime()-since < patience; {
+	for since := stage.Lifetime(); len(left) > 0 && stage.Lifetime()-since < patience; {
 		nap(time.Millisecond) // others may be at it
 		left = removeOwn(c.dir, c.Index)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // A counter that every process of the role adds to and waits for. Each notes what it is going to
@@ -112,7 +113,7 @@ func counterDied(s *supervisor, p *proc) error {
 // awaken has nobody add until all who wait for what is reached have woken up.
 func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
-	begin := lifetime()
+	begin := stage.Lifetime()
 	return s.still("counter", nil, func() bool {
 		value, err := s.counter.Read()
 		if err != nil {
@@ -124,7 +125,7 @@ func (s *supervisor) awaken(dead *proc) error {
 			if p == dead || want == 0 || want > value || p.Over() {
 				continue
 			}
-			late := lifetime()-begin > patience/2
+			late := stage.Lifetime()-begin > patience/2
 			if late {
 				s.broken("counter", kindHung, 1, "process %d waits for %d with %d there, since one died "+
 					"at step %v", p.index, want, value, dead.step)

@@ -17,6 +17,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -211,7 +212,7 @@ func (w *deviceWatch) look() error {
 // last checks what must hold when all applications are gone.
 func (w *deviceWatch) last() error {
 	var st device.Stats
-	for since := lifetime(); lifetime()-since < patience; nap(5 * time.Millisecond) {
+	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(5 * time.Millisecond) {
 		st = w.s.Stats()
 		busy := uint64(0)
 		for _, f := range st.Frames {

@@ -145,7 +145,7 @@ func (s *supervisor) succeed(p *proc) bool {
 func (s *supervisor) awaitEnd(p *proc) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for since := lifetime(); lifetime()-since < 2*patience; {
+	for since := stage.Lifetime(); stage.Lifetime()-since < 2*patience; {
 		select {
 		case <-p.Done():
 			return true

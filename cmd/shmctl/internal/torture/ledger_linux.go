@@ -3,13 +3,13 @@ package torture
 import (
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // Words at the beginning of the ledger. All are atomic; beside each is who stores it. The words of
@@ -248,7 +248,7 @@ func (ss sessions) died(s *supervisor, p *proc) {
 		return
 	}
 	of := ss.at(p.index, n)
-	p.left = unread{of.published.Load(), of, lifetime()}
+	p.left = unread{of.published.Load(), of, stage.Lifetime()}
 	// Between users a writer stores tails for a successor, too, of what is published already.
 	if p.shot || ss.holder != nil {
 		return
@@ -273,7 +273,7 @@ func sessionsSettled(s *supervisor, p *proc) bool {
 	if !b.seen() && s.ledger.sessions(p.role.name).gone(b.of) {
 		b.want = 0
 	}
-	if !b.seen() && lifetime()-b.since < patience/2 {
+	if !b.seen() && stage.Lifetime()-b.since < patience/2 {
 		return false
 	}
 	if !b.seen() {
@@ -288,36 +288,9 @@ func sumSessions(s *supervisor, r *role, to *RoleReport) { s.ledger.sessions(r.n
 
 func checkSessions(s *supervisor, r *role) { s.ledger.sessions(r.name).check(s) }
 
-// A promise about seconds is measured by the time that those could run who are to keep it: on a
-// machine that stands still, or is short of time, nobody is late who had none.
-const (
-	livedEvery = 20 * time.Millisecond
-	livedMost  = 2 * livedEvery // that one look counts, however long ago the last one was
-)
-
-var (
-	lived  atomic.Int64 // nanoseconds; live stores it
-	living sync.Once
-)
-
-// lifetime returns for how long this process could run since it first asked.
-func lifetime() time.Duration {
-	living.Do(func() { go live() })
-	return time.Duration(lived.Load())
-}
-
-func live() {
-	for last := time.Now(); ; {
-		nap(livedEvery)
-		now := time.Now()
-		lived.Add(int64(min(now.Sub(last), livedMost)))
-		last = now
-	}
-}
-
-// beat tells the supervisor of it.
+// beat tells the supervisor for how long this process could run.
 func (c *child) beat() {
-	for word := c.ledger.word(wordLived + c.Place); ; nap(livedEvery) {
-		word.Store(uint64(lifetime()))
+	for word := c.ledger.word(wordLived + c.Place); ; nap(stage.LivedEvery) {
+		word.Store(uint64(stage.Lifetime()))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // The watcher is a process that nobody kills, so that what it is not told was not told. It reads a
@@ -348,7 +349,7 @@ const noticeUsual = noticeLatest / 50
 
 // lookEvery is the least life between two looks at a duty. Lives go on in steps: of two that do so
 // in turns, looks that are closer would see now the one stand still, now the other.
-const lookEvery = 5 * livedEvery
+const lookEvery = 5 * stage.LivedEvery
 
 // has returns what the process of a place surely has, or had when it died.
 func (s *supervisor) has(p *proc) uint64 { return s.ledger.word(wordHas + p.place).Load() }

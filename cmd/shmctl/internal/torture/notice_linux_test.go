@@ -120,9 +120,9 @@ func TestUnnoticedOften(t *testing.T) {
 	m.expect(m.dead, m.first, noticeWriter, nil)
 	var own, first time.Duration
 	for own < 2*noticeLatest && m.at(own, first, 0) == 0 {
-		own += livedEvery
+		own += stage.LivedEvery
 		if m.at(own, first, 0) == 0 {
-			first += livedEvery
+			first += stage.LivedEvery
 		}
 	}
 	if own < noticeLatest || own > noticeLatest*5/4 {

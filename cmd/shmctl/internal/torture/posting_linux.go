@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 const maxBatch = 32
@@ -141,7 +142,7 @@ func (p *poster) again(err error, since time.Duration) error {
 		return p.renew()
 	case !errors.Is(err, cq.ErrFull):
 		return err
-	case lifetime()-since > patience:
+	case stage.Lifetime()-since > patience:
 		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
 		return errGaveUp
 	}
@@ -164,11 +165,11 @@ func (p *poster) pause(d time.Duration) error {
 
 // untilSeen waits until a reader has seen everything: no later post helps a lost wake.
 func (p *poster) untilSeen() error {
-	for since := lifetime(); p.s.seen.Load() < p.next-1; {
+	for since := stage.Lifetime(); p.s.seen.Load() < p.next-1; {
 		if p.b == nil && p.ledger.phase() != phaseRun {
 			return nil // the reader gets it all, whether we are there or not
 		}
-		if lifetime()-since > patience {
+		if stage.Lifetime()-since > patience {
 			p.tell(kindHung, "%d of %d seen, and no more for %v", p.s.seen.Load(), p.next-1, patience)
 			return errGaveUp
 		}
@@ -213,7 +214,7 @@ func (l *queueLane) batch(p *poster, n int) error {
 	}
 	rest := buf[:n]
 	p.s.intent.Store(p.next + uint64(n) - 1)
-	for since := lifetime(); len(rest) > 0; {
+	for since := stage.Lifetime(); len(rest) > 0; {
 		var k int
 		var err error
 		if n > 1 {
@@ -235,7 +236,7 @@ func (l *queueLane) batch(p *poster, n int) error {
 // reserved fills slots in place, and says only then that it is going to commit some of them,
 // perhaps after the reader is gone.
 func (l *queueLane) reserved(p *poster, n int) error {
-	for since := lifetime(); ; {
+	for since := stage.Lifetime(); ; {
 		w := l.w
 		a, b, err := w.Reserve(n)
 		if err == nil {
@@ -266,7 +267,7 @@ func (l *queueLane) reserved(p *poster, n int) error {
 // credited posts with credits, which go along to the next reader.
 func (l *queueLane) credited(p *poster, n int) error {
 	if err := l.w.Credits().Add(n); err != nil {
-		return p.again(err, lifetime())
+		return p.again(err, stage.Lifetime())
 	}
 	for range n {
 		e := p.entry(p.next)
@@ -297,7 +298,7 @@ type eventLane struct {
 // some writes one event.
 func (l *eventLane) some(p *poster) error {
 	p.s.intent.Store(p.next)
-	for since := lifetime(); ; {
+	for since := stage.Lifetime(); ; {
 		err := p.writeEvent(l.w, p.name, p.next, l.buf[:])
 		if err == nil {
 			p.published(1)
@@ -318,7 +319,7 @@ func (l *eventLane) some(p *poster) error {
 const seenLatest = 20 * time.Second
 
 // vigilEvery is how far two looks are apart that count: many of the steps in which lives are told.
-const vigilEvery = 10 * livedEvery
+const vigilEvery = 10 * stage.LivedEvery
 
 // calm is role.calm of writers, with their reader. One who died a moment ago may be missing.
 func calm(s *supervisor, writers *role) error {
@@ -331,7 +332,7 @@ func calm(s *supervisor, writers *role) error {
 			ss.calms().Add(1)
 			return true
 		}
-		late := v.look(s, who, lifetime()) > seenLatest
+		late := v.look(s, who, stage.Lifetime()) > seenLatest
 		if late {
 			s.broken(writers.name, kindHung, 1, "nobody posts or is killed, and no more than %s in %v "+
 				"by %s %d (pid %d%s)", missing, seenLatest, reader, v.now.holder, v.now.pid,
@@ -347,8 +348,8 @@ func (s *supervisor) still(role string, who map[*proc]process, done func() bool)
 	word := s.ledger.still(role)
 	word.Store(1)
 	defer word.Store(0)
-	for since := lifetime(); lifetime()-since < patience; nap(time.Millisecond) {
-		if s.overdue(lifetime()); done() {
+	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(time.Millisecond) {
+		if s.overdue(stage.Lifetime()); done() {
 			return nil
 		}
 		for p, was := range who {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -36,13 +37,13 @@ func (c *child) hold(open func(make bool) (held, error),
 	use func(running context.Context) (done bool, err error)) error {
 	running, stop := c.running(phaseDrain)
 	defer stop()
-	for since := lifetime(); c.words[heldEnded].Load() == 0; {
+	for since := stage.Lifetime(); c.words[heldEnded].Load() == 0; {
 		h, err := open(c.words[heldTimes].Load() == 0)
 		switch {
 		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
 			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
 			// Somebody has it, or destroys it.
-			if lifetime()-since > patience/4 {
+			if stage.Lifetime()-since > patience/4 {
 				since = c.barred(since, err)
 			}
 			nap(500 * time.Microsecond)
@@ -53,7 +54,7 @@ func (c *child) hold(open func(make bool) (held, error),
 		if err := c.have(running, h, use); err != nil {
 			return err
 		}
-		since = lifetime()
+		since = stage.Lifetime()
 	}
 	return nil
 }
@@ -63,13 +64,13 @@ func (c *child) hold(open func(make bool) (held, error),
 func (c *child) barred(since time.Duration, err error) time.Duration {
 	holder := int(c.words[heldBy].Load())
 	if holder != 0 && lives(holder) {
-		return lifetime()
+		return stage.Lifetime()
 	}
-	if lifetime()-since < patience {
+	if stage.Lifetime()-since < patience {
 		return since
 	}
 	c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
-	return lifetime()
+	return stage.Lifetime()
 }
 
 // have is one time with it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // Spoils: what a test has a process do wrong, to see it found.
@@ -43,7 +44,7 @@ func (j *checker) drained(since time.Duration) bool {
 		for n := uint64(1); n <= j.of.last(i); n++ {
 			s := j.of.at(i, n)
 			if (j.mine == 0 || s.reader.Load() == j.mine) && s.seen.Load() < s.published.Load() {
-				return lifetime()-since > patience/4
+				return stage.Lifetime()-since > patience/4
 			}
 		}
 	}
@@ -140,7 +141,7 @@ func (r *reading) drain(running context.Context) (done bool, err error) {
 		return false, nil // it leaves by itself
 	}
 	// Nobody posts any more. The deaths of those that were killed last may still have to come.
-	for since := lifetime(); ; {
+	for since := stage.Lifetime(); ; {
 		for _, o := range r.of {
 			for err = nil; err == nil || errors.Is(err, cq.ErrWouldBlock); {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)

@@ -431,7 +431,7 @@ func nap(d time.Duration) { time.Sleep(d) }
 // survives tells whether a process goes on living. One that was killed gives up what it has a
 // little before it shows as dead.
 func survives(pid int) bool {
-	for since := lifetime(); lifetime()-since < patience; nap(time.Millisecond) {
+	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(time.Millisecond) {
 		if !lives(pid) {
 			return false
 		}

@@ -210,7 +210,7 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		if err = errors.Join(err, s.reviveAll()); err != nil {
 			return err
 		}
-		s.overdue(lifetime())
+		s.overdue(stage.Lifetime())
 		s.dumpHung()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
