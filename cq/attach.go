@@ -231,10 +231,10 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	e.Start.Store(at)
 	e.Generation.Store(gen)
 	cfg := doorbell.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
-		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.ring}
-	w.bell = bellHold{words: &words.Bell, owner: w.reader.Owner, fd: -1, own: w.own}
+		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.Ring}
+	w.bell = place.BellHold{Words: &words.Bell, Owner: w.reader.Owner, FD: -1, Own: w.own}
 	if w.side != nil {
-		w.bell.dir, w.bell.fd = w.side.beside(), w.side.bell()
+		w.bell.Dir, w.bell.FD = w.side.beside(), w.side.bell()
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
@@ -320,7 +320,7 @@ func (w *laneWriter) end() error {
 	}
 	if w.own {
 		w.ringer.Close()
-		w.bell.drop()
+		w.bell.Drop()
 		return nil
 	}
 	w.deaths.unbind()
@@ -331,7 +331,7 @@ func (w *laneWriter) end() error {
 		w.ringer.Attach() // the reader retires the lane
 	}
 	w.ringer.Close()
-	w.bell.drop()
+	w.bell.Drop()
 	w.peer.Close()
 	w.unmap()
 	if last {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -70,7 +71,7 @@ type attached struct {
 
 // NewChannel makes a channel without queues (ibv_create_comp_channel). d is as for [NewWaitSet].
 func NewChannel(d *shm.Dir) (*Channel, error) {
-	bell, err := processDomain.acquire(d)
+	bell, err := place.ProcessBell.Acquire(d)
 	if err != nil {
 		return nil, failed("open", "channel", err)
 	}
@@ -249,7 +250,7 @@ func (c *Channel) Close() error {
 		return err
 	}
 	c.ch.Close()
-	return processDomain.release()
+	return place.ProcessBell.Release()
 }
 
 // TryGetEvent takes an event if there is one, else it is ErrWouldBlock: ibv_get_cq_event on a

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -158,7 +159,7 @@ func (q *core) leaveSeat() error {
 	}
 	bit := q.bit
 	q.bit = -1
-	return processDomain.leave(bit, &q.words.Bell)
+	return place.ProcessBell.Leave(bit, &q.words.Bell)
 }
 
 // destroy tells writers that the queue is closed and removes its names.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 )
 
 // counterKeeper is a goroutine that waits for a counter in place of a descriptor, or of a set.
@@ -194,6 +195,6 @@ func (f *counterMember) reported() { f.last = f.now }
 
 func (f *counterMember) left() {
 	f.keeper.stop()
-	processDomain.giveBack(f.bit)
+	place.ProcessBell.GiveBack(f.bit)
 	f.c.holders.unbind()
 }

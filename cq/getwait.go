@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
@@ -261,13 +262,13 @@ func signalFrom(side writerSide, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
-	hold := bellHold{words: &words.Bell, dir: side.beside(), owner: obj.Owner, fd: -1}
-	defer hold.drop()
+	hold := place.BellHold{Words: &words.Bell, Dir: side.beside(), Owner: obj.Owner, FD: -1}
+	defer hold.Drop()
 	fd := -1
 	doorbell.Signal(&words.Arm, hints, func(generation uint16) int {
 		fd = side.openFace(obj, words, generation)
 		return fd
-	}, hold.ring)
+	}, hold.Ring)
 	eventfd.Close(fd)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -105,7 +106,7 @@ func (p Place) make(spec shm.Spec, init func(*shm.Object) error) (*shm.Object, e
 	if p.form == placeNamed {
 		return collect.Create(p.dir, p.name, spec, init)
 	}
-	return sealed(spec, shm.SealShrink|shm.SealGrow|shm.SealSeal, init)
+	return place.Sealed(spec, shm.SealShrink|shm.SealGrow|shm.SealSeal, init)
 }
 
 // find opens such an object, and says what it is called.

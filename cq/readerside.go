@@ -345,7 +345,7 @@ func vacant(obj *shm.Object, bit int, opt shape, row *kind.RowWords) bool {
 	if err != nil || life != shm.Dead && life != shm.Released {
 		return false
 	}
-	fresh, err := openPassed(obj.FD(), obj.Name(), shm.ReadOnly)
+	fresh, err := place.OpenPassed(obj.FD(), obj.Name(), shm.ReadOnly)
 	if err != nil {
 		return false
 	}

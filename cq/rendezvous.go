@@ -30,7 +30,7 @@ func (q *core) createMemfds(name string, o shape) error {
 		// The clock of this boot, which no memfd outlives: a successor has a higher one.
 		spec.Generation = uint64(spin.Now()) | 1
 	}
-	obj, err := sealed(spec, seals, kind.InitReader)
+	obj, err := place.Sealed(spec, seals, kind.InitReader)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (q *core) newLane(fd, bit int) (obj *shm.Object, err error) {
 		if err != nil {
 			return nil, err
 		}
-	} else if obj, err = openPassed(fd, kind.LaneFile(bit), shm.ReadOnly); err != nil {
+	} else if obj, err = place.OpenPassed(fd, kind.LaneFile(bit), shm.ReadOnly); err != nil {
 		return nil, err
 	}
 	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 )
 
 // Waitable is what wait sets and poll sets take: a [*Queue], an [*EventQueue] or a [*Counter] of
@@ -142,20 +143,20 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
 	if q.bit >= 0 {
-		return q.bit, processDomain.obj.FD(), nil
+		return q.bit, place.ProcessBell.FD(), nil
 	}
-	bit, err = processDomain.enroll(q.side.beside(), &q.words.Bell, q.words.FaceGen.Load())
+	bit, bell, err := place.ProcessBell.Enroll(q.side.beside(), &q.words.Bell, q.words.FaceGen.Load())
 	if err != nil {
 		return -1, -1, err
 	}
 	q.bit = bit
-	q.bell.SetDomain(processDomain.bell, bit)
+	q.bell.SetDomain(bell, bit)
 	q.seated.Store(true)
 	q.side.forward(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
 		processWatch.add(unwatchedLanes{q})
 	}
-	return bit, processDomain.obj.FD(), nil
+	return bit, place.ProcessBell.FD(), nil
 }
 
 func (q *core) waitObject() WaitObject { return q.opt.Wait }
@@ -165,7 +166,7 @@ func (c *Counter) join(bool) (int, face, error) {
 	if err := c.holders.bind(); err != nil {
 		return -1, nil, err
 	}
-	bit, bell, err := processDomain.lend()
+	bit, bell, err := place.ProcessBell.Lend()
 	if err != nil {
 		c.holders.unbind()
 		return -1, nil, failed("add", c.name, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -66,7 +67,7 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 	s := &WaitSet{fid: FID{Kind: FIDWaitSet, ID: rand.Uint64()}, opt: o}
 	s.gate.shared, s.list.signals = true, true
 	var err error
-	if s.bell, err = processDomain.acquire(d); err != nil {
+	if s.bell, err = place.ProcessBell.Acquire(d); err != nil {
 		return nil, failed("open", "wait set", err)
 	}
 	s.set = s.bell.NewSet()
@@ -76,7 +77,7 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 		}
 		if err != nil {
 			s.set.Close()
-			_ = processDomain.release()
+			_ = place.ProcessBell.Release()
 			return nil, failed("open", "wait set", err)
 		}
 	}
@@ -226,7 +227,7 @@ func (s *WaitSet) Close() error {
 	}
 	s.keeper.close()
 	s.set.Close()
-	return processDomain.release()
+	return place.ProcessBell.Release()
 }
 
 // PollSet finds out which of many queues and counters have something, without waiting (fid_poll).
@@ -257,7 +258,7 @@ func NewPollSet(d *shm.Dir, flags Flags) (*PollSet, error) {
 	if flags != 0 {
 		return nil, kind.Refuse("open", "poll set", "flags", flags, 0, ErrInvalid)
 	}
-	bell, err := processDomain.acquire(d)
+	bell, err := place.ProcessBell.Acquire(d)
 	if err != nil {
 		return nil, failed("open", "poll set", err)
 	}
@@ -401,5 +402,5 @@ func (s *PollSet) Close() error {
 		return err
 	}
 	s.set.Close()
-	return processDomain.release()
+	return place.ProcessBell.Release()
 }

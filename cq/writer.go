@@ -31,7 +31,7 @@ type laneWriter struct {
 	words  *kind.LaneWords
 	row    *kind.RowWords
 	ringer *doorbell.Ringer
-	bell   bellHold // of the reader's process
+	bell   place.BellHold // of the reader's process
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
 

@@ -43,7 +43,7 @@ func (d *unnamedWriter) openReader() (*shm.Object, error) {
 		d.m.Limit(meetTimeout, errSilent)
 		return shm.OpenPassed(d.fds[fdReader], kind.ReaderFile, d.opt.MaxBytes)
 	}
-	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
+	return place.OpenPassed(d.fds[fdReader], "reader", shm.ReadOnly)
 }
 
 // checkPeer refuses a reader of a user that was not allowed.
@@ -53,32 +53,6 @@ func (d *unnamedWriter) checkPeer() (err error) {
 	}
 	d.w.peer, err = place.MeetPeer(d.m.Conn, d.opt.Allow)
 	return err
-}
-
-// openPassed maps an object that a peer sent.
-func openPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
-	obj, err := shm.OpenFD(fd, name, acc)
-	if err != nil {
-		return nil, err
-	}
-	if err = obj.CheckSealed(kind.LaneSeals); err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return obj, nil
-}
-
-// sealed makes a memfd that peers can use: none of them can cut it.
-func sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.Object, error) {
-	obj, err := shm.CreateMemfd(spec, init)
-	if err != nil {
-		return nil, err
-	}
-	if err = obj.Seal(seals); err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return obj, nil
 }
 
 // claimLane takes the lane that was offered, or makes one and tells the reader, and returns when
@@ -152,7 +126,7 @@ func (d *unnamedWriter) newLane(bit int, opt shape, queue shm.UUID,
 			return nil, err
 		}
 	}
-	obj, err := sealed(spec, seals, func(o *shm.Object) error {
+	obj, err := place.Sealed(spec, seals, func(o *shm.Object) error {
 		if err := kind.InitLane(o, bit, row); err != nil || d.handover == nil {
 			return err
 		}
@@ -170,7 +144,7 @@ func (d *unnamedWriter) lane(bit int, opt shape, queue shm.UUID,
 	if d.fds[fdLane] < 0 {
 		return d.newLane(bit, opt, queue, row)
 	}
-	obj, err := openPassed(d.fds[fdLane], name, shm.ReadWrite)
+	obj, err := place.OpenPassed(d.fds[fdLane], name, shm.ReadWrite)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package cq
+package place
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// domain is this process's bell, and who uses it. It exists while there is a set, a channel, or a
+// processBell is this process's bell, and who uses it. It exists while there is a set, a channel, or a
 // queue that was a member of one: producers may still have such a queue's bit in their hands.
-type domain struct {
+type processBell struct {
 	mu    sync.Mutex
 	users int
 	obj   *shm.Object
@@ -26,12 +26,13 @@ type domain struct {
 	taken [kind.DomainBits / 64]uint64
 }
 
-var processDomain domain
+// ProcessBell is the bell of this process.
+var ProcessBell processBell
 
-// acquire returns the process's bell for a set or channel, and makes it if there is none, with a
+// Acquire returns the process's bell for a set or channel, and makes it if there is none, with a
 // name in d. d may be nil, for sets of queues without names: then the bell is in the default
 // directory, so that it can have more names later, and without a name only where there is none.
-func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
+func (p *processBell) Acquire(d *shm.Dir) (*doorbell.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
@@ -43,7 +44,7 @@ func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
 	return p.bell, nil
 }
 
-func (p *domain) create(d *shm.Dir) (err error) {
+func (p *processBell) create(d *shm.Dir) (err error) {
 	spec := kind.BellSpec()
 	spec.UUID = shm.NewUUID()
 	if d == nil {
@@ -53,7 +54,7 @@ func (p *domain) create(d *shm.Dir) (err error) {
 		}
 	}
 	if d == nil {
-		p.obj, err = sealed(spec, kind.LaneSeals, nil)
+		p.obj, err = Sealed(spec, kind.LaneSeals, nil)
 	} else {
 		removeDeadBells(d)
 		p.obj, err = d.Create(kind.BellName(spec.UUID), spec, nil)
@@ -72,8 +73,8 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	return nil
 }
 
-// release gives up what acquire or enroll took.
-func (p *domain) release() error {
+// Release gives up what Acquire took.
+func (p *processBell) Release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.users--
@@ -83,7 +84,7 @@ func (p *domain) release() error {
 	return p.destroy()
 }
 
-func (p *domain) destroy() error {
+func (p *processBell) destroy() error {
 	var err error
 	for _, d := range p.dirs { // this takes no descriptor, which there may not be
 		e := p.obj.UnlinkFrom(d, kind.BellName(p.obj.Header().UUID))
@@ -97,15 +98,22 @@ func (p *domain) destroy() error {
 	return err
 }
 
-// enroll gives a queue its bit, and tells its producers in words. dir is the directory where they
+// FD returns the descriptor of the bell's object, for whoever has a bit.
+func (p *processBell) FD() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.obj.FD()
+}
+
+// Enroll gives a queue its bit, and tells its producers in words. dir is the directory where they
 // look for the bell, nil for a queue without a name.
-func (p *domain) enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
-	err error) {
+func (p *processBell) Enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
+	bell *doorbell.Domain, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
 		if err = p.create(nil); err != nil {
-			return -1, err
+			return -1, nil, err
 		}
 		defer func() {
 			if err != nil {
@@ -114,10 +122,10 @@ func (p *domain) enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) 
 		}()
 	}
 	if err := p.nameIn(dir); err != nil {
-		return -1, err
+		return -1, nil, err
 	}
 	if bit = p.takeBit(); bit < 0 {
-		return -1, errNoBit()
+		return -1, nil, errNoBit()
 	}
 	p.users++
 	high, low := kind.UuidWords(p.obj.Header().UUID)
@@ -127,11 +135,11 @@ func (p *domain) enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) 
 	words.Bit.Store(uint64(bit))
 	words.Fd.Store(uint64(p.obj.FD()) + 1)
 	words.Generation.Store(generation)
-	return bit, nil
+	return bit, p.bell, nil
 }
 
-// lend gives a bit to a member that this process rings itself. There is a set, and with it a bell.
-func (p *domain) lend() (int, *doorbell.Domain, error) {
+// Lend gives a bit to a member that this process rings itself. There is a set, and with it a bell.
+func (p *processBell) Lend() (int, *doorbell.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bit := p.takeBit()
@@ -141,37 +149,37 @@ func (p *domain) lend() (int, *doorbell.Domain, error) {
 	return bit, p.bell, nil
 }
 
-// giveBack takes it back.
-func (p *domain) giveBack(bit int) {
+// GiveBack takes it back.
+func (p *processBell) GiveBack(bit int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken[bit/64] &^= 1 << (bit % 64)
 }
 
 func errNoBit() error {
-	return &Error{Pkg: kind.Pkg, Op: "add", Field: "members", Got: kind.DomainBits,
+	return &shm.Error{Pkg: kind.Pkg, Op: "add", Field: "members", Got: kind.DomainBits,
 		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
 // reopen returns another hold on the process's bell, for producers of the process itself.
-func (p *domain) reopen(uuid shm.UUID) (*shm.Object, error) {
+func (p *processBell) reopen(uuid shm.UUID) (*shm.Object, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.obj == nil || p.obj.Header().UUID != uuid {
-		return nil, ErrNoWait
+		return nil, kind.ErrClosed
 	}
 	return openBellFD(uuid, p.obj.FD())
 }
 
 // nameIn gives the bell a name beside the queue, where its producers look for it.
-func (p *domain) nameIn(dir *shm.Dir) error {
+func (p *processBell) nameIn(dir *shm.Dir) error {
 	if dir == nil || slices.ContainsFunc(p.dirs, dir.Is) {
 		return nil
 	}
 	removeDeadBells(dir)
 	if err := p.obj.LinkTo(dir, kind.BellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
-			err = &Error{Pkg: kind.Pkg, Op: "add", Field: "directory", Got: dir.Path(), Err: err,
+			err = &shm.Error{Pkg: kind.Pkg, Op: "add", Field: "directory", Got: dir.Path(), Err: err,
 				Want: "one in the file system of the process's other queues",
 				Hint: "open its first set with it"}
 		}
@@ -181,7 +189,7 @@ func (p *domain) nameIn(dir *shm.Dir) error {
 	return nil
 }
 
-func (p *domain) takeBit() int {
+func (p *processBell) takeBit() int {
 	for i, w := range p.taken {
 		if w == ^uint64(0) {
 			continue
@@ -196,11 +204,11 @@ func (p *domain) takeBit() int {
 	return -1
 }
 
-// leave gives a bit back when its queue closes.
-func (p *domain) leave(bit int, words *kind.BellWords) error {
+// Leave gives a bit back when its queue closes.
+func (p *processBell) Leave(bit int, words *kind.BellWords) error {
 	words.Generation.Store(0)
-	p.giveBack(bit)
-	return p.release()
+	p.GiveBack(bit)
+	return p.Release()
 }
 
 // removeDeadBells removes the bells of processes that died.
@@ -232,32 +240,32 @@ var peerBells = struct {
 	open map[shm.UUID]*peerBell
 }{open: map[shm.UUID]*peerBell{}}
 
-// bellHold is what one producer holds of its reader's bell.
-type bellHold struct {
-	words *kind.BellWords // of the queue
-	dir   *shm.Dir        // directory to look in, which is the writer side's, or nil
-	fd    int             // descriptor of the bell that came by rendezvous, or -1
-	owner func() shm.Owner
-	own   bool // the reader is this process
+// BellHold is what one producer holds of its reader's bell.
+type BellHold struct {
+	Words *kind.BellWords // of the queue
+	Dir   *shm.Dir        // directory to look in, which stays the caller's, or nil
+	FD    int             // descriptor of the bell that came by rendezvous, or -1
+	Owner func() shm.Owner
+	Own   bool // the reader is this process
 	bell  *peerBell
 	// ringer is what the producer rings, for the generation that it was made for.
 	ringer doorbell.DomainRinger
 }
 
-// ring returns the reader's bell with the queue's bit, or nil if it has none or cannot be reached
+// Ring returns the reader's bell with the queue's bit, or nil if it has none or cannot be reached
 // now: then it is asked for again at the next publish that wants it.
-func (h *bellHold) ring(generation uint16) *doorbell.DomainRinger {
-	g := h.words.Generation.Load()
+func (h *BellHold) Ring(generation uint16) *doorbell.DomainRinger {
+	g := h.Words.Generation.Load()
 	if g == 0 || uint16(g) != generation {
 		return nil
 	}
-	uuid := kind.UuidOf(h.words.High.Load(), h.words.Low.Load())
-	bit, fd := h.words.Bit.Load(), h.words.Fd.Load()
-	if h.words.Generation.Load() != g || bit >= kind.DomainBits {
+	uuid := kind.UuidOf(h.Words.High.Load(), h.Words.Low.Load())
+	bit, fd := h.Words.Bit.Load(), h.Words.Fd.Load()
+	if h.Words.Generation.Load() != g || bit >= kind.DomainBits {
 		return nil
 	}
 	if h.bell == nil || h.bell.uuid != uuid {
-		h.drop()
+		h.Drop()
 		bell, err := h.hold(uuid, fd)
 		if err != nil {
 			return nil
@@ -268,8 +276,8 @@ func (h *bellHold) ring(generation uint16) *doorbell.DomainRinger {
 	return &h.ringer
 }
 
-// drop gives the bell back. The producer must not ring any more.
-func (h *bellHold) drop() {
+// Drop gives the bell back. The producer must not ring any more.
+func (h *BellHold) Drop() {
 	if h.bell == nil {
 		return
 	}
@@ -283,7 +291,7 @@ func (h *bellHold) drop() {
 	h.bell = nil
 }
 
-func (h *bellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
+func (h *BellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
 	peerBells.mu.Lock()
 	defer peerBells.mu.Unlock()
 	if b := peerBells.open[uuid]; b != nil {
@@ -305,16 +313,16 @@ func (h *bellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
 
 // open finds the bell by its name beside the queue, by the descriptor that came with it, or takes
 // its descriptor from the reader. Nobody needs a permission for the bell of its own process.
-func (h *bellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
-	if h.own {
-		return processDomain.reopen(uuid)
+func (h *BellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
+	if h.Own {
+		return ProcessBell.reopen(uuid)
 	}
-	obj, err := openBellFile(uuid, h.dir)
-	if err != nil && h.fd >= 0 {
-		obj, err = openBellFD(uuid, h.fd)
+	obj, err := openBellFile(uuid, h.Dir)
+	if err != nil && h.FD >= 0 {
+		obj, err = openBellFD(uuid, h.FD)
 	}
 	if err != nil && fd > 0 && fd < 1<<31 {
-		if n, e := shm.PidfdGetfd(h.owner(), int(fd-1)); e == nil {
+		if n, e := shm.PidfdGetfd(h.Owner(), int(fd-1)); e == nil {
 			obj, err = openBellFD(uuid, n)
 			eventfd.Close(n)
 		}
@@ -332,7 +340,7 @@ func openBellFD(uuid shm.UUID, fd int) (*shm.Object, error) {
 
 func openBellFile(uuid shm.UUID, dir *shm.Dir) (*shm.Object, error) {
 	if dir == nil {
-		return nil, ErrNoWait
+		return nil, kind.ErrClosed
 	}
 	obj, err := dir.Open(kind.BellName(uuid), shm.ReadOnly)
 	if err != nil {
@@ -350,11 +358,37 @@ func checkBell(obj *shm.Object, uuid shm.UUID) (_ *shm.Object, err error) {
 			[2]any{shm.KindBell, uuid}, shm.ErrKind)
 	case h.Attrs[kind.AttrBellBits] != kind.DomainBits:
 		err = kind.Refuse("open bell", obj.Name(), "bits", h.Attrs[kind.AttrBellBits],
-			kind.DomainBits, ErrCorrupt)
+			kind.DomainBits, kind.ErrCorrupt)
 	default:
 		err = kind.HasSections("open bell", obj.Name(), h, kind.BellSpec())
 	}
 	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// OpenPassed maps an object that a peer sent.
+func OpenPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
+	obj, err := shm.OpenFD(fd, name, acc)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.CheckSealed(kind.LaneSeals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// Sealed makes a memfd that peers can use: none of them can cut it.
+func Sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.Object, error) {
+	obj, err := shm.CreateMemfd(spec, init)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.Seal(seals); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
