@@ -80,7 +80,7 @@ func Attach(ctx context.Context, p Place, o WriterOptions) (*Writer, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("cq: attach %q: %w", p.name, ended(ctx))
+			return nil, fmt.Errorf("cq: attach %q: %w", p.name, kind.Ended(ctx))
 		case <-time.After(pause):
 		}
 	}

@@ -147,7 +147,7 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 		case <-even:
 		case <-ctx.Done():
 			return &Error{Pkg: kind.Pkg, Op: "detach from channel", Name: q.name,
-				Field: "unacknowledged events", Got: open, Want: 0, Err: ended(ctx),
+				Field: "unacknowledged events", Got: open, Want: 0, Err: kind.Ended(ctx),
 				Hint: "acknowledge every event with Ack"}
 		}
 		c.mu.Lock()
@@ -321,7 +321,7 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 		case c.gate.isClosed():
 			return ChannelEvent{}, ErrClosed
 		case ctx.Err() != nil:
-			return ChannelEvent{}, ended(ctx)
+			return ChannelEvent{}, kind.Ended(ctx)
 		case w.DeadlineNs != 0 && spin.Now() >= w.DeadlineNs:
 			return ChannelEvent{}, errReadTimedOut
 		case c.signal.Swap(false):

@@ -262,7 +262,7 @@ func (c *Counter) follow(ctx context.Context, w *counterWaiter, deadlineNs int64
 		case <-expired:
 			return c.quit(w, ErrTimedOut)
 		case <-ctx.Done():
-			return c.quit(w, ended(ctx))
+			return c.quit(w, kind.Ended(ctx))
 		case <-c.gone:
 			return c.quit(w, ErrClosed)
 		}
@@ -326,7 +326,7 @@ func (c *Counter) over(ctx context.Context, deadlineNs int64) error {
 	case c.guard.isClosed():
 		return ErrClosed
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return kind.Ended(ctx)
 	case deadlineNs != 0 && spin.Now() >= deadlineNs:
 		return ErrTimedOut
 	}

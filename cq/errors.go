@@ -2,7 +2,6 @@ package cq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -79,7 +78,7 @@ var (
 	// os.ErrDeadlineExceeded and context.DeadlineExceeded). Each wait that has a timeout ends so.
 	// From a read that waits, and from GetEvent of a channel, it is EAGAIN besides, as fi_cq_sread
 	// and fi_eq_sread say, and another value: compare with errors.Is.
-	ErrTimedOut error = kind.NewSentinel("timed out", Errno(syscall.ETIMEDOUT), overs)
+	ErrTimedOut = kind.ErrTimedOut
 	// ErrHandled: the events of this queue go to its handler (EOPBADSTATE).
 	ErrHandled error = kind.NewSentinel("events of this queue go to its handler", EOpBadState, nil)
 	// ErrSignaled: Signal ended the wait (EAGAIN).
@@ -100,32 +99,28 @@ var (
 	ErrNoWait error = kind.NewSentinel("queue was opened without a wait object that this call can use",
 		Errno(syscall.ENOSYS), nil)
 	// ErrInvalid: an argument no call could make sense of (EINVAL).
-	ErrInvalid error = kind.NewSentinel("invalid argument", Errno(syscall.EINVAL), nil)
+	ErrInvalid = kind.ErrInvalid
 	// ErrFormat: the queue keeps less than was asked for (EINVAL).
-	ErrFormat error = kind.NewSentinel("queue keeps a smaller format", Errno(syscall.EINVAL), nil)
+	ErrFormat = kind.ErrFormat
 	// ErrBusy: entries that Peek handed out are not released, or another goroutine is inside
 	// (EBUSY).
 	ErrBusy = kind.ErrBusy
 	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
 	ErrLanes = kind.ErrLanes
 	// ErrNoFiles: the other process of a rendezvous can open no more files (EMFILE).
-	ErrNoFiles error = kind.NewSentinel(
-		"out of file descriptors: raise that process's limit of open "+
-			"files (ulimit -n), or have it close some", Errno(syscall.EMFILE), nil)
+	ErrNoFiles = kind.ErrNoFiles
 	// ErrPeerGone: the other process of a rendezvous died, or hung up, or the queue that a post waits
 	// for has no reader any more (ECONNRESET).
-	ErrPeerGone error = kind.NewSentinel("peer is gone", Errno(syscall.ECONNRESET), nil)
+	ErrPeerGone = kind.ErrPeerGone
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
 	ErrCorrupt = kind.ErrCorrupt
 )
 
-// overs are what stands elsewhere for a time that is over.
-var overs = []error{os.ErrDeadlineExceeded, context.DeadlineExceeded}
-
 // errReadTimedOut is ErrTimedOut of a call whose page says EAGAIN.
 var errReadTimedOut error = kind.NewSentinel("timed out with nothing to read",
 	Errno(syscall.EAGAIN),
-	append([]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT)}, overs...))
+	[]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded,
+		context.DeadlineExceeded})
 
 // errFailed is ErrAvail of a counter, which keeps no entry.
 var errFailed error = kind.NewSentinel("an operation has failed: ReadErr says how many have",
@@ -177,11 +172,3 @@ func (e *ErrorEntry) Unwrap() error { return e.Err }
 
 // failed says which call failed on which queue, unless err says so itself.
 func failed(op, name string, err error) error { return kind.Failed(op, name, err) }
-
-// ended returns why a context ended a wait, matching both context.Canceled and its cause.
-func ended(ctx context.Context) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
-		return fmt.Errorf("cq: wait: %w: %w", ctx.Err(), cause)
-	}
-	return fmt.Errorf("cq: wait: %w", ctx.Err())
-}

@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"context"
 	"errors"
 	"net"
 	"time"
@@ -107,8 +106,8 @@ func RingLane(w *Writer) { w.ringer.Attach() }
 
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
-	if d, ok := w.side.(*unnamedWriter); ok && d.fds[fdEvent] >= 0 {
-		_ = eventfd.Write(d.fds[fdEvent])
+	if d, ok := w.side.(*unnamedWriter); ok && d.fds[place.FDEvent] >= 0 {
+		_ = eventfd.Write(d.fds[place.FDEvent])
 	}
 }
 
@@ -275,19 +274,19 @@ func Forwards(q *Queue, bit int) bool {
 
 // Steps of a rendezvous, and the descriptors that come with them.
 const (
-	StepAsk   = stepAsk
-	StepOffer = stepOffer
-	StepLane  = stepLane
-	StepDone  = stepDone
-	FDReader  = 1 << fdReader
-	FDLane    = 1 << fdLane
-	FDEvent   = 1 << fdEvent
+	StepAsk   = place.StepAsk
+	StepOffer = place.StepOffer
+	StepLane  = place.StepLane
+	StepDone  = place.StepDone
+	FDReader  = 1 << place.FDReader
+	FDLane    = 1 << place.FDLane
+	FDEvent   = 1 << place.FDEvent
 )
 
 // RendezvousMessage is what one side sends.
 func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte {
-	m := message{step: s, status: status, fds: fds, row: row, generation: 1, queue: queue}
-	return m.encode()
+	m := place.Message{Step: s, Status: status, FDs: fds, Row: row, Generation: 1, Queue: queue}
+	return m.Encode()
 }
 
 // ReaderFD is the descriptor of the reader object that a writer gets.
@@ -303,22 +302,6 @@ func ShortMeetings(d time.Duration) (restore func()) {
 // Whoever tests silence says how long it takes. To all others a machine that stands still for ten
 // seconds is none.
 func init() { meetTimeout = time.Minute }
-
-// Places are those of a Serve.
-type Places struct{ *places }
-
-func NewPlaces(most int) Places { return Places{newPlaces(most)} }
-
-// Take takes a place, which out ends; leave gives it back, and may be called again.
-func (p Places) Take(user int, out context.CancelCauseFunc) (leave func(), err error) {
-	c, err := p.take(user, out)
-	return func() { p.leave(c) }, err
-}
-
-func (p Places) Await(ctx context.Context) error { return p.await(ctx) }
-
-// Free is how many places nobody has.
-func (p Places) Free() int { return p.free }
 
 // Serving is how many connections a queue for other users attaches at once, at the most.
 func Serving(q *Queue) int { return 2 * q.opt.rows() }

@@ -124,12 +124,13 @@ func (l *handover) fill(obj *shm.Object, bit int, opt shape) error {
 	}
 	n := l.tail - l.head
 	if n+l.credits > uint64(opt.Size) {
-		return &Error{Pkg: kind.Pkg, Op: opMeet, Name: w.name, Field: "Size", Got: opt.Size,
+		return &Error{Pkg: kind.Pkg, Op: place.OpMeet, Name: w.name, Field: "Size", Got: opt.Size,
 			Want: n + l.credits, Err: ErrInvalid,
 			Hint: "a successor needs lanes as large as its predecessor's"}
 	}
 	if m.Detail.Stride < w.detail.Stride {
-		return kind.Refuse(opMeet, w.name, "DataMaxBytes", m.Detail.Stride, w.detail.Stride, ErrInvalid)
+		return kind.Refuse(place.OpMeet, w.name, "DataMaxBytes", m.Detail.Stride, w.detail.Stride,
+			ErrInvalid)
 	}
 	if w.halt.Load()&haltLost != 0 {
 		if opt.Overrun != OverrunQueue {
@@ -178,14 +179,15 @@ func (l *lane) inherit() {
 // is the peer's own descriptor that is asked: the connection may be closed already, by whoever gave
 // it to us.
 func decide(reader *place.Peer) (taken bool) {
-	var buf [messageBytes]byte
+	var buf [place.MessageBytes]byte
 	n, err := reader.Mute(buf[:])
 	if n == 0 || err != nil {
 		return false
 	}
-	if rendezvous.Check(buf[:n], 0) != nil || rendezvous.Expect(buf[:n], stepDone) != nil {
+	said := place.Rendezvous
+	if said.Check(buf[:n], 0) != nil || said.Expect(buf[:n], place.StepDone) != nil {
 		return false
 	}
-	_, err = decodeMessage(buf[:n])
+	_, err = place.DecodeMessage(buf[:n])
 	return err == nil
 }

@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // meddler is a writer side at which others are faster: they come once after a lane was claimed, and
@@ -427,7 +426,7 @@ func TestTurnIsNoDelay(t *testing.T) {
 	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	noError(t, err)
 	h := q.side.(*unnamedReader)
-	done, err := h.turns.take(t.Context(), os.Geteuid())
+	done, err := h.turns.Take(t.Context(), os.Geteuid())
 	noError(t, err)
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", at)
@@ -452,9 +451,7 @@ func TestTurnIsNoDelay(t *testing.T) {
 			t.Fatalf("it did not wait: %v", err)
 		default:
 		}
-		h.turns.mu.Lock()
-		waits = h.turns.users[os.Geteuid()].here == 2
-		h.turns.mu.Unlock()
+		waits = h.turns.Here(os.Geteuid()) == 2
 	}
 	h.mu.Lock()
 	for m := range h.meetings {

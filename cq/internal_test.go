@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -153,12 +154,12 @@ func TestDetachThatFailsTurnsNobodyAway(t *testing.T) {
 
 // TestMessageBytes: programs of before say the same.
 func TestMessageBytes(t *testing.T) {
-	m := message{step: stepLane, status: 2, fds: 1 << fdLane, row: 3, generation: 4,
-		queue: shm.UUID{0: 5, 15: 6}, trust: CrossUser}
+	m := place.Message{Step: place.StepLane, Status: 2, FDs: 1 << place.FDLane, Row: 3, Generation: 4,
+		Queue: shm.UUID{0: 5, 15: 6}, Trust: uint32(CrossUser)}
 	want := "shmrdv\r\n\x01\x00\x03\x00\x02\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00" +
 		"\x04\x00\x00\x00\x00\x00\x00\x00\x05" + strings.Repeat("\x00", 14) + "\x06\x01" +
 		strings.Repeat("\x00", 15)
-	if got := string(m.encode()); got != want {
+	if got := string(m.Encode()); got != want {
 		t.Errorf("%q", got)
 	}
 }
@@ -166,25 +167,26 @@ func TestMessageBytes(t *testing.T) {
 // FuzzMessage: of a rendezvous message without its descriptors, at a rate that processes which meet
 // do not reach: what is taken is what was sent, to the last byte, and every reason has an error.
 func FuzzMessage(f *testing.F) {
-	for s := stepAsk; s <= stepDone; s++ {
-		for _, m := range []message{{step: s}, {step: s, status: 1}, {step: s, trust: CrossUser, row: 3,
-			generation: 1 << 40, fds: stepFDs[s], queue: shm.NewUUID()}} {
-			f.Add(m.encode())
+	for s := place.StepAsk; s <= place.StepDone; s++ {
+		for _, m := range []place.Message{{Step: s}, {Step: s, Status: 1}, {Step: s,
+			Trust: uint32(CrossUser), Row: 3, Generation: 1 << 40, FDs: 1 << place.FDLane,
+			Queue: shm.NewUUID()}} {
+			f.Add(m.Encode())
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, _, err := rendezvous.Header(b); err != nil {
+		if _, _, err := place.Rendezvous.Header(b); err != nil {
 			return
 		}
-		m, err := decodeMessage(b)
+		m, err := place.DecodeMessage(b)
 		if err != nil {
 			return
 		}
-		if !bytes.Equal(m.encode(), b) {
+		if !bytes.Equal(m.Encode(), b) {
 			t.Errorf("%x was taken for %+v", b, m)
 		}
-		if err := statusError(m.status); (err == nil) != (m.status == 0) {
-			t.Errorf("status %d: %v", m.status, err)
+		if err := place.Rendezvous.No(m.Status, nil); (err == nil) != (m.Status == 0) {
+			t.Errorf("status %d: %v", m.Status, err)
 		}
 	})
 }

@@ -106,7 +106,7 @@ func (r *roomWait) sleep() error {
 	r.pause = min(max(2*r.pause, roomFirst), roomMost)
 	select {
 	case <-r.ctx.Done():
-		return ended(r.ctx)
+		return kind.Ended(r.ctx)
 	case <-r.w.gone: // the next post says so
 	case <-time.After(r.pause):
 	}

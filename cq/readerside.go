@@ -196,12 +196,12 @@ type unnamedReader struct {
 	mu       sync.Mutex
 	lanes    []memfdLane // by row
 	came     uint64
-	meetings map[*meeting]struct{}
+	meetings map[*place.Meeting]struct{}
 	face     *doorbell.Face // set before the first rendezvous
 	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
 	keeping  bool           // every death is kept in dead, not only the last one of a row
 	dead     []PeerEntry
-	turns    turns // of writers of other users
+	turns    *place.Turns // of writers of other users
 }
 
 type memfdLane struct {
@@ -214,8 +214,8 @@ type memfdLane struct {
 }
 
 func newUnnamedReader(rows int) *unnamedReader {
-	return &unnamedReader{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{},
-		turns: newTurns(rows - 1)}
+	return &unnamedReader{lanes: make([]memfdLane, rows), meetings: map[*place.Meeting]struct{}{},
+		turns: place.NewTurns(rows - 1)}
 }
 
 func (h *unnamedReader) openLane(bit int) (*shm.Object, error) {
@@ -244,13 +244,13 @@ func (h *unnamedReader) removeDir()                     {}
 func (h *unnamedReader) beside() *shm.Dir               { return nil }
 
 // enter notes a rendezvous, so that Close can end it.
-func (h *unnamedReader) enter(m *meeting) {
+func (h *unnamedReader) enter(m *place.Meeting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.meetings[m] = struct{}{}
 }
 
-func (h *unnamedReader) leave(m *meeting) {
+func (h *unnamedReader) leave(m *place.Meeting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.meetings, m)
@@ -294,7 +294,7 @@ func (h *unnamedReader) allot(name string, opt shape, rows []kind.RowWords, user
 		}
 		obj, mine, most := h.reserve(bit, user, limit)
 		if most {
-			return 0, nil, &Error{Pkg: kind.Pkg, Op: opMeet, Name: name, Field: "lanes of a user",
+			return 0, nil, &Error{Pkg: kind.Pkg, Op: place.OpMeet, Name: name, Field: "lanes of a user",
 				Got: opt.UserLanes, Err: ErrLanes,
 				Hint: "detach a writer of this user, or create the queue with more UserLanes"}
 		}
@@ -306,7 +306,7 @@ func (h *unnamedReader) allot(name string, opt shape, rows []kind.RowWords, user
 		}
 		h.release(bit)
 	}
-	return 0, nil, place.NoLane(opMeet, name, opt.attrs())
+	return 0, nil, place.NoLane(place.OpMeet, name, opt.attrs())
 }
 
 // reserve keeps a row from others if it is nobody's. limit is how many rows the user may have, 0

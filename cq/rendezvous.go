@@ -85,7 +85,7 @@ func (q *core) identify(conn *net.UnixConn) (*place.Peer, error) {
 
 // refuseConn tells a peer why it is not served.
 func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
-	meet(ctx, conn, stepOffer).end(err)
+	place.Meet(ctx, conn, place.StepOffer).Finish(err)
 }
 
 // acceptFrom goes on with who that is. The peer is its own from now on. If it is limited, the peer
@@ -97,10 +97,10 @@ func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.P
 		return 0, &Error{Pkg: kind.Pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "writers find this queue by its name: use Attach"}
 	}
-	m := meet(ctx, conn, stepOffer)
-	defer func() { m.end(err) }()
+	m := place.Meet(ctx, conn, place.StepOffer)
+	defer func() { m.Finish(err) }()
 	if limited {
-		m.Limit(meetTimeout, errLate)
+		m.Limit(meetTimeout, place.ErrLate)
 	}
 	h.enter(m)
 	defer h.leave(m)
@@ -109,9 +109,9 @@ func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.P
 		return 0, ErrClosed
 	}
 	defer q.guard.leaveAny()
-	ask, _, err := m.receive(stepAsk)
-	if err == nil && ask.trust != q.opt.Trust {
-		err = kind.Refuse(opMeet, q.name, "Trust", ask.trust, q.opt.Trust, ErrInvalid)
+	ask, _, err := m.Hear(place.StepAsk)
+	if theirs := Trust(ask.Trust); err == nil && theirs != q.opt.Trust {
+		err = kind.Refuse(place.OpMeet, q.name, "Trust", theirs, q.opt.Trust, ErrInvalid)
 	}
 	if err != nil {
 		peer.Close()
@@ -124,7 +124,7 @@ func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.P
 }
 
 // acceptOwn goes on with a writer of the same user.
-func (q *core) acceptOwn(m *meeting, h *unnamedReader) (bit int, err error) {
+func (q *core) acceptOwn(m *place.Meeting, h *unnamedReader) (bit int, err error) {
 	bit, former, err := h.allot(q.name, q.opt, q.rows, 0)
 	if err != nil {
 		return 0, err
@@ -134,40 +134,41 @@ func (q *core) acceptOwn(m *meeting, h *unnamedReader) (bit int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fds := passed{fdReader: q.obj.FD(), fdLane: -1, fdEvent: -1, fdBell: bell}
+	fds := place.NoFDs
+	fds[place.FDReader], fds[place.FDBell] = q.obj.FD(), bell
 	if former != nil {
-		fds[fdLane] = former.FD()
+		fds[place.FDLane] = former.FD()
 	}
 	if q.face != nil {
-		fds[fdEvent] = q.face.EventFD()
+		fds[place.FDEvent] = q.face.EventFD()
 	}
-	if err = m.send(q.says(stepOffer, bit), fds); err != nil {
+	if err = m.Say(q.says(place.StepOffer, bit), fds); err != nil {
 		return 0, err
 	}
 	fds, err = q.awaitLane(m, bit)
 	if err != nil {
 		return 0, err
 	}
-	defer fds.close()
+	defer fds.Close()
 	if former == nil {
-		lane, err := q.newLane(fds[fdLane], bit)
+		lane, err := q.newLane(fds[place.FDLane], bit)
 		if err != nil {
 			return 0, err
 		}
 		h.bring(bit, lane)
-	} else if fds[fdLane] >= 0 {
-		return 0, kind.Refuse(opMeet, q.name, "descriptors", "a lane", "none", ErrCorrupt)
+	} else if fds[place.FDLane] >= 0 {
+		return 0, kind.Refuse(place.OpMeet, q.name, "descriptors", "a lane", "none", ErrCorrupt)
 	} else if err = claimed(former); err != nil {
 		return 0, err
 	}
-	return bit, m.send(q.says(stepDone, bit), noFDs)
+	return bit, m.Say(q.says(place.StepDone, bit), place.NoFDs)
 }
 
 // newLane maps what a writer brought, of which nothing is trusted. That of another user is as large
 // as this queue's options say and no larger.
 func (q *core) newLane(fd, bit int) (obj *shm.Object, err error) {
 	if fd < 0 {
-		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+		return nil, kind.Refuse(place.OpMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}
 	if q.opt.others() {
 		most, err := laneBytesOf(q.opt)
@@ -188,7 +189,7 @@ func (q *core) newLane(fd, bit int) (obj *shm.Object, err error) {
 		err = claimed(obj)
 	}
 	if errors.Is(err, kind.ErrOtherQueue) {
-		err = kind.Refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
+		err = kind.Refuse(place.OpMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
 	}
 	if err != nil {
 		_ = obj.Close()
@@ -202,7 +203,7 @@ func (q *core) newLane(fd, bit int) (obj *shm.Object, err error) {
 func claimed(lane *shm.Object) error {
 	life, err := lane.Life()
 	if err == nil && life != shm.Alive {
-		err = kind.Refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
+		err = kind.Refuse(place.OpMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
 	}
 	return err
 }
@@ -218,10 +219,11 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *han
 		o.MaxBytes = defaultPeerBytes
 	}
 	w := &Writer{}
-	d := &unnamedWriter{m: meet(ctx, conn, stepAsk), w: &w.laneWriter, opt: o, fds: noFDs, handover: l}
+	d := &unnamedWriter{m: place.Meet(ctx, conn, place.StepAsk), w: &w.laneWriter, opt: o,
+		fds: place.NoFDs, handover: l}
 	w.side = d
 	err := w.open(o)
-	d.m.end(err)
+	d.m.Finish(err)
 	d.settle()
 	if err = w.opened(err); err != nil {
 		return nil, err
@@ -238,7 +240,8 @@ const defaultPeerBytes = 64 << 20
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
 // gives the other one a way to write: what is sent was opened for reading, and is sealed.
-func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit int, err error) {
+func (q *core) acceptOther(m *place.Meeting, h *unnamedReader, peer *place.Peer) (bit int,
+	err error) {
 	a := &attachment{peer: peer, pipe: -1}
 	kept := false
 	defer func() {
@@ -247,12 +250,12 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 		}
 	}()
 	m.Pause()
-	done, err := h.turns.take(m.Context(), peer.UID)
+	done, err := h.turns.Take(m.Context(), peer.UID)
 	if err != nil {
-		return 0, m.over()
+		return 0, m.Over()
 	}
 	defer done()
-	m.Limit(meetTimeout, errSilent)
+	m.Limit(meetTimeout, place.ErrSilent)
 	bit, _, err = h.allot(q.name, q.opt, q.rows, peer.UID)
 	if err != nil {
 		return 0, err
@@ -265,8 +268,8 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 	if err != nil {
 		return 0, err
 	}
-	defer fds.close()
-	if a.obj, err = q.newLane(fds[fdLane], bit); err != nil {
+	defer fds.Close()
+	if a.obj, err = q.newLane(fds[place.FDLane], bit); err != nil {
 		return 0, err
 	}
 	if a.words, err = kind.WordsOf[kind.LaneWords](a.obj, kind.SectLane, uint32(bit)); err != nil {
@@ -276,7 +279,7 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 	// The writer is told first. What it brought may have entries in it, which it gives to somebody
 	// else unless it hears that we took them: after a message that could not be sent they must not
 	// be read here, and after one that was sent nothing can go wrong any more.
-	if err = m.send(q.says(stepDone, bit), noFDs); err != nil {
+	if err = m.Say(q.says(place.StepDone, bit), place.NoFDs); err != nil {
 		_ = a.obj.Close()
 		return 0, err
 	}
@@ -297,33 +300,33 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 }
 
 // offer sends a row, the reader's object, and for a queue with a descriptor the end of a pipe.
-func (q *core) offer(m *meeting, a *attachment, bit int) (err error) {
-	fds := noFDs
-	defer func() { fds.close() }()
-	if fds[fdReader], err = q.obj.ShareFD(); err != nil {
+func (q *core) offer(m *place.Meeting, a *attachment, bit int) (err error) {
+	fds := place.NoFDs
+	defer func() { fds.Close() }()
+	if fds[place.FDReader], err = q.obj.ShareFD(); err != nil {
 		return err
 	}
 	if q.face != nil {
-		if a.pipe, fds[fdEvent], err = eventfd.NewPipe(); err != nil {
+		if a.pipe, fds[place.FDEvent], err = eventfd.NewPipe(); err != nil {
 			return err
 		}
 	}
-	return m.send(q.says(stepOffer, bit), fds)
+	return m.Say(q.says(place.StepOffer, bit), fds)
 }
 
 // says is a message about a row.
-func (q *core) says(step uint16, bit int) message {
-	return message{step: step, row: uint32(bit), queue: q.obj.Header().UUID,
-		generation: q.fid.Generation, trust: q.opt.Trust}
+func (q *core) says(step uint16, bit int) place.Message {
+	return place.Message{Step: step, Row: uint32(bit), Queue: q.obj.Header().UUID,
+		Generation: q.fid.Generation, Trust: uint32(q.opt.Trust)}
 }
 
 // awaitLane returns the descriptors of what a writer brings for a row, which the caller closes.
-func (q *core) awaitLane(m *meeting, bit int) (passed, error) {
-	reply, fds, err := m.receive(stepLane)
-	if err == nil && (reply.row != uint32(bit) || reply.queue != q.obj.Header().UUID ||
-		reply.trust != q.opt.Trust) {
-		fds.close()
-		err = kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
+func (q *core) awaitLane(m *place.Meeting, bit int) (place.Passed, error) {
+	reply, fds, err := m.Hear(place.StepLane)
+	if err == nil && (reply.Row != uint32(bit) || reply.Queue != q.obj.Header().UUID ||
+		Trust(reply.Trust) != q.opt.Trust) {
+		fds.Close()
+		err = kind.Refuse(place.OpMeet, q.name, "row", reply.Row, bit, ErrCorrupt)
 	}
 	return fds, err
 }

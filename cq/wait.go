@@ -161,7 +161,7 @@ func (w *wait) over() error {
 	case w.q.guard.isClosed():
 		return ErrClosed
 	case w.ctx.Err() != nil:
-		return ended(w.ctx)
+		return kind.Ended(w.ctx)
 	case w.deadlineNs != 0 && spin.Now() >= w.deadlineNs:
 		return errReadTimedOut // before the latch: a signal stays for the next call
 	case w.q.broadcast.Load() != w.broadcast:

@@ -136,7 +136,7 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 		case s.gate.isClosed():
 			return 0, ErrClosed
 		case ctx.Err() != nil:
-			return 0, ended(ctx)
+			return 0, kind.Ended(ctx)
 		case w.DeadlineNs != 0 && spin.Now() >= w.DeadlineNs:
 			return 0, ErrTimedOut // before the signal, which stays for the next call
 		case s.signal.Swap(false):

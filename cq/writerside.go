@@ -12,12 +12,12 @@ import (
 
 // unnamedWriter is a writer's side of a rendezvous, and what it got there.
 type unnamedWriter struct {
-	m     *meeting // nil when the rendezvous is over
+	m     *place.Meeting // nil when the rendezvous is over
 	w     *laneWriter
 	opt   WriterOptions
 	name  string
-	offer message
-	fds   passed
+	offer place.Message
+	fds   place.Passed
 	// handover is what a former reader left, which the new lane is born with; nil if there was none.
 	handover *handover
 }
@@ -26,24 +26,25 @@ func (d *unnamedWriter) openReader() (*shm.Object, error) {
 	if err := d.checkPeer(); err != nil {
 		return nil, err
 	}
-	err := d.m.send(message{step: stepAsk, trust: d.opt.Trust}, noFDs)
+	err := d.m.Say(place.Message{Step: place.StepAsk, Trust: uint32(d.opt.Trust)}, place.NoFDs)
 	if err == nil {
-		d.offer, d.fds, err = d.m.receive(stepOffer)
+		d.offer, d.fds, err = d.m.Hear(place.StepOffer)
 	}
-	if err == nil && d.offer.trust != d.opt.Trust {
-		err = kind.Refuse(opMeet, d.name, "Trust", d.offer.trust, d.opt.Trust, ErrInvalid)
+	if theirs := Trust(d.offer.Trust); err == nil && theirs != d.opt.Trust {
+		err = kind.Refuse(place.OpMeet, d.name, "Trust", theirs, d.opt.Trust, ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if d.fds[fdReader] < 0 {
-		return nil, kind.Refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
+	if d.fds[place.FDReader] < 0 {
+		return nil, kind.Refuse(place.OpMeet, d.name, "descriptors", "no reader object", "one",
+			ErrCorrupt)
 	}
 	if d.opt.Trust == CrossUser {
-		d.m.Limit(meetTimeout, errSilent)
-		return shm.OpenPassed(d.fds[fdReader], kind.ReaderFile, d.opt.MaxBytes)
+		d.m.Limit(meetTimeout, place.ErrSilent)
+		return shm.OpenPassed(d.fds[place.FDReader], kind.ReaderFile, d.opt.MaxBytes)
 	}
-	return place.OpenPassed(d.fds[fdReader], "reader", shm.ReadOnly)
+	return place.OpenPassed(d.fds[place.FDReader], "reader", shm.ReadOnly)
 }
 
 // checkPeer refuses a reader of a user that was not allowed.
@@ -60,17 +61,17 @@ func (d *unnamedWriter) checkPeer() (err error) {
 func (d *unnamedWriter) claimLane(reader *shm.Object, rows []kind.RowWords,
 	opt shape) (*shm.Object, int, error) {
 	d.name = reader.Header().Name
-	queue, bit := reader.Header().UUID, int(d.offer.row)
+	queue, bit := reader.Header().UUID, int(d.offer.Row)
 	switch {
-	case d.offer.row == 0 || d.offer.row >= uint32(opt.rows()):
-		return nil, 0, kind.Refuse(opMeet, d.name, "row", d.offer.row, opt.MaxLanes, ErrCorrupt)
-	case d.offer.queue != queue:
-		return nil, 0, kind.Refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
-	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
-		d.fds[fdEvent] >= 0 && !opt.others() && !eventfd.Is(d.fds[fdEvent]),
-		d.fds[fdEvent] >= 0 && opt.others() && !eventfd.IsPipe(d.fds[fdEvent]),
-		opt.others() && (d.fds[fdLane] >= 0 || d.fds[fdBell] >= 0):
-		return nil, 0, kind.Refuse(opMeet, d.name, "descriptors", "something else",
+	case d.offer.Row == 0 || d.offer.Row >= uint32(opt.rows()):
+		return nil, 0, kind.Refuse(place.OpMeet, d.name, "row", d.offer.Row, opt.MaxLanes, ErrCorrupt)
+	case d.offer.Queue != queue:
+		return nil, 0, kind.Refuse(place.OpMeet, d.name, "queue", queue, d.offer.Queue, ErrCorrupt)
+	case opt.Wait.hasFD() != (d.fds[place.FDEvent] >= 0),
+		d.fds[place.FDEvent] >= 0 && !opt.others() && !eventfd.Is(d.fds[place.FDEvent]),
+		d.fds[place.FDEvent] >= 0 && opt.others() && !eventfd.IsPipe(d.fds[place.FDEvent]),
+		opt.others() && (d.fds[place.FDLane] >= 0 || d.fds[place.FDBell] >= 0):
+		return nil, 0, kind.Refuse(place.OpMeet, d.name, "descriptors", "something else",
 			"an eventfd, or a pipe", ErrCorrupt)
 	}
 	obj, err := d.lane(bit, opt, queue, &rows[bit])
@@ -79,8 +80,8 @@ func (d *unnamedWriter) claimLane(reader *shm.Object, rows []kind.RowWords,
 	}
 	err = d.sendLane(obj, opt, queue)
 	if err == nil {
-		_, _, err = d.m.receive(stepDone)
-		if err != nil && d.handover != nil && !errors.Is(err, errPeerRefused) && decide(d.w.peer) {
+		_, _, err = d.m.Hear(place.StepDone)
+		if err != nil && d.handover != nil && !errors.Is(err, place.ErrRefused) && decide(d.w.peer) {
 			err = nil
 		}
 	}
@@ -96,17 +97,18 @@ func (d *unnamedWriter) claimLane(reader *shm.Object, rows []kind.RowWords,
 
 // sendLane gives the reader a lane that it does not know.
 func (d *unnamedWriter) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err error) {
-	fds := noFDs
+	fds := place.NoFDs
 	switch {
 	case opt.others():
-		if fds[fdLane], err = obj.ShareFD(); err != nil {
+		if fds[place.FDLane], err = obj.ShareFD(); err != nil {
 			return err
 		}
 		defer shm.CloseFDs(fds[:])
-	case d.fds[fdLane] < 0:
-		fds[fdLane] = obj.FD()
+	case d.fds[place.FDLane] < 0:
+		fds[place.FDLane] = obj.FD()
 	}
-	return d.m.send(message{step: stepLane, row: d.offer.row, queue: queue, trust: opt.Trust}, fds)
+	return d.m.Say(place.Message{Step: place.StepLane, Row: d.offer.Row, Queue: queue,
+		Trust: uint32(opt.Trust)}, fds)
 }
 
 // newLane makes a lane as large as the reader says, within bounds if that is another user.
@@ -120,7 +122,7 @@ func (d *unnamedWriter) newLane(bit int, opt shape, queue shm.UUID,
 		// stands for the day on which a lane has a section more.
 		size, err := shm.Plan(spec)
 		if err == nil && size > d.opt.MaxBytes {
-			err = kind.Refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
+			err = kind.Refuse(place.OpMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
 		}
 		if err != nil {
 			return nil, err
@@ -141,10 +143,10 @@ func (d *unnamedWriter) newLane(bit int, opt shape, queue shm.UUID,
 func (d *unnamedWriter) lane(bit int, opt shape, queue shm.UUID,
 	row *kind.RowWords) (*shm.Object, error) {
 	name := kind.LaneFile(bit)
-	if d.fds[fdLane] < 0 {
+	if d.fds[place.FDLane] < 0 {
 		return d.newLane(bit, opt, queue, row)
 	}
-	obj, err := place.OpenPassed(d.fds[fdLane], name, shm.ReadWrite)
+	obj, err := place.OpenPassed(d.fds[place.FDLane], name, shm.ReadWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -165,10 +167,10 @@ func (d *unnamedWriter) gone(*shm.Object) (bool, error) { return false, nil }
 
 // openFace returns the eventfd that came with the offer, as long as the reader is that one.
 func (d *unnamedWriter) openFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) int {
-	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
+	if generation != uint16(d.offer.Generation) || d.fds[place.FDEvent] < 0 {
 		return -1
 	}
-	return eventfd.Dup(d.fds[fdEvent])
+	return eventfd.Dup(d.fds[place.FDEvent])
 }
 
 func (d *unnamedWriter) leave(lane *shm.Object, _ func() bool) (last bool, err error) {
@@ -178,15 +180,15 @@ func (d *unnamedWriter) leave(lane *shm.Object, _ func() bool) (last bool, err e
 // settle closes what is not needed any more when the rendezvous is over.
 func (d *unnamedWriter) settle() {
 	d.m = nil
-	shm.CloseFDs(d.fds[:fdEvent])
-	d.fds[fdReader], d.fds[fdLane] = -1, -1
+	shm.CloseFDs(d.fds[:place.FDEvent])
+	d.fds[place.FDReader], d.fds[place.FDLane] = -1, -1
 }
 
 func (d *unnamedWriter) removeDir()       {}
-func (d *unnamedWriter) bell() int        { return d.fds[fdBell] }
+func (d *unnamedWriter) bell() int        { return d.fds[place.FDBell] }
 func (d *unnamedWriter) beside() *shm.Dir { return nil }
 
 func (d *unnamedWriter) close() error {
-	d.fds.close()
+	d.fds.Close()
 	return nil
 }

@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -51,7 +52,23 @@ var (
 	ErrClosed error = NewSentinel("queue is closed: open or attach again to go on",
 		syscall.ESHUTDOWN, []error{os.ErrClosed})
 	ErrLanes error = NewSentinel("every lane of the queue has a living writer", syscall.ENOSPC, nil)
+	// ErrTimedOut matches what stands elsewhere for a time that is over.
+	ErrTimedOut error = NewSentinel("timed out", syscall.ETIMEDOUT,
+		[]error{os.ErrDeadlineExceeded, context.DeadlineExceeded})
+	ErrInvalid error = NewSentinel("invalid argument", syscall.EINVAL, nil)
+	ErrFormat  error = NewSentinel("queue keeps a smaller format", syscall.EINVAL, nil)
+	ErrNoFiles error = NewSentinel("out of file descriptors: raise that process's limit of open "+
+		"files (ulimit -n), or have it close some", syscall.EMFILE, nil)
+	ErrPeerGone error = NewSentinel("peer is gone", syscall.ECONNRESET, nil)
 )
+
+// Ended returns why a context ended a wait, matching both context.Canceled and its cause.
+func Ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
+		return fmt.Errorf("%s: wait: %w: %w", Pkg, ctx.Err(), cause)
+	}
+	return fmt.Errorf("%s: wait: %w", Pkg, ctx.Err())
+}
 
 // Refuse returns an error that says which value was refused.
 func Refuse(op, name, field string, got, want any, err error) error {

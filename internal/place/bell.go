@@ -15,8 +15,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// processBell is this process's bell, and who uses it. It exists while there is a set, a channel, or a
-// queue that was a member of one: producers may still have such a queue's bit in their hands.
+// processBell is this process's bell, and who uses it. It exists while there is a set, a channel,
+// or a queue that was a member of one: producers may still have such a queue's bit in their hands.
 type processBell struct {
 	mu    sync.Mutex
 	users int
