@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -55,6 +54,7 @@ type Channel struct {
 	shut  bool // it closes: no queue comes any more
 	byBit map[int]*attached
 	byFID map[FID]*attached
+	armed func() // ends what moves queues for the descriptor
 
 	signal    atomic.Bool
 	described atomic.Bool // somebody may wait on the descriptor
@@ -111,6 +111,7 @@ func (c *Channel) Attach(q *Queue) error {
 	a := &attached{q: q, bit: bit}
 	c.byBit[bit], c.byFID[q.fid] = a, a
 	c.ch.Add(bit, q.bell)
+	c.bell.Kick() // who sleeps has what feeds the queue driven
 	return nil
 }
 
@@ -178,7 +179,11 @@ func (c *Channel) RequestNotify(q *Queue, n Notify) error {
 	if n != NotifySolicited && n != NotifyAny && q != nil {
 		return kind.Refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
 	}
-	return c.with(q, "arm", func(a *attached) error { return c.ch.Arm(a.bit, int(n)) })
+	return c.with(q, "arm", func(a *attached) error {
+		err := c.ch.Arm(a.bit, int(n))
+		c.arm()
+		return err
+	})
 }
 
 // Inject makes an event for q although nothing was completed: for a handler that stopped before the
@@ -249,6 +254,9 @@ func (c *Channel) Close() error {
 	if !first || err != nil {
 		return err
 	}
+	if c.armed != nil {
+		c.armed()
+	}
 	c.ch.Close()
 	return place.ProcessBell.Release()
 }
@@ -261,7 +269,8 @@ func (c *Channel) TryGetEvent() (ChannelEvent, error) {
 		return ChannelEvent{}, ErrClosed
 	}
 	defer c.gate.leave()
-	c.progress()
+	defer c.arm()
+	driveAll(c.driven())
 	for {
 		e, got, err := c.ch.Get(lookOnce)
 		if err != nil {
@@ -294,20 +303,14 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 		return ChannelEvent{}, ErrClosed
 	}
 	defer c.gate.leave()
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout)}
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: c.await}
 	stop := stopOn(ctx, &c.gate, c.bell)
 	defer stop()
 	w.Stop = func() bool {
 		return c.signal.Load() || c.gate.isClosed() || ctx.Err() != nil
 	}
 	for {
-		turn := w
-		if again := c.progress(); again > 0 {
-			if until := deadline(again); turn.DeadlineNs == 0 || until < turn.DeadlineNs {
-				turn.DeadlineNs = until
-			}
-		}
-		e, got, err := c.ch.Get(turn)
+		e, got, err := c.ch.Get(sliced(w, c.driven()))
 		if err != nil {
 			return ChannelEvent{}, failed("get event", "channel", err)
 		}
@@ -403,18 +406,35 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 	return c.Inject(q)
 }
 
-// progress drives what feeds the queues, and returns after how long it wants that again, or 0 for
-// never.
-func (c *Channel) progress() (again time.Duration) {
+// driven returns what feeds the queues and does not drive itself.
+func (c *Channel) driven() (all []*feeders) {
 	if manualFeeders.Load() == 0 {
-		return 0
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, a := range c.byBit {
-		if d := a.q.progress(); d >= 0 && (again == 0 || d < again) {
-			again = max(1, d)
+		if s := &a.q.feeders; s.driven() {
+			all = append(all, s)
 		}
 	}
-	return again
+	return all
+}
+
+// await has them driven while nobody here looks.
+func (c *Channel) await() (rest func()) { return awaitAll(c.driven()) }
+
+// arm does so for who waits on the descriptor, once somebody asked for it: of several goroutines,
+// one may wait there while another handles an event.
+func (c *Channel) arm() {
+	if !c.described.Load() {
+		return
+	}
+	rest := c.await()
+	c.mu.Lock()
+	rest, c.armed = c.armed, rest
+	c.mu.Unlock()
+	if rest != nil {
+		rest()
+	}
 }

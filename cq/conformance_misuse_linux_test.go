@@ -173,10 +173,11 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		must(t, r.e.Close())
 	})
 	conformCounter(t, "counter", cq.CounterOptions{Wait: cq.WaitFD}, func(t *testing.T, r *countRig) {
-		must(t, r.c.Bind())
+		unbind, err := r.c.Bind(&fed{})
+		must(t, err)
 		wantErr(t, "close while bound", r.c.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, r.c.Add(0)) // it is still open
-		r.c.Unbind()
+		unbind()
 		must(t, r.c.Close())
 		for name, err := range map[string]error{
 			"add":     r.c.Add(1),
@@ -184,7 +185,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 			"set":     r.c.Set(1),
 			"seterr":  r.c.SetErr(1),
 			"reached": cntrWait(r.c, 0, -1),
-			"bind":    r.c.Bind(),
+			"bind":    errOf(r.c.Bind(&fed{})),
 			"read":    errOf(r.c.Read()),
 			"readerr": errOf(r.c.ReadErr()),
 			"wait":    cntrWait(r.c, 5, -1),
@@ -193,7 +194,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		} {
 			wantErr(t, name, err, cq.ErrClosed, os.ErrClosed)
 		}
-		_, err := cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
+		_, err = cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
 		wantErr(t, "no descriptor", err, syscall.EBADF)
 		must(t, r.w.Add(1)) // the other handle goes on
 		if v, err := r.w.Read(); v != 1 || err != nil {

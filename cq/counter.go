@@ -85,6 +85,8 @@ type Counter struct {
 	seat   *shm.Seat // ours
 
 	holders holders // sets and feeders
+	feeders feeders
+	closer  atomic.Bool // reads have more to do: there is a descriptor, or was a feeder
 	face    *doorbell.Face
 	gone    chan struct{} // closed when Close begins
 	closing sync.Once
@@ -102,14 +104,14 @@ type counterSeen struct{ value, errs atomic.Uint64 }
 
 // Read returns the value (fi_cntr_read), or ErrClosed.
 func (c *Counter) Read() (uint64, error) {
+	if c.closer.Load() {
+		return c.readCloser(&c.words.Value, &c.seen.value)
+	}
 	// No lock keeps Close away. The words lie in a shm.Window, whose memory stays while c can be
 	// reached; and whether c was closed is asked afterwards, so what is returned was the value and
 	// not the zeros that follow it.
 	v := c.words.Value.Load()
 	c.edge.acquire()
-	if c.face != nil {
-		countStore(&c.seen.value, v)
-	}
 	if c.guard.isClosed() {
 		return 0, ErrClosed
 	}
@@ -118,15 +120,28 @@ func (c *Counter) Read() (uint64, error) {
 
 // ReadErr returns the error value (fi_cntr_readerr), or ErrClosed.
 func (c *Counter) ReadErr() (uint64, error) {
+	if c.closer.Load() {
+		return c.readCloser(&c.words.Errs, &c.seen.errs)
+	}
 	v := c.words.Errs.Load()
 	c.edge.acquire()
-	if c.face != nil {
-		countStore(&c.seen.errs, v)
-	}
 	if c.guard.isClosed() {
 		return 0, ErrClosed
 	}
 	return v, nil
+}
+
+// readCloser is a read of a counter that has a descriptor or feeders.
+func (c *Counter) readCloser(word, seen *atomic.Uint64) (uint64, error) {
+	if c.feeders.driven() {
+		c.feeders.drive()
+	}
+	v := word.Load()
+	c.edge.acquire()
+	if c.face != nil {
+		countStore(seen, v)
+	}
+	return v, c.open()
 }
 
 // Add adds to the value (fi_cntr_add). Whoever carries out operations adds 1 for each that went
@@ -411,6 +426,7 @@ func (c *Counter) start() (err error) {
 			return err
 		}
 		c.keeper.init(c, c.face.Set)
+		c.closer.Store(true)
 	}
 	c.register()
 	return nil

@@ -44,6 +44,7 @@ func (c *Counter) TryWait() error {
 	if err := c.face.Reset(); err != nil {
 		return failed("trywait", c.name, err)
 	}
+	c.feeders.drive()
 	if !c.keeper.arm(c.seen.value.Load(), c.seen.errs.Load()) {
 		return ErrWouldBlock
 	}

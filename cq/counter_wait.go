@@ -51,6 +51,7 @@ func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) 
 	w := counterWaiterPool.Get().(*counterWaiter)
 	defer w.put()
 	w.threshold, w.errs = threshold, errs
+	c.feeders.drive()
 	if c.opt.Wait == WaitYield {
 		return c.yield(ctx, w, deadlineNs)
 	}
@@ -70,6 +71,7 @@ func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) 
 // yield is a wait that never sleeps.
 func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
 	for {
+		c.feeders.drive()
 		done, err := c.assess(w)
 		if over := c.over(ctx, deadlineNs); over == ErrClosed || over != nil && !done {
 			return over
@@ -88,6 +90,7 @@ func (c *Counter) spinFor(ctx context.Context, w *counterWaiter, deadlineNs int6
 	const stretch = 5 * spin.Default
 	for left := c.spin; left > 0 && !done; left -= stretch {
 		spin.Until(min(left, stretch), func() bool {
+			c.feeders.drive()
 			done, err = c.assess(w)
 			return done || c.guard.isClosed()
 		})
@@ -239,9 +242,23 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 		}
 		c.sleeps.Add(1)
 		crash.At(crash.CountSleep)
-		c.words.Bell.Sleep(epoch, until) // W5
+		c.sleep(epoch, until)
 	}
 	return w.err
+}
+
+// sleep is W5.
+func (c *Counter) sleep(epoch uint32, untilNs int64) {
+	if again := c.feeders.drive(); again >= 0 {
+		if until := deadline(max(1, again)); untilNs == 0 || until < untilNs {
+			untilNs = until
+		}
+	}
+	rest := c.feeders.await()
+	c.words.Bell.Sleep(epoch, untilNs)
+	if rest != nil {
+		rest()
+	}
 }
 
 // follow waits for what the leader finds. The look comes after the waiter is on the list, as the

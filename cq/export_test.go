@@ -163,12 +163,6 @@ func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
 // CounterCheckpoint is what a set keeps of a counter.
 type CounterCheckpoint = counterCheckpoint
 
-// Bind is what a set or a feeder does.
-func (c *Counter) Bind() error { return c.holders.bind() }
-
-// Unbind takes it back.
-func (c *Counter) Unbind() { c.holders.unbind() }
-
 // LoseNotice has the notice of the death of a row's writer not come. It is false as long as there
 // is none to lose.
 func LoseNotice(q *Queue, bit int) bool {

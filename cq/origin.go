@@ -74,8 +74,8 @@ func (q *Queue) Lane(row int, object shm.UUID) (l Lane, err error) {
 
 // readLane is readFrom that takes the entries of one writer only, and says in from whose they are.
 func readLane[T Readable](q *Queue, dst []T, src []Addr, from *Lane) (n int, err error) {
-	if q.driven() {
-		q.progress()
+	if q.feeders.driven() {
+		q.feeders.progress()
 	}
 	if !q.enter() {
 		return 0, q.guard.refusal()

@@ -27,8 +27,8 @@ func (q *Queue) Peek(n int) ([]Entry, error) {
 
 // peekOnce says also whether any entries are handed out now.
 func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
-	if q.driven() {
-		q.progress()
+	if q.feeders.driven() {
+		q.feeders.progress()
 	}
 	if !q.enter() {
 		return nil, false, q.guard.refusal()

@@ -2,6 +2,8 @@ package cq
 
 import (
 	"errors"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +27,8 @@ type Feeder interface {
 }
 
 // belled is a feeder with a bell of its own, which others ring when Progress has something to do.
-// A read that waits sleeps on that bell too, so how soon Progress wants to be called again means
-// nothing to it unless that is at once. Sets, channels and descriptors know no such bell.
+// Who sleeps on that bell too need not call Progress before, unless that is to be at once. It is
+// for any number of goroutines, so one of ours may stand in for who sleeps elsewhere.
 type belled interface {
 	// HoldBell returns the bell, which is shared, and keeps its memory until DropBell; nil once the
 	// feeder is closed.
@@ -34,7 +36,7 @@ type belled interface {
 	DropBell()
 }
 
-// manualFeeders counts them in all queues of the process, so that sets need not ask their members.
+// manualFeeders counts them in the whole process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
 // EventSink is where a queue of this process, or an endpoint, reports what is no completion: an
@@ -156,32 +158,39 @@ func (q *core) unbindEvents() {
 	}
 }
 
-// feeders of a queue.
+// feeders of a queue, or of a counter.
 type feeders struct {
 	// binding is held for as long as BindEvents takes, over every other lock.
 	binding sync.Mutex
 
-	mu     sync.Mutex
-	all    []*feeder
-	told   bool         // that the queue is overrun
-	events EventSink    // learns of it as well
-	manual atomic.Int32 // how many of them are driven by reads
+	mu      sync.Mutex
+	all     []*feeder
+	told    bool         // that the queue is overrun
+	events  EventSink    // learns of it as well
+	manual  atomic.Int32 // how many of them are driven by reads
+	awaited int          // calls of await without their rest
+	armed   func()       // rest, while a descriptor is armed
+	arming  atomic.Bool  // there is one
 
 	reported bool // to an event queue
 }
 
 type feeder struct {
 	f      Feeder
-	q      *Queue // which it is bound to
+	q      *Queue // which it is bound to, or nil
 	manual bool
 	belled belled // of a manual one, or nil
+
+	// Under feeders.mu: whether a goroutine follows it, and whether it is bound no more.
+	followed, gone bool
+	following      sync.WaitGroup
 }
 
 // Bind says that f posts into the queue. Until unbind is called the queue cannot be closed
 // (ErrBusy), and f learns of an overrun. With manual progress f moves on only while somebody reads
 // (also nothing: a Read into an empty slice), polls or waits (FI_PROGRESS_MANUAL); otherwise it
 // drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere,
-// but binding with manual progress counts as reading.
+// but binding with manual progress counts as reading, and unbind waits for Progress to return.
 func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if f == nil {
 		return nil, errAbsent("bind")
@@ -189,55 +198,83 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if err := q.holders.bind(); err != nil {
 		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: q.name, Err: err}
 	}
-	e := &feeder{f: f, q: q, manual: manual}
-	if manual {
-		e.belled, _ = f.(belled)
-	}
-	q.feeders.mu.Lock()
-	q.feeders.all = append(q.feeders.all, e)
-	if manual {
-		q.feeders.manual.Add(1)
-		manualFeeders.Add(1)
-	}
-	q.feeders.mu.Unlock()
+	stop := q.feeders.add(&feeder{f: f, q: q, manual: manual})
 	if manual && q.enter() { // so that the next read looks closer
 		q.leave()
+		q.kick() // who sleeps has it followed
 	}
-	return sync.OnceFunc(func() { q.unbind(e) }), nil
+	return sync.OnceFunc(func() { stop(); q.holders.unbind() }), nil
 }
 
-func (q *Queue) unbind(e *feeder) {
-	q.feeders.mu.Lock()
-	for i, x := range q.feeders.all {
-		if x == e {
-			q.feeders.all = append(q.feeders.all[:i:i], q.feeders.all[i+1:]...)
-			break
-		}
+// Bind says that f adds to the counter (fi_cntr_bind of an endpoint): until unbind is called the
+// counter cannot be closed (ErrBusy), and f moves on while somebody reads the counter or waits for
+// it (FI_PROGRESS_MANUAL). Other handles of the counter do not move it. Bind and unbind may be
+// called from anywhere; unbind waits for Progress to return.
+func (c *Counter) Bind(f Feeder) (unbind func(), err error) {
+	if f == nil {
+		return nil, errAbsent("bind")
 	}
+	if err := c.holders.bind(); err != nil {
+		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: c.name, Err: err}
+	}
+	stop := c.feeders.add(&feeder{f: f, manual: true})
+	c.closer.Store(true)
+	c.kick()
+	return sync.OnceFunc(func() { stop(); c.holders.unbind() }), nil
+}
+
+// add returns what takes the feeder out again.
+func (s *feeders) add(e *feeder) (stop func()) {
 	if e.manual {
-		q.feeders.manual.Add(-1)
-		manualFeeders.Add(-1)
+		e.belled, _ = e.f.(belled)
+		s.manual.Add(1)
+		manualFeeders.Add(1)
 	}
-	q.feeders.mu.Unlock()
-	q.holders.unbind()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all[:len(s.all):len(s.all)], e)
+	return func() { s.remove(e) }
+}
+
+func (s *feeders) remove(e *feeder) {
+	s.mu.Lock()
+	s.all = slices.DeleteFunc(slices.Clone(s.all), func(x *feeder) bool { return x == e })
+	e.gone = true
+	s.mu.Unlock()
+	if !e.manual {
+		return
+	}
+	s.manual.Add(-1)
+	manualFeeders.Add(-1)
+	if e.belled == nil {
+		return
+	}
+	if b := e.belled.HoldBell(); b != nil {
+		b.Kick()
+		e.belled.DropBell()
+	}
+	e.following.Wait()
 }
 
 // driven reports whether there are feeders that do not drive themselves.
-func (q *core) driven() bool { return q.feeders.manual.Load() > 0 }
+func (s *feeders) driven() bool { return s.manual.Load() > 0 }
 
-// progress drives the feeders that do not drive themselves, and returns after how long they want it
-// again, or a negative number for never.
-func (q *core) progress() (again time.Duration) { return q.drive(false) }
+// progress drives the feeders that do not drive themselves, for a read.
+func (s *feeders) progress() {
+	s.disarm()
+	s.drive()
+}
 
-// drive is progress. With asleep the caller sleeps on the bells of feeders that have one.
-func (q *core) drive(asleep bool) (again time.Duration) {
+// drive drives them, and returns after how long they want it again, or a negative number for never.
+// Of those with a bell, on which the caller sleeps or has somebody sleep, only 0 counts.
+func (s *feeders) drive() (again time.Duration) {
 	again = -1
-	for _, e := range q.drivenFeeders() {
+	for _, e := range s.drivenFeeders() {
 		if !e.manual {
 			continue
 		}
 		d := e.f.Progress()
-		if asleep && e.belled != nil && d > 0 {
+		if e.belled != nil && d > 0 {
 			continue
 		}
 		if d >= 0 && (again < 0 || d < again) {
@@ -248,13 +285,163 @@ func (q *core) drive(asleep bool) (again time.Duration) {
 }
 
 // drivenFeeders returns all feeders if there are some that do not drive themselves.
-func (q *core) drivenFeeders() []*feeder {
-	if !q.driven() {
+func (s *feeders) drivenFeeders() []*feeder {
+	if !s.driven() {
 		return nil
 	}
-	q.feeders.mu.Lock()
-	defer q.feeders.mu.Unlock()
-	return q.feeders.all // never changed in place
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all // never changed in place
+}
+
+// await has goroutines drive the feeders with bells until rest, for a caller that sleeps where who
+// rings these does not look: on a set, a channel, a counter or a descriptor. It is nil if there are
+// none; one that is added later wakes the caller, to await it too.
+func (s *feeders) await() (rest func()) {
+	if !s.driven() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	any := false
+	for _, e := range s.all {
+		if e.belled != nil {
+			s.follow(e)
+			any = true
+		}
+	}
+	if !any {
+		return nil
+	}
+	s.awaited++
+	return func() {
+		s.mu.Lock()
+		s.awaited--
+		s.mu.Unlock()
+	}
+}
+
+// awaitAll is await for several. None of all is nil.
+func awaitAll(all []*feeders) (rest func()) {
+	var rests []func()
+	for _, s := range all {
+		if r := s.await(); r != nil {
+			rests = append(rests, r)
+		}
+	}
+	if rests == nil {
+		return nil
+	}
+	return func() {
+		for _, r := range rests {
+			r()
+		}
+	}
+}
+
+// driveAll is drive for several.
+func driveAll(all []*feeders) (again time.Duration) {
+	again = -1
+	for _, s := range all {
+		if d := s.drive(); d >= 0 && (again < 0 || d < again) {
+			again = d
+		}
+	}
+	return again
+}
+
+// sliced drives all, and makes a wait of a set or channel end when that is to be done again.
+func sliced(w doorbell.Wait, all []*feeders) doorbell.Wait {
+	if again := driveAll(all); again >= 0 {
+		until := deadline(max(1, again))
+		if w.DeadlineNs == 0 || until < w.DeadlineNs {
+			w.DeadlineNs = until
+		}
+	}
+	return w
+}
+
+// arm is await for a descriptor: until the next read.
+func (s *feeders) arm() {
+	s.disarm()
+	rest := s.await()
+	if rest == nil {
+		return
+	}
+	s.mu.Lock()
+	s.armed, rest = rest, s.armed
+	s.arming.Store(true)
+	s.mu.Unlock()
+	if rest != nil { // another goroutine armed it too
+		rest()
+	}
+}
+
+func (s *feeders) disarm() {
+	if !s.arming.Load() {
+		return
+	}
+	s.mu.Lock()
+	rest := s.armed
+	s.armed = nil
+	s.arming.Store(false)
+	s.mu.Unlock()
+	if rest != nil {
+		rest()
+	}
+}
+
+// follow has a goroutine drive a feeder while that is awaited. One that is there already, and
+// sleeps, is woken by whoever has news. The lock is held.
+func (s *feeders) follow(e *feeder) {
+	if !e.followed {
+		e.followed = true
+		e.following.Go(func() { s.drives(e) })
+	}
+}
+
+// drives is that goroutine. It begins with a look, so that what came before it was awaited is not
+// left.
+func (s *feeders) drives(e *feeder) {
+	for s.awaits(e) {
+		if again := e.f.Progress(); again == 0 {
+			runtime.Gosched()
+		} else if !e.sleep(func() bool { return !s.isAwaited(e) }) {
+			time.Sleep(max(time.Millisecond, again))
+		}
+	}
+}
+
+// isAwaited reports whether somebody wants the feeder driven.
+func (s *feeders) isAwaited(e *feeder) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.awaited > 0 && !e.gone
+}
+
+// awaits is isAwaited for the goroutine, which ends if it is not so.
+func (s *feeders) awaits(e *feeder) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.followed = s.awaited > 0 && !e.gone
+	return e.followed
+}
+
+// sleep sleeps on the feeder's bell, and reports that a look is worth while: not if the feeder is
+// closed, or the bell cannot be parked.
+func (e *feeder) sleep(stop func() bool) bool {
+	b := e.belled.HoldBell()
+	if b == nil {
+		return false
+	}
+	defer e.belled.DropBell()
+	b.Lock()
+	more, err := b.Park()
+	b.Unlock()
+	if !more && err == nil {
+		b.Sleep(doorbell.Wait{Stop: stop})
+	}
+	return err == nil
 }
 
 // feederBells are the bells of a queue's feeders while somebody looks at them or sleeps on them. A
@@ -267,9 +454,9 @@ type feederBells struct {
 }
 
 // holdBells fills h, for which there is a drop.
-func (q *core) holdBells(h *feederBells) {
+func (s *feeders) holdBells(h *feederBells) {
 	h.bells, h.held = h.room1[:0], h.room2[:0]
-	for _, e := range q.drivenFeeders() {
+	for _, e := range s.drivenFeeders() {
 		if e.belled == nil {
 			continue
 		}

@@ -49,7 +49,7 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	bit := q.only()
 	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
 		if !shared {
-			q.progress()
+			q.feeders.progress()
 		}
 		n, err = drain(q, dst, src)
 	} else if bit == doorbell.Nobody {
@@ -87,8 +87,8 @@ func enterShared[T Readable](q *Queue, dst []T) (done bool, err error) {
 	if len(dst) > 0 && q.isEmpty() && bytesOf[T]() <= q.widest {
 		return true, ErrWouldBlock
 	}
-	if q.driven() {
-		q.progress()
+	if q.feeders.driven() {
+		q.feeders.progress()
 	}
 	if !q.enter() {
 		return true, q.guard.refusal()
@@ -134,7 +134,8 @@ func (q *core) settle() {
 		q.reap()
 	}
 	if q.errLane != nil || q.out != nil || q.overrun != nil || len(q.broken) > 0 ||
-		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly || q.driven() {
+		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly ||
+		q.feeders.driven() {
 		q.bell.LookCloser()
 	} else if bit := q.bell.Only(); bit >= 0 && q.lanes[bit].again() > 0 {
 		q.bell.LookCloser()

@@ -184,7 +184,7 @@ func (w *wait) once() error {
 		if q.bell.TakeSignal() {
 			return ErrSignaled
 		}
-		q.progress()
+		q.feeders.progress()
 		runtime.Gosched()
 		return nil
 	}
@@ -220,7 +220,7 @@ func (w *wait) once() error {
 // look.
 func (w *wait) spin() bool {
 	const stretch = 5 * spin.Default
-	w.q.holdBells(&w.feeders)
+	w.q.feeders.holdBells(&w.feeders)
 	defer w.feeders.drop()
 	for left := w.q.spin; left > 0; left -= stretch {
 		if spin.Until(min(left, stretch), w.look) || w.over() != nil {
@@ -246,12 +246,12 @@ func (w *wait) sleep(d doorbell.Wait) error {
 		w.cancel = context.AfterFunc(w.ctx, q.kick)
 	}
 	d.DeadlineNs = w.deadlineNs
-	again := q.drive(true)
+	again := q.feeders.drive()
 	if again == 0 {
 		runtime.Gosched()
 		return nil
 	}
-	q.holdBells(&w.feeders)
+	q.feeders.holdBells(&w.feeders)
 	defer w.feeders.drop()
 	if more, err := w.feeders.park(); more || err != nil {
 		return err
@@ -317,7 +317,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 	case signaled: // what is there is the result; in a shared queue it may be gone by now
 		return ErrSignaled, true
 	case q.opt.Wait == WaitYield:
-		q.progress()
+		q.feeders.progress()
 		runtime.Gosched()
 		return nil, false
 	}
@@ -352,7 +352,7 @@ func (q *core) TryWait() error {
 		return q.guard.refusal()
 	}
 	defer q.guard.leave()
-	q.progress()
+	q.feeders.progress()
 	switch due, err := q.due(); {
 	case err != nil:
 		return err
@@ -375,6 +375,7 @@ func (q *core) TryWait() error {
 		return ErrWouldBlock
 	}
 	q.keeper.arm()
+	q.feeders.arm()
 	return nil
 }
 

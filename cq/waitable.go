@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -25,9 +24,8 @@ type Waitable interface {
 	// closed until the face has left.
 	join(signals bool) (bit int, face face, err error)
 	waitObject() WaitObject
-	// progress drives what feeds the object, if nothing else does, and returns after how long it
-	// wants it again, or a negative number for never.
-	progress() time.Duration
+	// feeds returns what moves only while somebody reads the object, or waits for it.
+	feeds() *feeders
 }
 
 // absent says that there is no object behind m, which is a mistake of the caller's.
@@ -161,6 +159,8 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 
 func (q *core) waitObject() WaitObject { return q.opt.Wait }
 
+func (q *core) feeds() *feeders { return &q.feeders }
+
 // join puts a counter into a wait set, with a bit for that set alone.
 func (c *Counter) join(bool) (int, face, error) {
 	if err := c.holders.bind(); err != nil {
@@ -176,8 +176,7 @@ func (c *Counter) join(bool) (int, face, error) {
 
 func (c *Counter) waitObject() WaitObject { return c.opt.Wait }
 
-// progress: what adds to a counter drives itself.
-func (c *Counter) progress() time.Duration { return -1 }
+func (c *Counter) feeds() *feeders { return &c.feeders }
 
 // join puts an event queue into a set. One with a handler is read by that alone.
 func (e *EventQueue) join(signals bool) (int, face, error) {
@@ -309,21 +308,23 @@ func (l *memberList) report(bits []int, dst []Waitable) (n, ready int) {
 	return n, ready
 }
 
-// progress drives the members, and returns how long a wait may sleep before it does so again; 0 is
-// for ever.
-func (l *memberList) progress() (againNs int64) {
+// driven returns what feeds the members and does not drive itself.
+func (l *memberList) driven() (all []*feeders) {
 	if manualFeeders.Load() == 0 {
-		return 0
+		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.byBit {
-		if d := e.m.progress(); d >= 0 && (againNs == 0 || int64(d) < againNs) {
-			againNs = max(1, int64(d))
+		if s := e.m.feeds(); s.driven() {
+			all = append(all, s)
 		}
 	}
-	return againNs
+	return all
 }
+
+// await has them driven while nobody here looks.
+func (l *memberList) await() (rest func()) { return awaitAll(l.driven()) }
 
 // roomFor returns an empty list with room for just n bits, or for one, from memory that is kept.
 func roomFor(kept *[]int, n int) []int {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -46,6 +45,7 @@ type WaitSet struct {
 	list   memberList
 	turn   sync.Mutex // held by the one who waits
 	bits   []int      // of that one
+	armed  func()     // of that one: ends what moves members for the descriptor
 
 	signal atomic.Bool
 }
@@ -116,18 +116,13 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 		return 0, errTurn("wait", "wait set")
 	}
 	defer s.turn.Unlock()
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout)}
+	s.disarm()
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: s.list.await}
 	stop := stopOn(ctx, &s.gate, s.bell)
 	defer stop()
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
 	for {
-		turn := w
-		if again := s.list.progress(); again > 0 {
-			if until := deadline(time.Duration(again)); turn.DeadlineNs == 0 || until < turn.DeadlineNs {
-				turn.DeadlineNs = until
-			}
-		}
-		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), turn)
+		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), sliced(w, s.list.driven()))
 		if n, ready := s.list.report(bits, dst); ready > 0 || err != nil {
 			return n, err
 		}
@@ -179,7 +174,8 @@ func (s *WaitSet) TryWait() error {
 		return errTurn("trywait", "wait set")
 	}
 	defer s.turn.Unlock()
-	s.list.progress()
+	s.disarm()
+	driveAll(s.list.driven())
 	// What comes between the look and the arming is looked at again: it may be a signal, which only
 	// the look takes. Left there it would end another wait too.
 	for range armTries {
@@ -203,6 +199,7 @@ func (s *WaitSet) TryWait() error {
 			return ErrSignaled
 		}
 		s.keeper.arm()
+		s.armed = s.list.await()
 		return nil
 	}
 	return ErrWouldBlock
@@ -211,6 +208,14 @@ func (s *WaitSet) TryWait() error {
 // armTries bounds how often TryWait looks while members are marked and have nothing: a peer that
 // does so could keep it for ever.
 const armTries = 64
+
+// disarm says that nobody waits on the descriptor.
+func (s *WaitSet) disarm() {
+	if s.armed != nil {
+		s.armed()
+		s.armed = nil
+	}
+}
 
 func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
 
@@ -226,6 +231,7 @@ func (s *WaitSet) Close() error {
 		return err
 	}
 	s.keeper.close()
+	s.disarm()
 	s.set.Close()
 	return place.ProcessBell.Release()
 }
@@ -337,7 +343,7 @@ func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 		return 0, errTurn("poll", "poll set")
 	}
 	defer s.one.Unlock()
-	s.list.progress()
+	driveAll(s.list.driven())
 	if s.turn {
 		n = s.pollCounters(dst)
 	}
@@ -368,6 +374,7 @@ func (s *PollSet) pollCounters(dst []Waitable) (n int) {
 			s.mu.Unlock()
 			break
 		}
+		p.c.feeders.drive()
 		now, changed, err := p.c.news(p.last)
 		if !changed && err == nil {
 			continue

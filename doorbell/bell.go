@@ -86,6 +86,7 @@ type Bell struct {
 	owed     bool            // a hot lane was parked and the barrier for it is not paid yet
 	refused  func()          // nil once it was told
 	weak     bool            // it was: nothing is paid any more
+	ended    bool            // nobody sleeps any more
 	notes    *notes          // of a completion channel that has the queue
 	listened []listened      // lanes of other users
 	sleepOn  []futex.Watched // room for the words that a sleeper waits on

@@ -252,7 +252,14 @@ func (p *patience) sleep(x *watcher) {
 	if p.sliceNs > 0 && (w.DeadlineNs == 0 || p.sliceNs < w.DeadlineNs) {
 		w.DeadlineNs = p.sliceNs
 	}
+	var awake func()
+	if w.Asleep != nil {
+		awake = w.Asleep()
+	}
 	x.d.sleep(x, w)
+	if awake != nil {
+		awake()
+	}
 	if p.sliceNs > 0 && spin.Now() >= p.sliceNs {
 		p.sliceNs = 0
 		x.all()

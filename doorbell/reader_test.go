@@ -348,22 +348,36 @@ func TestLeavingDoesNotMuteTheOthers(t *testing.T) {
 	}
 }
 
-// What another goroutine took from the shared bits, between this one's look and its sleep, keeps
-// this one awake.
+// What comes between a look and a sleep keeps the sleeper awake, on its own bell and on a feeder's:
+// also what another goroutine took from the shared bits, and that the bell came to its end.
 func TestSecondLookSeesWhatOthersTook(t *testing.T) {
-	q := heapQueue(t, 1)
-	watchdog(t, q.String)
-	r := newReader(q, readerOptions{shared: true})
-	if more, err := r.Park(); more || err != nil {
-		t.Fatal(more, err)
-	}
-	q.writer(0, ring.SeqCst).put(1)
-	r.Lock()
-	r.Take()
-	r.Unlock()
-	r.Sleep(Wait{})
-	if r.sleeps.Load() != 0 {
-		t.Fatal("it slept")
+	for name, come := range map[string]func(*queue, *reader){
+		"mark": func(q *queue, _ *reader) { q.writer(0, ring.SeqCst).put(1) },
+		"mark, taken": func(q *queue, r *reader) {
+			q.writer(0, ring.SeqCst).put(1)
+			r.Lock()
+			r.Take()
+			r.Unlock()
+		},
+		"end": func(_ *queue, r *reader) { r.End() },
+	} {
+		for _, side := range []string{"own", "feeder"} {
+			q, other := heapQueue(t, 1), heapQueue(t, 1)
+			watchdog(t, q.String)
+			r, x := newReader(q, readerOptions{shared: true}), newReader(other, readerOptions{shared: true})
+			if more, err := r.Park(); more || err != nil {
+				t.Fatal(more, err)
+			}
+			sleeper, w := r, Wait{DeadlineNs: spin.Now() + 1e9}
+			if side == "feeder" {
+				sleeper, w.Feeders = x, []*Bell{r.Bell}
+			}
+			come(q, r)
+			sleeper.Sleep(w)
+			if sleeper.sleeps.Load() != 0 {
+				t.Errorf("%s, %s: it slept", name, side)
+			}
+		}
 	}
 }
 

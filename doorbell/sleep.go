@@ -21,6 +21,9 @@ type Wait struct {
 	// Stop is asked after the epoch was loaded, so that whoever makes it true and then calls
 	// Kick cannot be missed. It may be nil.
 	Stop func() bool
+	// Asleep is told of each sleep of a set or channel, and what it returns of the end of it. Both
+	// may be nil.
+	Asleep func() (awake func())
 	// Missing is how many entries the caller still waits for, beyond those that it counted and
 	// left in their lanes; 0 means any entry, with all lanes found empty.
 	Missing uint64
@@ -79,7 +82,7 @@ func (b *Bell) rouse(w Wait) (busy bool) {
 	b.alter(armThr, armDirect|thr) // R6
 	crash.At(crash.ArmStored)
 	// R7, with the shared bits and what other goroutines of this process took from them.
-	busy = b.news() || b.hints.latch.Load() != 0
+	busy = b.ended || b.news() || b.hints.latch.Load() != 0
 	if w.Missing > 0 {
 		busy = busy || b.takes != w.Takes
 	} else {
@@ -169,6 +172,12 @@ func (b *Bell) Kick() {
 	if b.member() {
 		b.tellDomain()
 	}
+}
+
+// End wakes everyone who sleeps on the bell, and nobody will any more.
+func (b *Bell) End() {
+	b.ended = true
+	b.Kick()
 }
 
 // Mark sets a lane's ready bit and kicks: what a producer that died between publish and ring did

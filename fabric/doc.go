@@ -39,10 +39,10 @@
 //
 // # Progress
 //
-// Nothing moves by itself (FI_PROGRESS_MANUAL): the calls of the endpoint move it, and reads of the
-// queues in Options.Progress. A ReadContext of one of these sleeps until a peer wakes it, and costs
-// nothing meanwhile. Sets, channels and descriptors look every millisecond at most instead, and
-// only in calls of this library.
+// Nothing moves by itself (FI_PROGRESS_MANUAL): the calls of the endpoint move it, and reads of its
+// counters and of the queues in Options.Progress. Whoever waits for one of these sleeps until a
+// peer wakes it, and costs nothing meanwhile. For who sleeps on a set, channel, counter or
+// descriptor a goroutine moves the endpoint: such a wake takes one switch between threads more.
 //
 // # Levels
 //

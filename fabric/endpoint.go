@@ -3,7 +3,9 @@ package fabric
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -189,7 +191,7 @@ func (e *Endpoint) bind() (err error) {
 			Count: posted.Counts{Received: &s.Received, Truncated: &s.Truncated,
 				Cancelled: &s.Cancelled, Abandoned: &s.Abandoned}})
 	}
-	e.stop, err = feed.Drive(feeder{e}, e.opt.Progress)
+	e.stop, err = feed.Drive(feeder{e}, e.opt.Progress, slices.Collect(maps.Keys(e.opt.Counters))...)
 	return err
 }
 
@@ -222,7 +224,7 @@ func (e *Endpoint) Close() error {
 	e.poll() // what is examined by now succeeds for its sender
 	e.closed = true
 	e.over.Store(true)
-	e.bell.Kick()
+	e.bell.End() // who held the bell before it was closed may be about to sleep
 	for e.users > 0 {
 		e.idle.Wait()
 	}

@@ -26,7 +26,7 @@ type Options struct {
 	// queue, one for both or two. Without one only counters count, and only Inject sends.
 	Transmit, Receive *cq.Writer
 	// Counters count operations that end, of the kinds that stand with them: FlagSend, FlagRecv or
-	// both.
+	// both. Reads of them and waits for them move the endpoint.
 	Counters map[*cq.Counter]cq.Flags
 	// Progress are the queues of this process whose reads move the endpoint.
 	Progress []*cq.Queue

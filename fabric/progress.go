@@ -83,7 +83,8 @@ func (e *Endpoint) dropUser() {
 // feeder is the endpoint as the queues of this process see it.
 type feeder struct{ *Endpoint }
 
-// lookEvery is how often those look who cannot sleep on the endpoint's bell.
+// lookEvery is how often those look for whom the kernel refuses what a sleep on the endpoint's bell
+// needs.
 const lookEvery = time.Millisecond
 
 // Progress implements cq.Feeder.

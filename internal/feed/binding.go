@@ -345,9 +345,9 @@ func (b *Binding) Count(kind cq.Flags, n int, bytes uint64) error {
 // does not for a queue with the policy OverrunQueue.
 func (b *Binding) Reserves() bool { return b.reserving }
 
-// Drive has reads of the queues move a feeder, until stop is called. The queues cannot be closed
-// before (EBUSY). After an error none of them is bound.
-func Drive(f cq.Feeder, queues []*cq.Queue) (stop func(), err error) {
+// Drive has reads of the queues and counters, and waits for them, move a feeder, until stop is
+// called. None of them can be closed before (EBUSY). After an error none is bound.
+func Drive(f cq.Feeder, queues []*cq.Queue, counters ...*cq.Counter) (stop func(), err error) {
 	var undos []func()
 	stop = func() {
 		for _, undo := range undos {
@@ -357,6 +357,14 @@ func Drive(f cq.Feeder, queues []*cq.Queue) (stop func(), err error) {
 	}
 	for _, q := range queues {
 		undo, err := q.Bind(f, true)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		undos = append(undos, undo)
+	}
+	for _, c := range counters {
+		undo, err := c.Bind(f)
 		if err != nil {
 			stop()
 			return nil, err

@@ -1,0 +1,204 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// waited is an endpoint, and what somebody waits on until it has news.
+type waited struct {
+	*end
+	count *cq.Counter // of receives
+	ctx   context.Context
+	n     uint64 // of the receive that is waited for
+}
+
+// polled waits on a descriptor, which arm says when to wait for.
+func (w *waited) polled(fd int, err error, arm func() error) error {
+	if err != nil {
+		return err
+	}
+	switch err := arm(); {
+	case errors.Is(err, cq.ErrWouldBlock):
+		return nil
+	case err != nil:
+		return err
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds, 1000)
+		if err == unix.EINTR || err == nil && fds[0].Revents == 0 && w.ctx.Err() == nil {
+			continue
+		}
+		return errors.Join(err, w.ctx.Err())
+	}
+}
+
+// ways in which a program waits for what only its own progress brings. Each is made once and then
+// called as often as there are messages.
+var ways = []struct {
+	name string
+	make func(t *testing.T, w *waited) func() error
+}{
+	{"read", func(_ *testing.T, w *waited) func() error {
+		return func() error {
+			_, err := cq.ReadContext(w.ctx, w.q, []cq.Entry{}, cq.ReadOptions{Threshold: 1})
+			return err
+		}
+	}},
+	{"descriptor", func(_ *testing.T, w *waited) func() error {
+		return func() error {
+			n, err := w.q.GetWait()
+			return w.polled(n.FD, err, w.q.TryWait)
+		}
+	}},
+	{"set", func(t *testing.T, w *waited) func() error {
+		s := w.set(t, w.q)
+		return func() error { _, err := s.Wait(w.ctx, nil, cq.WaitOptions{}); return err }
+	}},
+	{"set-descriptor", func(t *testing.T, w *waited) func() error {
+		s := w.set(t, w.q)
+		return func() error {
+			n, err := s.GetWait()
+			return w.polled(n.FD, err, s.TryWait)
+		}
+	}},
+	{"channel", func(t *testing.T, w *waited) func() error {
+		c := w.channel(t)
+		return func() error {
+			_, err := c.GetEvent(w.ctx, cq.WaitOptions{})
+			return errors.Join(err, c.Ack(w.q, 1), c.RequestNotify(w.q, cq.NotifyAny))
+		}
+	}},
+	{"channel-descriptor", func(t *testing.T, w *waited) func() error {
+		c := w.channel(t)
+		return func() error {
+			fd, err := c.FD()
+			var got cq.ChannelEvent
+			err = w.polled(fd, err, func() (err error) {
+				if got, err = c.TryGetEvent(); err == nil {
+					err = cq.ErrWouldBlock // that is, do not block
+				} else if err == cq.ErrWouldBlock {
+					err = nil
+				}
+				return err
+			})
+			if got.Queue == nil || err != nil {
+				return err
+			}
+			return errors.Join(c.Ack(w.q, 1), c.RequestNotify(w.q, cq.NotifyAny))
+		}
+	}},
+	{"counter", func(_ *testing.T, w *waited) func() error {
+		return func() error { return w.count.Wait(w.ctx, w.n, cq.WaitOptions{}) }
+	}},
+	{"counter-descriptor", func(_ *testing.T, w *waited) func() error {
+		return func() error {
+			n, err := w.count.GetWait()
+			if v, e := w.count.Read(); e != nil || v >= w.n {
+				return e
+			}
+			return w.polled(n.FD, err, w.count.TryWait)
+		}
+	}},
+	{"counter-in-a-set", func(t *testing.T, w *waited) func() error {
+		s := w.set(t, w.count)
+		return func() error { _, err := s.Wait(w.ctx, nil, cq.WaitOptions{}); return err }
+	}},
+}
+
+func (w *waited) set(t *testing.T, m cq.Waitable) *cq.WaitSet {
+	s, err := cq.NewWaitSet(w.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	noError(t, err)
+	noError(t, s.Add(m))
+	t.Cleanup(func() { noError(t, errors.Join(s.Remove(m), s.Close())) })
+	return s
+}
+
+func (w *waited) channel(t *testing.T) *cq.Channel {
+	c, err := cq.NewChannel(w.d)
+	noError(t, err)
+	noError(t, c.Attach(w.q))
+	noError(t, c.RequestNotify(w.q, cq.NotifyAny))
+	t.Cleanup(func() { noError(t, errors.Join(c.Detach(context.Background(), w.q), c.Close())) })
+	return c
+}
+
+// TestWaits: whatever a program waits on that its endpoint completes into, another process wakes it
+// there, although nothing moves the endpoint but those who wait.
+func TestWaits(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			d, err := shm.OpenDir(shmtest.Dir(t))
+			noError(t, err)
+			t.Cleanup(func() { noError(t, d.Close()) })
+			w := &waited{end: &end{d: d}}
+			var cancel func()
+			w.ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
+			t.Cleanup(cancel)
+			w.opened(t, way.name)
+			wait := way.make(t, w)
+			c := start(t, "echo", shm.EnvDir+"="+d.Path())
+			c.says(t, "ready")
+			to, err := w.Resolve("echo")
+			noError(t, err)
+			for range 30 {
+				w.exchange(t, to, wait)
+			}
+			c.ends(t)
+		})
+	}
+}
+
+// opened opens the endpoint, which reads of the queue drive if it is the queue that is waited on.
+func (w *waited) opened(t *testing.T, way string) {
+	var err error
+	w.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 64, Shared: true, Wait: cq.WaitFD})
+	noError(t, err)
+	w.w, err = w.q.Writer()
+	noError(t, err)
+	w.count, err = cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{Wait: cq.WaitFD})
+	noError(t, err)
+	o := fabric.Options{Transmit: w.w, Receive: w.w}
+	if len(way) >= 7 && way[:7] == "counter" {
+		o.Counters = map[*cq.Counter]cq.Flags{w.count: cq.FlagRecv}
+	} else {
+		o.Progress = []*cq.Queue{w.q}
+	}
+	w.Endpoint, err = fabric.Open(w.d, "main", o)
+	noError(t, err)
+	t.Cleanup(func() {
+		noError(t, errors.Join(w.Endpoint.Close(), w.w.Close(), w.q.Close(), w.count.Close()))
+	})
+}
+
+// exchange sends a message, and waits until the echo of it is here.
+func (w *waited) exchange(t *testing.T, to cq.Addr, wait func() error) {
+	t.Helper()
+	w.n++
+	var buf [16]byte
+	noError(t, w.Recv(buf[:], w.n))
+	noError(t, w.Inject([]byte("message"), to))
+	for {
+		noError(t, wait())
+		var dst [4]cq.Entry
+		n, err := cq.Read(w.q, dst[:])
+		if err != nil && err != cq.ErrWouldBlock {
+			t.Fatal(err)
+		}
+		for _, c := range dst[:n] {
+			if c.Flags&cq.FlagRecv != 0 && c.Context == w.n {
+				return
+			}
+		}
+	}
+}
