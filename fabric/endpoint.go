@@ -51,6 +51,7 @@ type Endpoint struct {
 	posted  posted.Receives
 	stored  [2]stored // messages without a receive: without and with a tag
 	claimed stored    // those that only their claim gets
+	told    uint64    // of those, how many Options.Buffered had reported
 	self    uint64    // bytes of those that came from here
 	owing   int       // messages from here that are held by their sends
 	fail    cq.ErrorEntry

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // matcher is a receiver, and a plain list of what it must have done.
@@ -294,6 +295,7 @@ func newMatcher(t *testing.T, seed uint64, size int) *matcher {
 // message gets the receive that a search through plain lists finds, and a receive ends once. The
 // same happens, but later, with a queue that runs out of room.
 func TestMatchingModel(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, size := range []int{1024, 4} {
 		for seed := range uint64(10) {
 			t.Run(fmt.Sprintf("%d/%d", size, seed), func(t *testing.T) {
@@ -352,6 +354,7 @@ func (m *matcher) compare(late bool) {
 // Of receives that ask for the same, the older one has the older message of a sender and tag. They
 // need not complete in this order: of a message beyond the grant the header comes first.
 func TestMatchingLedger(t *testing.T) {
+	shmtest.Conforms(t)
 	const senders, tags, each = 3, 3, 400
 	r := opened(t, "receiver", fabric.Options{Window: 4096})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -20,6 +20,9 @@ type Msg struct {
 	// Tag goes with FlagTagged. Bits of Ignore are those in which the tag of a message may differ
 	// from a receive's.
 	Tag, Ignore uint64
+	// Message is which message a claim is for, if that was told of by Options.Buffered: the Context
+	// of the entry that did. 0: the one that a peek with this Context claimed.
+	Message uint64
 	// Base is what completions call the first byte of a receive's memory: their Buf is this plus
 	// the offset of the message.
 	Base shm.Ref
@@ -60,7 +63,8 @@ const (
 //	FlagPeek                 no memory: is there such a message? It stays
 //	FlagPeek|FlagClaim       and is kept for who claims it
 //	FlagPeek|FlagDiscard     and is dropped
-//	FlagClaim                a receive of the message that was claimed with this Context
+//	FlagClaim                a receive of the message that was claimed with this Context, or that
+//	                         Message names
 //	FlagClaim|FlagDiscard    no memory: that message is dropped
 //
 // A peek completes at once: with length, tag, data and source of the message, or with ENOMSG. It
@@ -109,8 +113,14 @@ func (e *Endpoint) RecvMsg(m *Msg) error {
 
 // claimKey is that of a message that was claimed.
 func claimKey(m *Msg) posted.Key {
+	if m.Message != 0 {
+		return posted.Key{From: buffered, Tag: m.Message}
+	}
 	return posted.Key{From: uint64(class(m.Flags)), Tag: m.Context}
 }
+
+// buffered stands in keys in the place of the class.
+const buffered = 2
 
 func class(f cq.Flags) int {
 	if f&cq.FlagTagged != 0 {
@@ -134,7 +144,7 @@ func (e *Endpoint) allowedReceive(m *Msg) (key posted.Key, err error) {
 		multi && (looks || len(m.Iov) > 0 || len(m.Buf) < e.opt.MinMultiRecv),
 		m.Flags&storeFlags == cq.FlagDiscard, m.Flags&storeFlags == storeFlags:
 		return key, ErrFlags
-	case m.Addr == Anybody:
+	case m.Addr == Anybody, m.Flags&(cq.FlagPeek|cq.FlagClaim) == cq.FlagClaim:
 		return key, nil
 	case uint64(m.Addr) >= uint64(len(e.byAddr)):
 		return key, ErrAddress
@@ -233,6 +243,7 @@ func (e *Endpoint) arrive(m *arrival) {
 	x.Add(n)
 	m.peer.stored++
 	e.stats.Stored++
+	e.tell()
 }
 
 // drop takes those messages out of the store whose bytes are with a sender that has gone; or with
@@ -255,11 +266,53 @@ func (e *Endpoint) drop(from *inLane) {
 	}
 }
 
+// tell reports messages without a tag and a receive, as far as there is room. They wait for their
+// claims then.
+func (e *Endpoint) tell() (work int) {
+	of := &e.stored[0]
+	for e.opt.Buffered > 0 && of.Len() > 0 && !e.posted.Owes() {
+		r, err := e.posted.Begin(cq.FlagCompletion)
+		if err != nil {
+			break
+		}
+		e.told++
+		r.Of.Context = e.told
+		r.Of.Memory(nil)
+		s, _ := e.posted.PlaceIn(r, 0)
+		m := of.First()
+		of.Remove(m)
+		m.Key = posted.Key{From: buffered, Tag: e.told}
+		e.claimed.Add(m)
+		flags := m.Of.flags
+		if len(m.Of.here) < m.Of.n || m.Of.n > e.opt.Buffered {
+			m.Of.flags |= cq.FlagMore
+		}
+		e.endReceive(&s, &m.Of, 0, 0)
+		m.Of.flags = flags | cq.FlagClaim
+		work++
+	}
+	return work
+}
+
+// Buffered returns the bytes that are here of a message that was told of by Options.Buffered, at
+// most as many as that. They stay until the message is claimed or dropped, which is to be done with
+// each. message is the Context of the entry. [ErrNotFound]: there is no such message, or its sender
+// has gone with the rest of it.
+func (e *Endpoint) Buffered(message uint64) ([]byte, error) {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	m := e.claimed.Find(posted.Key{From: buffered, Tag: message})
+	if m == nil {
+		return nil, ErrNotFound
+	}
+	return m.Of.here[:min(len(m.Of.here), e.opt.Buffered)], nil
+}
+
 // settle reports messages that there was no room to report. Matching goes on where it stopped then:
 // what came meanwhile is in the store, whoever it is for.
 func (e *Endpoint) settle() (work int) {
 	if !e.posted.Owes() {
-		return 0
+		return e.tell()
 	}
 	work = e.posted.Settle()
 	for i := range e.stored {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // pair is two endpoints, and the numbers that they have for each other.
@@ -45,6 +46,7 @@ func fails(t testing.TB, e *end) cq.ErrorEntry {
 // TestTagged: a message gets the receive that its tag and its sender are for, expected or not, and
 // both sides are told of tag and data.
 func TestTagged(t *testing.T) {
+	shmtest.Conforms(t)
 	const tag = 0xfedcba9876543210
 	for _, c := range []struct {
 		name        string
@@ -105,6 +107,7 @@ func TestTagged(t *testing.T) {
 // TestOtherTagFirst: a receiver that wants what was sent last gets it, though all that was sent
 // before has no receive.
 func TestOtherTagFirst(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b, to, _ := pair(t, fabric.Options{})
 	done := make(chan error)
 	go func() {
@@ -174,6 +177,7 @@ func TestTaggedSelf(t *testing.T) {
 
 // TestPeek: a message is looked for, kept for one receive, or dropped.
 func TestPeek(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b, to, from := pair(t, fabric.Options{})
 	const tagged = cq.FlagTagged
 	look := func(flags cq.Flags, tag uint64) error {
@@ -201,7 +205,8 @@ func TestPeek(t *testing.T) {
 		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Tag: tag, Context: tag,
 			Flags: tagged | flags}))
 		want := strings.Repeat("x", int(tag))
-		if c := completes(t, b); string(buf[:c.Len]) != want || c.Tag != tag {
+		if c := completes(t, b); string(buf[:c.Len]) != want || c.Tag != tag ||
+			c.Flags != cq.FlagRecv|tagged {
 			t.Errorf("%+v, %q", c, buf[:c.Len])
 		}
 	}
@@ -289,6 +294,7 @@ func TestReceiveFlags(t *testing.T) {
 // TestCancel: a receive that has no message ends with ECANCELED, once, and its successor gets what
 // comes; one that has one is not there.
 func TestCancel(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b, to, from := pair(t, fabric.Options{})
 	var buf [3][8]byte
 	for i := range buf {
@@ -319,6 +325,7 @@ func TestCancel(t *testing.T) {
 // TestMultiRecv: one buffer takes messages until it is full, waits when there is no room to tell of
 // them, and is given back behind the last, in both styles.
 func TestMultiRecv(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, alone := range []bool{false, true} {
 		for _, tagged := range []cq.Flags{0, cq.FlagTagged} {
 			for _, expected := range []bool{false, true} {
@@ -393,5 +400,103 @@ func TestSelective(t *testing.T) {
 	}
 	if s := b.Stats(); s.Received != 4 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestBuffered: messages without a receive are told of, in order, as far as there is room; their
+// beginning is there, and they wait for a claim, or are dropped by one. Others are not, and no
+// receive of theirs says that it claimed.
+func TestBuffered(t *testing.T) {
+	shmtest.Conforms(t)
+	const limit = 10
+	texts := []string{"short", "0123456789", "longer than that", "", "the fifth", "the sixth"}
+	send := func(t *testing.T, o fabric.Options) *end {
+		a, b := opened(t, "a", fabric.Options{}), openedSized(t, "b", 4, o)
+		to, err := a.Resolve("b")
+		noError(t, err)
+		for _, text := range texts {
+			noError(t, a.Inject([]byte(text), to))
+		}
+		_, err = b.Progress()
+		noError(t, err)
+		return b
+	}
+	t.Run("told", func(t *testing.T) {
+		b := send(t, fabric.Options{Buffered: limit, Selective: cq.FlagRecv})
+		told := make([]uint64, len(texts))
+		for i, text := range texts {
+			c := completes(t, b)
+			more := cq.FlagMore
+			if len(text) <= limit {
+				more = 0
+			}
+			if c.Flags != cq.FlagRecv|cq.FlagMsg|more || c.Len != uint64(len(text)) {
+				t.Errorf("%+v of %q", c, text)
+			}
+			here, err := b.Buffered(c.Context)
+			if err != nil || string(here) != text[:min(len(text), limit)] {
+				t.Errorf("%q, %v of %q", here, err, text)
+			}
+			told[i] = c.Context
+		}
+		for i := len(told) - 1; i >= 0; i-- { // in any order
+			var buf [32]byte
+			m := fabric.Msg{Buf: buf[:], Message: told[i], Context: 77,
+				Flags: cq.FlagClaim | cq.FlagCompletion}
+			want := texts[i]
+			if i%2 == 1 {
+				m.Flags |= cq.FlagDiscard
+				want = ""
+			}
+			noError(t, b.RecvMsg(&m))
+			c := completes(t, b)
+			if c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagClaim || c.Context != 77 ||
+				c.Len != uint64(len(texts[i])) || string(buf[:len(want)]) != want {
+				t.Errorf("%+v, %q of %q", c, buf, texts[i])
+			}
+			if err := b.RecvMsg(&m); !errors.Is(err, fabric.ErrNotFound) {
+				t.Errorf("again: %v", err)
+			}
+			if _, err := b.Buffered(told[i]); !errors.Is(err, fabric.ErrNotFound) {
+				t.Errorf("its bytes: %v", err)
+			}
+		}
+	})
+	t.Run("not-told", func(t *testing.T) {
+		b := send(t, fabric.Options{})
+		for i, text := range texts {
+			var buf [32]byte
+			noError(t, b.Recv(buf[:], uint64(i)))
+			if c := completes(t, b); c.Context != uint64(i) || c.Flags != cq.FlagRecv|cq.FlagMsg ||
+				string(buf[:c.Len]) != text {
+				t.Errorf("%+v, %q", c, buf)
+			}
+		}
+	})
+}
+
+// TestLevels: a send completes when its receiver has examined it, whoever receives it, and no
+// earlier; the receiver's completion says that the data is there, whatever the sender asked for.
+func TestLevels(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, level := range []cq.Flags{0, cq.FlagInjectComplete, cq.FlagTransmitComplete} {
+		t.Run(level.String(), func(t *testing.T) {
+			a, b, to, _ := pair(t, fabric.Options{})
+			payload := []byte("payload")
+			noError(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Flags: level}))
+			copy(payload, "another") // a short one was copied
+			var dst [1]cq.Entry
+			if n, err := cq.Read(a.q, dst[:]); n != 0 || err != cq.ErrWouldBlock {
+				t.Errorf("before: %d, %v", n, err)
+			}
+			_, err := b.Progress()
+			noError(t, err)
+			completes(t, a)
+			var buf [8]byte
+			noError(t, b.Recv(buf[:], 1))
+			if c := completes(t, b); string(buf[:c.Len]) != "payload" {
+				t.Errorf("%+v, %q", c, buf)
+			}
+		})
 	}
 }

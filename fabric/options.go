@@ -46,6 +46,12 @@ type Options struct {
 	// FlagMultiRecv. By default the completion of the last message in the buffer has that flag, and
 	// only a buffer whose rest is too small for the next message has such an entry.
 	ReleaseAlone bool
+	// Buffered has each message without a tag and a receive be told of by a completion
+	// (FI_BUFFERED_RECV), whose Context names it, whose Len is that of the message, and which has
+	// FlagMore if Endpoint.Buffered returns less. That is the most that it returns of a message, in
+	// bytes (FI_OPT_BUFFERED_LIMIT). Such messages are no more for receives, but for those that
+	// claim them, whose completions have FlagClaim. 0: messages wait for receives in silence.
+	Buffered int
 	// Selective makes operations that succeed complete only if they ask for it, with FlagCompletion
 	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION).
 	Selective cq.Flags
@@ -70,6 +76,7 @@ func (o *Options) resolve() error {
 		{"Peers", &o.Peers, defaultPeers, 1, kind.FabricMostPeers, false},
 		{"Slots", &o.Slots, defaultSlots, 2, kind.FabricMostSlots, true},
 		{"Window", &o.Window, defaultWindow, kind.FabricMinWindow, kind.FabricMaxWindow, false},
+		{"Buffered", &o.Buffered, 0, 0, math.MaxInt32, false},
 		{"MinMultiRecv", &o.MinMultiRecv, defaultMulti, 1, math.MaxInt32, false},
 	} {
 		if *n.v == 0 {
