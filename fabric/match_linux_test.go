@@ -462,6 +462,30 @@ func TestBuffered(t *testing.T) {
 			}
 		}
 	})
+	t.Run("long", func(t *testing.T) {
+		a, b, to, _ := pair(t, fabric.Options{Buffered: limit})
+		want := strings.Repeat("0123456789", 100)
+		noError(t, a.Send([]byte(want), to, 1))
+		c := completes(t, b) // of the header: none of the bytes are here
+		if here, err := b.Buffered(c.Context); err != nil || len(here) != 0 ||
+			c.Len != 1000 || c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagMore {
+			t.Errorf("%q, %v of %+v", here, err, c)
+		}
+		buf := make([]byte, 1000)
+		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Message: c.Context, Flags: cq.FlagClaim}))
+		done := make(chan cq.Entry)
+		go func() {
+			c, _, _ := a.next()
+			done <- c
+		}()
+		if c := completes(t, b); c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagClaim ||
+			string(buf) != want {
+			t.Errorf("%+v, %q", c, buf)
+		}
+		if c := <-done; c.Context != 1 {
+			t.Errorf("%+v", c)
+		}
+	})
 	t.Run("not-told", func(t *testing.T) {
 		b := send(t, fabric.Options{})
 		for i, text := range texts {
