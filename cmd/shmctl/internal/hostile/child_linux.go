@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,9 @@ type child struct {
 	config
 	counts map[string]*atomic.Uint64
 	ctx    context.Context // ends when the supervisor says so
-	mu     sync.Mutex      // of tell, rnd and watched
+	s      *surface
+	dir    *shm.Dir   // of objects with names, which only processes of one user have
+	mu     sync.Mutex // of tell, rnd and watched
 	rnd    *rand.Rand
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
@@ -96,28 +99,25 @@ func (c *child) play() error {
 	if err := os.Setenv(shm.EnvDir, c.Shm); err != nil {
 		return err
 	}
-	for _, s := range surfaces {
-		if s.name != c.Surface {
-			continue
-		}
-		switch c.Role {
-		case roleVictim:
-			return s.victim(c)
-		case roleAttacker:
-			return s.attack(c)
-		case roleHonest:
-			if s.honest != nil {
-				return s.honest(c)
-			}
-			return c.honestWriter()
-		case roleNewcomer:
-			if s.newcomer != nil {
-				return s.newcomer(c)
-			}
-			return c.newcomerWriter()
-		}
+	at := slices.Index(Names(), c.Surface)
+	if at < 0 {
+		return fmt.Errorf("no surface %q", c.Surface)
 	}
-	return fmt.Errorf("no %s of %q", c.Role, c.Surface)
+	c.s = surfaces[at]
+	play := map[string]func(*child) error{roleVictim: c.s.victim, roleAttacker: c.s.attack,
+		roleHonest: c.s.honest, roleNewcomer: c.s.newcomer}[c.Role]
+	if play == nil {
+		return fmt.Errorf("no %s of %q", c.Role, c.Surface)
+	}
+	if c.s.trust == cq.SameUser {
+		d, err := shm.OpenDir("")
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		c.dir = d
+	}
+	return play(c)
 }
 
 // tell tells how far it is: what is counted later is told later.
@@ -279,7 +279,7 @@ func (c *child) settles(before holdings, lanes func() int, look func()) {
 	for {
 		look()
 		now := held()
-		if c.trust() == cq.SameUser { // lanes wait for their next writer, and the bell is made
+		if c.s.trust == cq.SameUser { // lanes wait for their next writer, and the bell is made
 			n := lanes() + 2
 			before.files, before.mappings = own.files+n, own.mappings+n
 		}

@@ -259,30 +259,28 @@ func (a *app) take() error {
 
 // attackServer has applications that scribble over their payload memory, commands and queues.
 func attackServer(c *child) error {
-	c.ready()
-	for c.ctx.Err() == nil && c.rnd.IntN(40) > 0 {
+	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
+	return c.attackAs(func() (*guest, error) {
+		if c.rnd.IntN(40) == 0 {
+			return nil, errOver
+		}
 		ctx, cancel := limited(2 * time.Second)
+		defer cancel()
 		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{Name: "hostile",
 			Ports: []uint16{uint16(hostilePort + c.Index*50 + c.rnd.IntN(50))}, Frames: 32, Sends: 16,
 			NoReconnect: true, QueueOptions: cq.Options{Size: 64}})
-		cancel()
 		if err != nil {
-			time.Sleep(time.Millisecond)
-			continue
+			return nil, nil
 		}
 		c.counts[attaches].Add(1)
-		to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
-		c.raid(func(stop <-chan struct{}) {
-			for !stopped(stop) {
-				c.useHostile(e, to)
+		return &guest{play: func() { c.useHostile(e, to) }, leave: func() error {
+			if c.rnd.IntN(8) == 0 {
+				os.Exit(0) // without a word
 			}
-		})
-		if c.rnd.IntN(8) == 0 {
-			os.Exit(0) // without a word
-		}
-		_ = e.Close()
-	}
-	return nil
+			_ = e.Close()
+			return nil
+		}}, nil
+	})
 }
 
 // useHostile sends, receives, and gives frames back that it does not have.
@@ -320,24 +318,23 @@ func attackApp(c *child) error {
 	if err != nil {
 		return err
 	}
-	c.ready()
 	came := uint64(0)
-	for c.ctx.Err() == nil && s.Err() == nil && c.rnd.IntN(400) > 0 {
-		c.raid(func(stop <-chan struct{}) { <-stop })
-		n := s.Stats().Admitted
-		c.counts[attaches].Add(n - came)
-		came = n
-		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
-	}
-	return nil
+	return c.attackAs(func() (*guest, error) {
+		if s.Err() != nil || c.rnd.IntN(400) == 0 {
+			return nil, errOver
+		}
+		return &guest{play: func() { time.Sleep(100 * time.Microsecond) }, leave: func() error {
+			n := s.Stats().Admitted
+			c.counts[attaches].Add(n - came)
+			came = n
+			time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
+			return nil
+		}}, nil
+	})
 }
 
-// victimApp uses the device processes of attackers.
-func victimApp(c *child) error {
-	return c.readQueues(1, c.manyTimes(2, c.useServer))
-}
-
-func (c *child) useServer(rnd *rand.Rand, i int) {
+// useServer uses the device process of an attacker.
+func useServer(c *child, rnd *rand.Rand, i int) {
 	over := c.watch("dial")
 	c.counts[calls].Add(1)
 	ctx, cancel := limited(200 * time.Millisecond)

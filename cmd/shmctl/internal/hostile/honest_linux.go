@@ -31,15 +31,8 @@ func everybody() *shm.AllowList {
 	return &shm.AllowList{UIDs: []int{0, attackerUID, honestUID, newcomerUID}}
 }
 
-func (c *child) trust() cq.Trust {
-	if surfaceOf(c.Surface).trust == cq.SameUser {
-		return cq.SameUser
-	}
-	return cq.CrossUser
-}
-
 func (c *child) writerOptions() cq.WriterOptions {
-	o := cq.WriterOptions{Trust: c.trust()}
+	o := cq.WriterOptions{Trust: c.s.trust}
 	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 	}
@@ -170,7 +163,7 @@ func (c *child) read(w poster, post func() error) error {
 	over := c.watch("the reading of a bystander's entries")
 	defer over()
 	for i := 1; !w.empty(); i++ {
-		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.trust() == cq.SameUser {
+		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.s.trust == cq.SameUser {
 			if err := post(); err != nil {
 				return err
 			}

@@ -262,7 +262,7 @@ func memfd(text []byte, size int64, seals int) (int, error) {
 
 // formerLane attaches once as it should be, and keeps a copy of the lane that it had.
 func (c *child) formerLane() int {
-	if surfaceOf(c.Surface).name != "meet-accept" {
+	if c.s.name != "meet-accept" {
 		return -1
 	}
 	conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
@@ -329,42 +329,18 @@ func attackDial(c *child) error {
 	return c.attackFrom("device", c.path(fmt.Sprintf(deviceSocket, c.Index)))
 }
 
-// victimAttacher attaches to whoever is there, many times at once.
-func victimAttacher(c *child) error {
-	return c.readQueues(1, c.manyTimes(2, func(rnd *rand.Rand, i int) {
-		c.postOnce(completions, rnd, i)
-	}))
-}
-
-func victimDialer(c *child) error {
-	return c.readQueues(1, c.manyTimes(2, func(rnd *rand.Rand, i int) {
-		defer c.watch("dial")()
-		c.counts[calls].Add(1)
-		ctx, cancel := limited(20 * time.Millisecond)
-		defer cancel()
-		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, i)), device.Request{Name: "victim",
-			Ports: []uint16{5000}, Servers: []int{attackerUID}, Frames: 8 * rnd.IntN(2),
-			NoReconnect: rnd.IntN(2) == 0})
-		if err != nil {
-			c.refusedBy("dial", err)
-			return
-		}
-		c.assess("close", e.Close())
-	}))
-}
-
-// manyTimes calls f for each attacker, from so many goroutines, again and again.
-func (c *child) manyTimes(each int, f func(rnd *rand.Rand, i int)) func() {
-	return func() {
-		var busy sync.WaitGroup
-		for i := range each * attackers {
-			rnd := c.split()
-			busy.Go(func() {
-				for c.ctx.Err() == nil {
-					f(rnd, i%attackers)
-				}
-			})
-		}
-		busy.Wait()
+// dialOnce connects to the device process of an attacker.
+func dialOnce(c *child, rnd *rand.Rand, i int) {
+	defer c.watch("dial")()
+	c.counts[calls].Add(1)
+	ctx, cancel := limited(20 * time.Millisecond)
+	defer cancel()
+	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, i)), device.Request{Name: "victim",
+		Ports: []uint16{5000}, Servers: []int{attackerUID}, Frames: 8 * rnd.IntN(2),
+		NoReconnect: rnd.IntN(2) == 0})
+	if err != nil {
+		c.refusedBy("dial", err)
+		return
 	}
+	c.assess("close", e.Close())
 }

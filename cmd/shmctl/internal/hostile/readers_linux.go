@@ -18,23 +18,41 @@ import (
 
 const (
 	queueSocket = "queue-%d"
-	queues      = 3 // of a victim, each read in another way
+	ways        = 3 // in which queues of a victim are read, each in another one
 	queueLanes  = 24
 	// Between processes of one user a lane that was given up is nobody's for as long as the queue
 	// lives.
 	userLanes = 1000
 )
 
-// victimReader reads queues to which attackers and honest writers post.
-func victimReader(c *child) error { return c.readQueues(queues, func() {}) }
+// victimReader reads its queues, and does beside what it has to do with attackers.
+func victimReader(c *child) error {
+	return c.readQueues(func() {
+		if c.s.beside != nil {
+			c.manyTimes(c.s.crowd, func(rnd *rand.Rand, i int) { c.s.beside(c, rnd, i) })
+		}
+	})
+}
 
-// victimOne reads one queue.
-func victimOne(c *child) error { return c.readQueues(1, func() {}) }
+// manyTimes calls f for each attacker, from so many goroutines, again and again.
+func (c *child) manyTimes(each int, f func(rnd *rand.Rand, i int)) {
+	var busy sync.WaitGroup
+	for i := range each * attackers {
+		rnd := c.split()
+		busy.Go(func() {
+			for c.ctx.Err() == nil {
+				f(rnd, i%attackers)
+			}
+		})
+	}
+	busy.Wait()
+}
 
-// readQueues reads n queues until the run ends. more does something beside that, until c.ctx ends.
-func (c *child) readQueues(n int, more func()) error {
+// readQueues reads the queues of a victim until the run ends. more does something beside that,
+// until c.ctx ends.
+func (c *child) readQueues(more func()) error {
 	var all []*served
-	for k := range n {
+	for k := range c.s.queues {
 		s, err := c.serve(k)
 		if err != nil {
 			return err
@@ -57,7 +75,7 @@ func (c *child) readQueues(n int, more func()) error {
 	lanes := func() (n int) {
 		for _, s := range all {
 			there, given := s.stats()
-			n += there + int(given) + surfaceOf(c.Surface).uncounted
+			n += there + int(given) + c.s.uncounted
 		}
 		return n
 	}
@@ -88,7 +106,7 @@ type served struct {
 // serve makes the k-th queue of a victim, and lets others attach to it.
 func (c *child) serve(k int) (s *served, err error) {
 	s = &served{c: c, over: make(chan error, 1)}
-	serve, err := c.kind().read(s, k)
+	serve, err := c.s.kind.read(s, k)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +164,7 @@ func readCompletions(s *served, k int) (serving, error) {
 	c := s.c
 	r := &completionReader{served: s, k: k, rnd: c.split(), verifier: c.verifier(),
 		errData: make([]byte, 0, 1<<10)}
-	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
+	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.s.trust, Spin: -1}
 	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 		if c.Spoil == spoilShut {
@@ -323,7 +341,7 @@ func postAnything(rnd *rand.Rand, w *cq.Writer) error {
 const eventData = 500 // bytes at most, as all event queues of a run are made
 
 func (c *child) eventOptions(size int) cq.EventOptions {
-	o := cq.EventOptions{Size: size, MaxLanes: queueLanes, DataMaxBytes: eventData, Trust: c.trust(),
+	o := cq.EventOptions{Size: size, MaxLanes: queueLanes, DataMaxBytes: eventData, Trust: c.s.trust,
 		Spin: -1}
 	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()

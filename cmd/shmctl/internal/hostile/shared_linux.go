@@ -9,11 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm"
 )
 
 // Counters and address vectors are for processes of one user, all of which may write a counter:
@@ -21,39 +19,21 @@ import (
 
 const counterName = "counter"
 
-// named has f work with objects that have names.
-func named(f func(*child, *shm.Dir) error) func(*child) error {
-	return func(c *child) error {
-		d, err := shm.OpenDir("")
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		return f(c, d)
-	}
-}
-
 // victimCounter uses a counter over which attackers scribble, beside a queue with honest writers.
-func victimCounter(c *child, d *shm.Dir) error {
-	n, err := cq.CreateCounter(cq.Named(d, counterName), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+func victimCounter(c *child) error {
+	p := cq.Named(c.dir, counterName)
+	n, err := cq.CreateCounter(p, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	if err != nil {
 		return err
 	}
-	other, err := cq.AttachCounter(cq.Named(d, counterName), cq.CounterOptions{Spin: -1})
+	other, err := cq.AttachCounter(p, cq.CounterOptions{Spin: -1})
 	if err != nil {
 		return err
 	}
-	err = c.readQueues(1, func() {
-		var busy sync.WaitGroup
-		for _, n := range []*cq.Counter{n, other} {
-			rnd := c.split()
-			busy.Go(func() {
-				for c.ctx.Err() == nil {
-					c.lookAtCounter(rnd, n)
-				}
-			})
-		}
-		busy.Wait()
+	err = c.readQueues(func() {
+		c.manyTimes(1, func(rnd *rand.Rand, i int) {
+			c.lookAtCounter(rnd, []*cq.Counter{n, other}[i])
+		})
 	})
 	defer c.watch("close of a counter")()
 	c.assess("close", errors.Join(n.Close(), other.Close()))
@@ -95,47 +75,35 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	c.assess(what, err)
 }
 
-func attackCounter(c *child, d *shm.Dir) error {
-	c.ready()
-	for c.ctx.Err() == nil {
-		n, err := cq.AttachCounter(cq.Named(d, counterName), cq.CounterOptions{Spin: -1})
+func attackCounter(c *child) error {
+	return c.attackAs(func() (*guest, error) {
+		n, err := cq.AttachCounter(cq.Named(c.dir, counterName), cq.CounterOptions{Spin: -1})
 		if errors.Is(err, fs.ErrNotExist) {
-			time.Sleep(time.Millisecond)
-			continue
+			return nil, nil
 		}
 		if err != nil {
 			// What says that it is one is scribbled over, and its creator goes on.
 			time.Sleep(time.Millisecond)
-			return nil
+			return nil, errOver
 		}
 		c.counts[attaches].Add(1)
-		c.raid(func(stop <-chan struct{}) {
-			for !stopped(stop) {
-				_ = n.Add(c.rnd.Uint64())
-				_ = n.Wait(context.Background(), c.rnd.Uint64(), cq.WaitOptions{Timeout: 50 * time.Microsecond})
-			}
-		})
-		_ = n.Close()
-	}
-	return nil
+		return &guest{play: func() {
+			_ = n.Add(c.rnd.Uint64())
+			_ = n.Wait(context.Background(), c.rnd.Uint64(), cq.WaitOptions{Timeout: 50 * time.Microsecond})
+		}, leave: func() error { _ = n.Close(); return nil }}, nil
+	})
 }
 
 const vectorName = "vector-%d"
-
-// victimVector looks addresses up in vectors of attackers.
-func victimVector(c *child, d *shm.Dir) error {
-	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) {
-		c.lookAtVector(d, rnd, i)
-	}))
-}
 
 func address(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 1)
 }
 
-func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
+// lookAtVector looks addresses up in a vector of an attacker.
+func lookAtVector(c *child, rnd *rand.Rand, i int) {
 	defer c.watch("looks at an address vector")()
-	v, err := cq.AttachAddresses(cq.Named(d, fmt.Sprintf(vectorName, i)))
+	v, err := cq.AttachAddresses(cq.Named(c.dir, fmt.Sprintf(vectorName, i)))
 	if err != nil {
 		c.counts[calls].Add(1)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -171,35 +139,27 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 }
 
 // attackVector owns a vector and scribbles over it.
-func attackVector(c *child, d *shm.Dir) error {
+func attackVector(c *child) error {
 	name := fmt.Sprintf(vectorName, c.Index)
-	c.ready()
-	for c.ctx.Err() == nil {
-		v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Count: 1 << 10})
+	away := func() error { _ = os.Remove(filepath.Join(c.Shm, name)); return nil }
+	return c.attackAs(func() (*guest, error) {
+		v, err := cq.CreateAddresses(cq.Named(c.dir, name), cq.AddressOptions{Count: 1 << 10})
 		if errors.Is(err, fs.ErrExist) {
-			v, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
-			if err != nil { // too broken: away with it
-				_ = os.Remove(filepath.Join(c.Shm, name))
-				continue
+			v, err = cq.OpenAddresses(cq.Named(c.dir, name), cq.AddressOptions{Existing: true})
+			if err != nil { // too broken
+				return nil, away()
 			}
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		c.counts[attaches].Add(1)
-		for range 1 + c.rnd.IntN(4) {
-			c.raid(func(stop <-chan struct{}) {
-				for !stopped(stop) {
-					at, err := v.Insert([][]byte{cq.AppendSockaddr(nil, address(c.rnd.IntN(1<<10)))},
-						cq.InsertOptions{})
-					if err == nil && c.rnd.IntN(2) == 0 {
-						_ = v.Remove(at...)
-					}
-				}
-			})
-		}
-		_ = v.Close()
-		_ = os.Remove(filepath.Join(c.Shm, name))
-	}
-	return nil
+		return &guest{raids: 1 + c.rnd.IntN(4), play: func() {
+			at, err := v.Insert([][]byte{cq.AppendSockaddr(nil, address(c.rnd.IntN(1<<10)))},
+				cq.InsertOptions{})
+			if err == nil && c.rnd.IntN(2) == 0 {
+				_ = v.Remove(at...)
+			}
+		}, leave: func() error { _ = v.Close(); return away() }}, nil
+	})
 }

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -23,10 +24,15 @@ type surface struct {
 	name   string
 	trust  cq.Trust
 	weight int // of its share of the mutations; a message costs more than a store
-	// What the processes do. honest is the writer of completions where it is nil.
-	victim, attack, honest func(*child) error
-	newcomer               func(*child) error // that of completions where it is nil
-	honestWriters          int
+	// queues are what the victim reads, each with a bystander who posts to it; 0 is one.
+	queues int
+	// beside is what it does beside that with the i-th attacker, again and again, from as many
+	// goroutines for each as crowd says; 0 is one, and nil is nothing.
+	beside func(c *child, rnd *rand.Rand, i int)
+	crowd  int
+	// What the processes do, each in its role: a victim reads its queues where it is nil, and those
+	// who are honest are writers of the kind of queue that it reads.
+	victim, attack, honest, newcomer func(*child) error
 	// kind is of the writers to the victim, and writes of those of the victim; nil is completions.
 	kind, writes *kind
 	prepare      func(*scene) (done func(), skip error)
@@ -44,56 +50,51 @@ var surfaces []*surface
 
 func init() {
 	others, user := cq.CrossUser, cq.SameUser
+	blamed, gaveUp := []string{corrupt}, []string{poisoned}
 	surfaces = []*surface{
-		{name: "lane", trust: others, weight: 20, honestWriters: queues,
-			victim: victimReader, attack: attackLane, provokes: []string{poisoned}},
-		{name: "reader", trust: others, weight: 20, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, provokes: []string{corrupt}},
-		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
-			victim: victimOne, attack: attackLane, kind: events,
-			provokes: []string{poisoned}},
-		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, writes: events, provokes: []string{corrupt}},
-		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
-			victim: victimReader, attack: attackLane, provokes: []string{poisoned}, uncounted: 32},
-		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,
-			victim: victimWriter, attack: attackReader, provokes: []string{corrupt}},
+		{name: "lane", trust: others, weight: 20, queues: ways, attack: attackLane, provokes: gaveUp},
+		{name: "reader", trust: others, weight: 20, beside: postOnce, attack: attackReader,
+			provokes: blamed},
+		{name: "event-lane", trust: others, weight: 10, attack: attackLane, kind: events,
+			provokes: gaveUp},
+		{name: "event-reader", trust: others, weight: 10, beside: postOnce, attack: attackReader,
+			writes: events, provokes: blamed},
+		{name: "user-lane", trust: user, weight: 10, queues: ways, attack: attackLane,
+			provokes: gaveUp, uncounted: 32},
+		{name: "user-reader", trust: user, weight: 10, beside: postOnce, attack: attackReader,
+			provokes: blamed},
 		// Any value of a counter is a value: nothing is to be provoked.
-		{name: "counter", trust: user, weight: 5, honestWriters: 1,
-			victim: named(victimCounter), attack: named(attackCounter)},
-		{name: "vector", trust: user, weight: 5, honestWriters: 1,
-			victim: named(victimVector), attack: named(attackVector), provokes: []string{corrupt}},
-		{name: "meet-accept", trust: others, weight: 1, honestWriters: 1,
-			victim: victimOne, attack: attackAccept, provokes: []string{corrupt}},
-		{name: "meet-attach", trust: others, weight: 1, honestWriters: 1,
-			victim: victimAttacher, attack: attackAttach, provokes: []string{corrupt}},
-		{name: "meet-dial", trust: others, weight: 1, honestWriters: 1,
-			victim: victimDialer, attack: attackDial, provokes: []string{corrupt}},
-		{name: "device-app", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackServer, honest: honestApp, newcomer: newcomerApp,
-			provokes: []string{poisoned}},
-		{name: "device-server", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
-			victim: victimApp, attack: attackApp,
-			users:    map[string]int{roleAttacker: 0, roleVictim: attackerUID},
-			provokes: []string{corrupt}},
-		{name: "device-meet", trust: others, weight: 1, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp,
-			provokes: []string{corrupt}},
+		{name: "counter", trust: user, weight: 5, victim: victimCounter, attack: attackCounter},
+		{name: "vector", trust: user, weight: 5, beside: lookAtVector, attack: attackVector,
+			provokes: blamed},
+		{name: "meet-accept", trust: others, weight: 1, attack: attackAccept, provokes: blamed},
+		{name: "meet-attach", trust: others, weight: 1, beside: postOnce, crowd: 2,
+			attack: attackAttach, provokes: blamed},
+		{name: "meet-dial", trust: others, weight: 1, beside: dialOnce, crowd: 2,
+			attack: attackDial, provokes: blamed},
+		{name: "device-app", trust: others, weight: 10, prepare: prepareDevice, victim: victimServer,
+			attack: attackServer, honest: honestApp, newcomer: newcomerApp, provokes: gaveUp},
+		{name: "device-server", trust: others, weight: 10, prepare: prepareDevice,
+			beside: useServer, crowd: 2, attack: attackApp, provokes: blamed,
+			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
+		{name: "device-meet", trust: others, weight: 1, prepare: prepareDevice, victim: victimServer,
+			attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp, provokes: blamed},
+	}
+	for _, s := range surfaces {
+		s.queues, s.crowd = max(s.queues, 1), max(s.crowd, 1)
+		s.kind, s.writes = cmp.Or(s.kind, completions), cmp.Or(s.writes, completions)
+		if s.victim == nil {
+			s.victim = victimReader
+		}
+		if s.honest == nil {
+			s.honest, s.newcomer = honestWriter, newcomerWriter
+		}
 	}
 }
 
 // border reports whether what is attacked is one between users. Only then is there a newcomer: one
 // of the same user can get a lane that an attacker had.
 func (s *surface) border() bool { return s.trust == cq.CrossUser }
-
-func surfaceOf(name string) *surface {
-	for _, s := range surfaces {
-		if s.name == name {
-			return s
-		}
-	}
-	return &surface{}
-}
 
 // user returns whose process plays a role.
 func (s *surface) user(role string) int {
@@ -306,7 +307,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 // startHonest starts bystanders and, at a border between users, a newcomer. It reports false if one
 // does not begin.
 func (sc *scene) startHonest() (begun bool, err error) {
-	roles := slices.Repeat([]string{roleHonest}, sc.s.honestWriters)
+	roles := slices.Repeat([]string{roleHonest}, sc.s.queues)
 	if sc.s.border() {
 		roles = append(roles, roleNewcomer)
 	}

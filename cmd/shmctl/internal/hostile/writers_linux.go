@@ -73,22 +73,6 @@ var events = &kind{
 // full tells that there is no room, which is the same of both kinds.
 func full(err error) bool { return errors.Is(err, cq.ErrFull) || errors.Is(err, cq.ErrWouldBlock) }
 
-// kind is that of the surface.
-func (c *child) kind() *kind {
-	if k := surfaceOf(c.Surface).kind; k != nil {
-		return k
-	}
-	return completions
-}
-
-// writes is of the writers of a victim. In its queue there are entries, whatever those write.
-func (c *child) writes() *kind {
-	if k := surfaceOf(c.Surface).writes; k != nil {
-		return k
-	}
-	return completions
-}
-
 // poster makes the one with a number of a writer that is attached.
 func (k *kind) poster(c *child, w writer, who uint64) poster {
 	return poster{post: func(n uint64) error { return k.post(w, c.Key, who, n) },
@@ -96,7 +80,7 @@ func (k *kind) poster(c *child, w writer, who uint64) poster {
 }
 
 // honestWriter posts to the queue of its number in the victim.
-func (c *child) honestWriter() error {
+func honestWriter(c *child) error {
 	conn, err := c.dial(fmt.Sprintf(queueSocket, c.Index))
 	if err != nil {
 		return err
@@ -104,80 +88,122 @@ func (c *child) honestWriter() error {
 	defer conn.Close()
 	ctx, cancel := limited(patience)
 	defer cancel()
-	w, err := c.kind().attach(ctx, conn, c.writerOptions())
+	w, err := c.s.kind.attach(ctx, conn, c.writerOptions())
 	if err != nil {
 		return err
 	}
-	return c.writeOn(c.kind().poster(c, w, uint64(c.Index)))
+	return c.writeOn(c.s.kind.poster(c, w, uint64(c.Index)))
 }
 
 // newcomerWriter posts to any queue of the victim.
-func (c *child) newcomerWriter() error {
-	most := surfaceOf(c.Surface).honestWriters // one to each queue
+func newcomerWriter(c *child) error {
 	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
-		conn, err := c.line("unix", fmt.Sprintf(queueSocket, c.rnd.IntN(most)))
+		conn, err := c.line("unix", fmt.Sprintf(queueSocket, c.rnd.IntN(c.s.queues)))
 		if err != nil {
 			return nil, err
 		}
-		w, err := c.kind().attach(ctx, conn, c.writerOptions())
+		w, err := c.s.kind.attach(ctx, conn, c.writerOptions())
 		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return &newPoster{c: c, conn: conn, poster: c.kind().poster(c, w, who)}, nil
+		return &newPoster{c: c, conn: conn, poster: c.s.kind.poster(c, w, who)}, nil
 	})
 }
 
-// attackLane has writers whose lanes are scribbled over while they post.
-func attackLane(c *child) error {
+// guest is what an attacker has for a while.
+type guest struct {
+	// play is what it does while its memory is scribbled over, again and again; beside it drain, and
+	// begin before. Both may be nil.
+	play, drain, begin func()
+	raids              int          // how often that is; 0 is once
+	leave              func() error // an error ends the process
+}
+
+// errOver ends a process of an attacker: the next one is another one.
+var errOver = errors.New("it has had enough")
+
+// attackAs comes, has all that it shares scribbled over, and leaves, again and again. come is nil
+// when there was nobody to come to.
+func (c *child) attackAs(come func() (*guest, error)) error {
 	c.ready()
 	for c.ctx.Err() == nil {
-		k := c.rnd.IntN(surfaceOf(c.Surface).honestWriters)
-		if !c.attackOnce(k) || c.rnd.IntN(100) == 0 {
-			return nil // the next process has lanes again that this one cannot give back
+		g, err := come()
+		if g == nil && err == nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		for n := 0; err == nil && n < max(g.raids, 1); n++ {
+			c.attackOnce(g)
+		}
+		if err == nil {
+			err = g.leave()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// attackOnce attaches a writer, has its memory scribbled over, and leaves. It reports false when
-// there was no lane.
-func (c *child) attackOnce(at int) bool {
-	conn, err := c.dial(fmt.Sprintf(queueSocket, at))
-	if err != nil {
-		return true
+func (c *child) attackOnce(g *guest) {
+	if g.begin != nil {
+		g.begin()
 	}
-	defer conn.Close()
-	ctx, cancel := limited(5 * time.Second)
-	defer cancel()
-	w, err := c.kind().attach(ctx, conn, c.writerOptions())
-	if err != nil {
-		return !errors.Is(err, cq.ErrLanes)
-	}
-	c.counts[attaches].Add(1)
 	c.raid(func(stop <-chan struct{}) {
-		for rnd := c.split(); !stopped(stop); {
-			c.counts[mutations].Add(1)
-			if c.kind().anything(rnd, w) != nil {
-				time.Sleep(20 * time.Microsecond)
+		var busy sync.WaitGroup
+		for _, do := range []func(){g.play, g.drain} {
+			if do != nil {
+				busy.Go(func() {
+					for !stopped(stop) {
+						do()
+					}
+				})
 			}
 		}
+		busy.Wait()
 	})
-	if c.rnd.IntN(8) > 0 {
-		_ = w.Close()
-	}
-	return true
 }
 
-// victimWriter has writers on queues of attackers, beside a queue of its own that honest writers
-// post to.
-func victimWriter(c *child) error {
-	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) {
-		c.postOnce(c.writes(), rnd, i)
-	}))
+// attackLane has writers whose lanes are scribbled over while they post.
+func attackLane(c *child) error {
+	return c.attackAs(func() (*guest, error) {
+		if c.rnd.IntN(100) == 0 {
+			return nil, errOver // the next process has lanes again that this one cannot give back
+		}
+		conn, err := c.dial(fmt.Sprintf(queueSocket, c.rnd.IntN(c.s.queues)))
+		if err != nil {
+			return nil, nil
+		}
+		ctx, cancel := limited(5 * time.Second)
+		defer cancel()
+		w, err := c.s.kind.attach(ctx, conn, c.writerOptions())
+		if err != nil {
+			_ = conn.Close()
+			if errors.Is(err, cq.ErrLanes) {
+				return nil, errOver
+			}
+			return nil, nil
+		}
+		c.counts[attaches].Add(1)
+		rnd := c.split()
+		return &guest{play: func() {
+			c.counts[mutations].Add(1)
+			if c.s.kind.anything(rnd, w) != nil {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}, leave: func() error {
+			if c.rnd.IntN(8) > 0 {
+				_ = w.Close()
+			}
+			_ = conn.Close()
+			return nil
+		}}, nil
+	})
 }
 
 // postOnce attaches a writer to an attacker's queue and posts until that is no use any more.
-func (c *child) postOnce(k *kind, rnd *rand.Rand, i int) {
+func postOnce(c *child, rnd *rand.Rand, i int) {
+	k := c.s.writes
 	conn := c.meetAttacker(i)
 	if conn == nil {
 		return
@@ -288,39 +314,28 @@ func attackReader(c *child) error {
 	if err != nil {
 		return err
 	}
-	c.ready()
-	for c.ctx.Err() == nil {
-		q, drain, err := c.writes().lure(c)
+	return c.attackAs(func() (*guest, error) {
+		q, drain, err := c.s.writes.lure(c)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for range 1 + c.rnd.IntN(8) {
+		accept := func() { c.acceptOne(l, q) }
+		return &guest{play: accept, drain: drain, raids: 1 + c.rnd.IntN(8), begin: func() {
 			if c.rnd.IntN(2) == 0 { // somebody is to be there when it begins
-				c.acceptOne(l, q)
+				accept()
 			}
-			c.raid(func(stop <-chan struct{}) {
-				var busy sync.WaitGroup
-				busy.Go(func() {
-					for !stopped(stop) {
-						drain()
-					}
-				})
-				for !stopped(stop) {
-					c.acceptOne(l, q)
-				}
-				busy.Wait()
-			})
-		}
-		if q.Close() != nil { // it can be too broken for that
+		}, leave: func() error {
+			if q.Close() != nil { // it can be too broken for that
+				return errOver
+			}
 			return nil
-		}
-	}
-	return nil
+		}}, nil
+	})
 }
 
 // lureCompletions makes a queue for writers of a victim, and what reads a little of it.
 func lureCompletions(c *child) (accepter, func(), error) {
-	o := cq.Options{Size: 64 << c.rnd.IntN(6), MaxLanes: 8, Trust: c.trust(), Spin: -1,
+	o := cq.Options{Size: 64 << c.rnd.IntN(6), MaxLanes: 8, Trust: c.s.trust, Spin: -1,
 		Wait:    []cq.WaitObject{cq.WaitUnspec, cq.WaitFD}[c.rnd.IntN(2)],
 		Overrun: []cq.Overrun{0, cq.OverrunQueue}[c.rnd.IntN(2)]}
 	if o.Trust == cq.CrossUser {
