@@ -38,14 +38,7 @@ func (l *stream) Close() error {
 func (p *party) goRunner(c command) (_ func() (uint64, bool, error), err error) {
 	verb := strings.TrimPrefix(c.name, goPrefix)
 	if chanVerb := chanVerbs[verb]; chanVerb != nil {
-		if p.role == 1 {
-			return p.sleepOut, nil
-		}
-		return func() (uint64, bool, error) {
-			p.took = chanVerb(int(c.count))
-			p.done.Store(soloDone)
-			return 0, true, nil
-		}, nil
+		return p.solo(func() (time.Duration, error) { return chanVerb(int(c.count)), nil }), nil
 	}
 	if p.stream == nil {
 		switch verb {
@@ -66,21 +59,14 @@ func (p *party) goRunner(c command) (_ func() (uint64, bool, error), err error) 
 // blocked is a round trip in which each message finds its reader asleep.
 func (l *stream) blocked(role int, c command) error {
 	var m parcel
-	for range c.count {
-		for turn := range 2 {
-			var err error
-			if turn == role {
-				spinFor(thinkNs)
-				_, err = l.out.Write(m[:])
-			} else {
-				_, err = io.ReadFull(l.in, m[:])
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return inTurns(role, c.count, func() error {
+		spinFor(thinkNs)
+		_, err := l.out.Write(m[:])
+		return err
+	}, func() error {
+		_, err := io.ReadFull(l.in, m[:])
+		return err
+	})
 }
 
 // unixStream connects both roles by a stream socket in the directory of their side.

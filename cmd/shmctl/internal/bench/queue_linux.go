@@ -145,15 +145,8 @@ func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
 		return func() (uint64, bool, error) {
 			return 0, p.role == v.counts, v.both(p.queues, p.role, c)
 		}, nil
-	case p.role == 1:
-		return p.sleepOut, nil
 	}
-	return func() (uint64, bool, error) {
-		took, err := v.solo(p.queues, c, int(c.count))
-		p.took = took
-		p.done.Store(soloDone)
-		return 0, true, err
-	}, nil
+	return p.solo(func() (time.Duration, error) { return v.solo(p.queues, c, int(c.count)) }), nil
 }
 
 // What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far
@@ -357,22 +350,16 @@ func (s *queues) pingpong(role int, c command, out []cq.Entry, in []cq.Tagged) e
 // blocked is a round trip in which each message finds its reader asleep.
 func (s *queues) blocked(role int, c command) error {
 	out, in := make([]cq.Entry, 1), make([]cq.Tagged, 1)
-	for range c.count {
-		for turn := range 2 {
-			var k int
-			var err error
-			if turn == role {
-				spinFor(thinkNs)
-				err = s.send(out, 1, 0)
-			} else if k, err = s.await(in); err == nil {
-				err = s.check(in[:k])
-			}
-			if err != nil {
-				return err
-			}
+	return inTurns(role, c.count, func() error {
+		spinFor(thinkNs)
+		return s.send(out, 1, 0)
+	}, func() error {
+		k, err := s.await(in)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		return s.check(in[:k])
+	})
 }
 
 // await is a blocking read, or what stands for it around a descriptor.
@@ -401,11 +388,38 @@ func (s *queues) await(buf []cq.Tagged) (int, error) {
 	}
 }
 
+// inTurns has both roles send and receive in turns, role 0 first. Where a turn takes less than a
+// microsecond loops of their own call nothing between.
+func inTurns(role int, count uint64, send, receive func() error) error {
+	moves := [2]func() error{receive, receive}
+	moves[role] = send
+	for range count {
+		for _, move := range moves {
+			if err := move(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // soloDone is what role 0 says when role 1 may stop sleeping, as in libfabric.c.
 const soloDone = 3
 
-// sleepOut is role 1's part of what role 0 does alone: it leaves its processor, which may share a
-// core with the other.
+// solo is a round that role 0 does alone, and times itself. Role 1 leaves its processor, which may
+// share a core with the other.
+func (p *party) solo(do func() (time.Duration, error)) func() (uint64, bool, error) {
+	if p.role == 1 {
+		return p.sleepOut
+	}
+	return func() (_ uint64, _ bool, err error) {
+		p.took, err = do()
+		p.done.Store(soloDone)
+		return 0, true, err
+	}
+}
+
+// sleepOut is role 1's part of it.
 func (p *party) sleepOut() (uint64, bool, error) {
 	for p.done.Load() != soloDone {
 		time.Sleep(100 * time.Microsecond)

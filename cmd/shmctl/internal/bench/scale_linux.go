@@ -155,9 +155,6 @@ func (h *herd) close() {
 
 // scaleRunner is the round of a scale command, which role 0 does alone.
 func (p *party) scaleRunner(c command) (func() (uint64, bool, error), error) {
-	if p.role == 1 {
-		return p.sleepOut, nil
-	}
 	verb, n := strings.TrimPrefix(c.name, scalePrefix), c.batch
 	if one, found := strings.CutSuffix(verb, scaleOne); found {
 		verb, n = one, 1
@@ -166,22 +163,20 @@ func (p *party) scaleRunner(c command) (func() (uint64, bool, error), error) {
 	if do == nil {
 		return nil, fmt.Errorf("no such command: %q", c.name)
 	}
-	if p.herd == nil {
+	if p.herd == nil && p.role == 0 {
 		h, err := openHerd(verb, n)
 		if err != nil {
 			return nil, err
 		}
 		p.herd = h
 	}
-	return func() (_ uint64, _ bool, err error) {
+	return p.solo(func() (took time.Duration, err error) {
 		began := time.Now()
 		for range c.count {
 			if err = do(p.herd); err != nil {
 				break
 			}
 		}
-		p.took = time.Since(began)
-		p.done.Store(soloDone)
-		return 0, true, err
-	}, nil
+		return time.Since(began), err
+	}), nil
 }
