@@ -79,7 +79,6 @@ func newAppRole(name string, places int, uid uint32) *role {
 // app is one application.
 type app struct {
 	*child
-	counts [appWords]uint64 // what is not in the ledger yet
 	e      *device.Endpoint
 	eq     *cq.EventQueue
 	port   uint16
@@ -110,7 +109,6 @@ func (c *child) beApp() (err error) {
 		}
 		err = errors.Join(err, a.untilEnded(), a.untilTold(), a.e.Close())
 	}
-	a.tally()
 	return errors.Join(err, a.eq.Close())
 }
 
@@ -144,17 +142,6 @@ func (a *app) note(ev device.Event) {
 // place returns a word of the process's place.
 func (a *app) place(word int) *atomic.Uint64 { return &a.words[a.Index*appWords+word] }
 
-// tally brings the ledger up to date.
-func (a *app) tally() {
-	if a.counts[wordDone] > 0 {
-		a.place(wordReady).Store(1)
-	}
-	for word := wordAccepted; word < wordReady; word++ {
-		a.place(word).Add(a.counts[word])
-		a.counts[word] = 0
-	}
-}
-
 // turn does something.
 func (a *app) turn() error {
 	var err error
@@ -174,7 +161,6 @@ func (a *app) turn() error {
 	if err == nil {
 		err = errors.Join(a.read(-1), a.listen())
 	}
-	a.tally()
 	return err
 }
 
@@ -193,7 +179,7 @@ func (a *app) send(n int) error {
 		}
 		a.open[a.next] = true
 		a.next++
-		a.counts[wordAccepted]++
+		a.place(wordAccepted).Add(1)
 	}
 	return nil
 }
@@ -231,7 +217,9 @@ func (a *app) read(wait time.Duration) error {
 
 // ended notes the end of a send.
 func (a *app) ended(number uint64, how int) {
-	a.counts[how]++
+	if a.place(how).Add(1); how == wordDone {
+		a.place(wordReady).Store(1)
+	}
 	if a.open[number] {
 		delete(a.open, number)
 	} else if number < a.next {
@@ -245,7 +233,7 @@ func (a *app) ended(number uint64, how int) {
 func (a *app) datagram(e *cq.Entry) error {
 	loan, err := a.e.View(e)
 	if err != nil {
-		a.counts[wordUnmapped]++
+		a.place(wordUnmapped).Add(1)
 	} else {
 		number, ok := wire.Check(loan.Bytes())
 		if !ok {
@@ -255,7 +243,7 @@ func (a *app) datagram(e *cq.Entry) error {
 			a.tell(kindDuplicate, "datagram %d came twice", number)
 		}
 		a.seen[number] = true
-		a.counts[wordTaken]++
+		a.place(wordTaken).Add(1)
 		loan.Release()
 	}
 	if err := a.e.Release(*e); err != nil && !errors.Is(err, device.ErrServerGone) {

@@ -43,6 +43,8 @@
 //	c.Share    texts that the role's prepare put into s.share, as a path to meet at
 //	c.Step     the label at which it is to die, "" if at none: it may hurry there
 //	c.tell     kindLost, kindHung and the like: what it found, each of which fails the run
+//	c.has      what it surely has, or shares: whoever shares it must tell its death (role.tells)
+//	c.bound    it is told of deaths from now on, until c.unbound
 //	c.notice   the number of a process whose death it was told of, and how it was told
 //
 // How a writer posts (poster) and how a reader waits and checks (reading) is the same in all roles.
@@ -50,8 +52,7 @@
 // user, has its writers go from reader to reader; without one, whoever has a name is the next.
 //
 // Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
-// found is told. A death that must be told is demanded of each survivor with s.expect, in
-// role.died. Roles marked as asked take part only if --roles names them.
+// found is told. Roles marked as asked take part only if --roles names them.
 //
 // # What is provable
 //
@@ -107,9 +108,11 @@
 // Between users memory has no name, so what was published is gone when both the writer and the
 // reader that had its lane are dead: that much may miss at the end, in the order of the lane, and
 // is counted as "gone_with_both". A writer that lives takes all of it to the next reader, and one
-// that ends by itself waits until everything is seen. Whoever attaches or dies wakes the reader,
-// and would cover up that nobody rang: in a calm none of them posts or is killed until everything
-// is seen. A reader that could run for 20 seconds meanwhile, and saw no more, makes it "hung".
+// that ends by itself waits until everything is seen.
+//
+// Whoever attaches or dies wakes the reader, and would cover up that nobody rang: in a calm, which
+// all writers with a ledger have now and then, none of them posts or is killed until everything is
+// seen. A reader that could run for 20 seconds meanwhile, and saw no more, makes it "hung".
 //
 // Counters and address vectors have words that all who use them write, so there are none between
 // users, see [cq.CrossUser].
