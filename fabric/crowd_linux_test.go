@@ -25,7 +25,7 @@ func crowd() {
 	var me, n int
 	_, err := fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &me, &n)
 	must(err)
-	e, err := open(crowdName(me), fabric.Options{Peers: n})
+	e, err := open(crowdName(me), fabric.Options{Peers: n, Chunks: -1})
 	must(err)
 	fmt.Println("ready")
 	_, err = os.Stdin.Read(make([]byte, 1))

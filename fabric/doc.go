@@ -16,11 +16,13 @@
 //
 // # Messages
 //
-// A message of up to [MaxInline] bytes lies in a slot of a lane until its receiver moves. The
-// receiver copies it to a posted buffer, or to a private store if there is none, so that no lane
-// ever stops for want of a buffer. How much one sender may have in that store is granted. Beyond
-// it, and of longer messages, the header goes alone: the bytes stay with the sender until there is
-// a buffer, and follow in segments, which takes moves of both sides.
+// A message of up to [MaxInline] bytes lies in a slot of a lane until its receiver moves, one of
+// up to 32 KiB in a chunk of Options.Chunks. The receiver copies it to a posted buffer, or to a
+// private store if there is none, so that no lane ever stops for want of a buffer. How much one
+// sender may have in that store is granted. Beyond it, and of longer messages, the header goes
+// alone: the bytes stay with the sender until there is a buffer, and follow in segments, which
+// takes moves of both sides. Such a message completes later than it is matched, so receives need
+// not complete in the order of the messages.
 //
 // # Matching
 //
@@ -55,6 +57,7 @@
 //	endpoint       its life
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
+//	pool           chunks for payload
 //	match          which receive a message gets
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps

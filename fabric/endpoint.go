@@ -37,6 +37,7 @@ type Endpoint struct {
 	lanes  []kind.FabricLane
 	slots  []kind.FabricSlot
 	done   []kind.Word
+	pool   pool
 	uses   []int // of each place of the outbox
 
 	// bell is the lock of all that follows, and knows which lanes can have something. Its first bits
@@ -79,6 +80,10 @@ type Stats struct {
 	Corrupt   uint64 // peers that were cut off for what they wrote
 	Abandoned uint64 // completions that found no room, or a closed queue
 	Died      uint64 // peers whose process ended
+
+	FreeChunks uint64 // of Options.Chunks
+	UsedChunks uint64 // peers have not examined these
+	LostChunks uint64 // peers that were cut off may read these until they end
 }
 
 // Open makes an endpoint and gives it a name in a directory (fi_endpoint, fi_ep_bind, fi_enable).
@@ -115,7 +120,8 @@ func (e *Endpoint) create() (err error) {
 	for {
 		e.addr.Outbox = kind.FabricOutboxID(rand.Uint64())
 		o := kind.Outbox{Lanes: e.opt.Peers, Slots: e.opt.Peers * e.opt.Slots, ID: e.addr.Outbox,
-			High: high, Low: low, Generation: e.addr.Generation}
+			High: high, Low: low, Generation: e.addr.Generation, Chunks: e.opt.Chunks,
+			ChunkBytes: chunkBytes}
 		e.box, err = e.dir.Create(kind.FabricOutboxName(e.addr.Outbox), o.Spec(e.name), nil)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -153,8 +159,11 @@ func (e *Endpoint) mapOutbox(o kind.Outbox) (err error) {
 		return err
 	}
 	mem, _, err := e.box.Section(kind.SectFabricSlots, 0)
+	if err != nil {
+		return err
+	}
 	e.slots = kind.Overlays[kind.FabricSlot](mem)
-	return err
+	return e.pool.open(e.box, o)
 }
 
 // locker is the bell's lock, for who waits.
@@ -209,6 +218,13 @@ func (e *Endpoint) Stats() Stats {
 	defer e.bell.Unlock()
 	s := e.stats
 	s.Waiting = uint64(e.stored[0].Len() + e.stored[1].Len() + e.claimed.Len())
+	s.FreeChunks = uint64(len(e.pool.free))
+	for _, l := range e.out {
+		if l != nil {
+			s.UsedChunks += uint64(l.chunks)
+			s.LostChunks += uint64(len(l.lost))
+		}
+	}
 	return s
 }
 

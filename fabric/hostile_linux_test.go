@@ -52,11 +52,28 @@ func TestHostileSender(t *testing.T) {
 		write func(s scribbled)
 	}{
 		{"kind", func(s scribbled) { s.slots[0].Head.Store(99) }},
-		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<10) }},
+		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<11) }},
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
 		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricGrow) }},
+		{"header in a chunk", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricRTS | kind.FabricInChunk)
+		}},
+		{"no such chunk", func(s scribbled) {
+			s.slots[0].More[1].Store(8)
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk | 1<<32)
+		}},
+		{"far chunk", func(s scribbled) {
+			s.slots[0].More[1].Store(1 << 63)
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk)
+		}},
+		{"longer than a chunk", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk | (chunk+1)<<32)
+		}},
+		{"operation of a message", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricMessage | 1<<16)
+		}},
 		{"operation", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricRTS | kind.FabricMostOps<<16)
 		}},
@@ -119,6 +136,7 @@ func TestHostileSegments(t *testing.T) {
 		{"too many bytes", []uint64{part | 100<<32, part | 101<<32}, 100},
 		{"too many in a slot", []uint64{part | 193<<32}, 0},
 		{"none", []uint64{part | 1<<32, part}, 1},
+		{"too many in a chunk", []uint64{part | kind.FabricInChunk | (chunk+1)<<32}, 0},
 		{"another operation", []uint64{kind.FabricData | 6<<16 | 1<<32}, 0},
 		{"flags", []uint64{part | 1<<32, part | 1<<15 | 1<<32}, 1},
 	} {

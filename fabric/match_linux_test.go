@@ -464,14 +464,14 @@ func TestBuffered(t *testing.T) {
 	})
 	t.Run("long", func(t *testing.T) {
 		a, b, to, _ := pair(t, fabric.Options{Buffered: limit})
-		want := strings.Repeat("0123456789", 100)
+		want := strings.Repeat("0123456789", 10000)
 		noError(t, a.Send([]byte(want), to, 1))
 		c := completes(t, b) // of the header: none of the bytes are here
 		if here, err := b.Buffered(c.Context); err != nil || len(here) != 0 ||
-			c.Len != 1000 || c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagMore {
+			c.Len != uint64(len(want)) || c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagMore {
 			t.Errorf("%q, %v of %+v", here, err, c)
 		}
-		buf := make([]byte, 1000)
+		buf := make([]byte, len(want))
 		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Message: c.Context, Flags: cq.FlagClaim}))
 		done := make(chan cq.Entry)
 		go func() {

@@ -28,9 +28,8 @@ type arrival struct {
 	self      sendOp // it, of this endpoint
 }
 
-// headed says of a message what its slot does. head is what was loaded of that; ok is false if it
-// cannot be.
-func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m arrival, ok bool) {
+// headed says of a message what its slot does. head is what was loaded of that.
+func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m arrival) {
 	m = arrival{from: l, peer: l.p, n: int(head >> 32), flags: cq.FlagMsg}
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
@@ -38,7 +37,7 @@ func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m arrival, ok bool) {
 	if head&kind.FabricWithData != 0 {
 		m.flags, m.data = m.flags|cq.FlagRemoteCQData, s.Data.Load()
 	}
-	return m, head&kind.FabricFlags&^(kind.FabricTagged|kind.FabricWithData) == 0
+	return m
 }
 
 // head writes what a slot says of a message but for its kind, and returns what its second word says
@@ -243,19 +242,20 @@ func (l *outLane) pump() {
 	for done < len(l.clear) && l.sent-l.seen < max(l.mask-1, 1) {
 		id := l.clear[done]
 		p := &l.pushes[id]
-		n := min(p.want-p.sent, MaxInline)
-		s := &l.slots[l.sent&l.mask]
-		copy(s.Payload[:], p.payload[p.sent:p.sent+n])
-		p.sent += n
-		passes := &l.passes[l.sent&l.mask]
-		*passes = passage{}
-		if p.sent == p.want {
-			*passes = passage{sendOp: p.sendOp, ends: true}
+		n := l.next(p.want - p.sent)
+		if n < 0 {
+			break
+		}
+		s, pass := &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
+		*pass = passage{}
+		what := kind.FabricData | l.fill(s, pass, p.payload[p.sent:p.sent+n])
+		if p.sent += n; p.sent == p.want {
+			pass.sendOp, pass.ends = p.sendOp, true
 			*p = push{generation: p.generation}
 			l.free = append(l.free, id)
 			done++
 		}
-		l.publish(s, kind.FabricData, id, n)
+		l.publish(s, what, id, n)
 	}
 	l.clear = append(l.clear[:0], l.clear[done:]...)
 }

@@ -14,7 +14,10 @@ import (
 )
 
 // lengths are those at which a message goes another way, and one that takes many steps.
-var lengths = []int{0, 1, fabric.MaxInline - 1, fabric.MaxInline, fabric.MaxInline + 1, 16 << 20}
+var lengths = []int{0, 1, fabric.MaxInline - 1, fabric.MaxInline, fabric.MaxInline + 1, chunk - 1,
+	chunk, chunk + 1, 16 << 20}
+
+const chunk = 32 << 10
 
 // pattern is what a message of n bytes holds.
 func pattern(n int) []byte {
@@ -130,6 +133,9 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	}
 	if !bytes.Equal(buf, pattern(n)) {
 		t.Errorf("other bytes came")
+	}
+	if s := a.Stats(); s.FreeChunks != 8 || s.UsedChunks+s.LostChunks != 0 {
+		t.Errorf("chunks: %+v", s)
 	}
 	if to == "counter" {
 		return
@@ -293,6 +299,80 @@ func TestSelfBeyondWindow(t *testing.T) {
 			t.Errorf("a send that waited: %+v", failed)
 		}
 	}
+}
+
+// account fails if an endpoint's chunks are not all somewhere, or not so many are used and lost.
+func account(t *testing.T, e *end, all, used, lost uint64) {
+	t.Helper()
+	s := e.Stats()
+	if s.FreeChunks+s.UsedChunks+s.LostChunks != all || s.UsedChunks != used || s.LostChunks != lost {
+		t.Errorf("%d chunks are free, %d used, %d lost: want %d, of which %d and %d are so",
+			s.FreeChunks, s.UsedChunks, s.LostChunks, all, used, lost)
+	}
+}
+
+// TestChunksOfStanding: a peer that examines nothing has half of the chunks at most. They come back
+// when it has examined what is in them, and when it is dead, but not while it may read them.
+func TestChunksOfStanding(t *testing.T) {
+	for _, how := range []string{"examines", "dies", "is cut off"} {
+		t.Run(how, func(t *testing.T) {
+			e, c, to := besideIdle(t)
+			for range 6 {
+				noError(t, e.Send(pattern(680), to, 1))
+			}
+			account(t, e, 8, 4, 0)
+			switch how {
+			case "examines":
+				_, err := c.in.Write([]byte("progress\n"))
+				noError(t, err)
+				c.says(t, "6")
+				for range 4 {
+					completes(t, e)
+				}
+				account(t, e, 8, 0, 0)
+				c.ends(t)
+				return
+			case "is cut off":
+				of := scribble(t, e, "idle")
+				of.rows[0].Owner.Store(of.claims[0].Load())
+				of.rows[0].Head.Store(1 << 40)
+				of.rows[0].Rev.Add(1)
+				_, err := e.Progress()
+				noError(t, err)
+				account(t, e, 8, 0, 4)
+			}
+			c.kill(t)
+			for range 6 {
+				_, failed, err := e.next()
+				if err != nil || failed.Err == 0 {
+					t.Errorf("%+v, %v", failed, err)
+				}
+			}
+			var others [2]*end
+			for i := range others {
+				others[i] = opened(t, fmt.Sprint("other", i), fabric.Options{})
+				to, err := e.Resolve(fmt.Sprint("other", i))
+				noError(t, err)
+				for s := e.Stats(); s.LostChunks > 0 || s.UsedChunks < uint64(4*i+4); s = e.Stats() {
+					if i == 0 && s.UsedChunks == 4 {
+						break
+					}
+					if err := e.Send(pattern(680), to, 1); errors.Is(err, syscall.EAGAIN) {
+						_, err = others[i].Progress()
+						noError(t, errors.Join(err, progress(e)))
+					} else {
+						noError(t, err)
+					}
+				}
+			}
+			account(t, e, 8, 8, 0)
+		})
+	}
+}
+
+func progress(e *end) error {
+	_, err := e.Progress()
+	return err
 }
 
 const floods = 5000

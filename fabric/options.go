@@ -55,6 +55,10 @@ type Options struct {
 	// Selective makes operations that succeed complete only if they ask for it, with FlagCompletion
 	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION).
 	Selective cq.Flags
+	// Chunks is how many pieces of 32 KiB of shared memory the endpoint has for payload that fits no
+	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
+	// and a peer that stands cannot keep more than half of them.
+	Chunks int
 	// Private memory is taken as messages come, up to Peers windows.
 }
 
@@ -64,6 +68,8 @@ const (
 	defaultSlots  = 8
 	defaultWindow = 256 << 10
 	defaultMulti  = 64
+	defaultChunks = 8
+	chunkBytes    = 32 << 10
 )
 
 func (o *Options) resolve() error {
@@ -77,6 +83,7 @@ func (o *Options) resolve() error {
 		{"Slots", &o.Slots, defaultSlots, 2, kind.FabricMostSlots, true},
 		{"Window", &o.Window, defaultWindow, kind.FabricMinWindow, kind.FabricMaxWindow, false},
 		{"Buffered", &o.Buffered, 0, 0, math.MaxInt32, false},
+		{"Chunks", &o.Chunks, defaultChunks, -1, kind.FabricMostChunks, false},
 		{"MinMultiRecv", &o.MinMultiRecv, defaultMulti, 1, math.MaxInt32, false},
 	} {
 		if *n.v == 0 {
@@ -88,6 +95,7 @@ func (o *Options) resolve() error {
 			return e
 		}
 	}
+	o.Chunks = max(o.Chunks, 0)
 	return nil
 }
 

@@ -20,6 +20,7 @@ type inLane struct {
 	done   []kind.Word
 	place  int
 	slots  []kind.FabricSlot
+	pool   kind.FabricPool
 	mask   uint64
 	ringer *doorbell.Ringer // nil if the peer has closed already
 
@@ -108,6 +109,9 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		return nil, false, err
 	}
 	l.slots, l.mask = kind.Overlays[kind.FabricSlot](mem)[slab:slab+slots], slots-1
+	if l.pool, err = kind.OutboxPool(box, o); err != nil {
+		return nil, false, err
+	}
 	if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
 		return nil, false, err
 	}
@@ -203,23 +207,24 @@ func (l *inLane) examine() (work int) {
 // slot takes what lies in a slot. head is what was loaded of it: the length is bounded and used as
 // it was then. It reports whether that can be.
 func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
-	op := uint16(head >> 16)
-	if n := head >> 32; head&0xffff == kind.FabricData {
-		return n <= MaxInline && l.placeSegment(op, s.Payload[:n])
-	}
-	m, ok := l.headed(s, head)
-	switch {
-	case !ok:
-	case head&0xff == kind.FabricRTS:
+	const said = kind.FabricTagged | kind.FabricWithData
+	op, what := uint16(head>>16), head&0xffff
+	switch what &^ said {
+	case kind.FabricRTS:
+		m := l.headed(s, head)
 		return l.announced(s, op, &m)
-	case head&0xff == kind.FabricMessage && op == 0 && m.n <= MaxInline &&
-		l.bytes+charge(m.n) <= l.matched+uint64(l.p.e.opt.Window):
+	case kind.FabricMessage, kind.FabricMessage | kind.FabricInChunk:
+		m := l.headed(s, head)
+		if m.here, ok = l.payload(s, head); !ok || op != 0 ||
+			l.bytes+charge(m.n) > l.matched+uint64(l.p.e.opt.Window) {
+			return false
+		}
 		l.bytes += charge(m.n)
-		m.here = s.Payload[:m.n]
 		l.p.e.arrive(&m)
 		return true
 	}
-	return false
+	here, ok := l.payload(s, head)
+	return ok && what&^kind.FabricInChunk == kind.FabricData && l.placeSegment(op, here)
 }
 
 // match notes that a message has its receive. Its sender may send more.

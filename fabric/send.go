@@ -41,6 +41,9 @@ type outLane struct {
 	free    []uint16 // of them
 	clear   []uint16 // of them: the receiver has asked for them, in this order
 	control uint64   // head of its control ring
+
+	chunks int      // that it uses
+	lost   []uint32 // that it had when it was cut off
 }
 
 type sendOp struct {
@@ -65,7 +68,8 @@ func (o *sendOp) copied() bool { return o.flags&(cq.FlagInject|cq.FlagInjectCall
 // passage is what follows when the receiver has examined a slot.
 type passage struct {
 	sendOp
-	ends bool // the operation
+	ends  bool   // the operation
+	chunk uint32 // that the payload lies in, and one more
 }
 
 // mostIdle is how often in a row a peer may say that there is something to see, and there is not.
@@ -222,15 +226,15 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e.stats.Sent++
 	s := &l.slots[l.sent&l.mask]
 	head := op.head(s)
-	if len(payload) > MaxInline || l.bytes+n > l.granted {
-		l.passes[l.sent&l.mask] = passage{}
+	pass := &l.passes[l.sent&l.mask]
+	*pass = passage{}
+	if l.bytes+n > l.granted || !l.fits(len(payload)) {
 		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
 		return false, nil
 	}
-	copy(s.Payload[:], payload)
 	l.bytes += n
-	l.passes[l.sent&l.mask] = passage{*op, true}
-	l.publish(s, head|kind.FabricMessage, 0, len(payload))
+	pass.sendOp, pass.ends = *op, true
+	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload), 0, len(payload))
 	return false, nil
 }
 
@@ -411,7 +415,9 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 		return -1
 	}
 	for ; l.seen != head; work++ {
-		if p := &l.passes[l.seen&l.mask]; p.ends {
+		p := &l.passes[l.seen&l.mask]
+		l.giveBack(p)
+		if p.ends {
 			l.p.e.completeSend(&p.sendOp)
 		}
 		l.seen++
@@ -432,8 +438,16 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
 	l.err = why
+	over := why == ErrPeerDied || why == ErrPeerClosed
 	for ; l.seen != l.sent; l.seen++ {
-		if p := &l.passes[l.seen&l.mask]; p.ends {
+		p := &l.passes[l.seen&l.mask]
+		if p.chunk > 0 && !over { // it may read that still
+			l.lost = append(l.lost, p.chunk-1)
+			l.chunks--
+		} else {
+			l.giveBack(p)
+		}
+		if p.ends {
 			e.failSend(&p.sendOp, num)
 		}
 	}
@@ -445,7 +459,7 @@ func (l *outLane) end(why error, num cq.Errno) {
 	l.pushes = nil
 	e.bell.Drop(len(e.rows) + l.place)
 	l.p.outBit.Store(0)
-	if why == ErrPeerDied || why == ErrPeerClosed {
+	if over {
 		l.head.ID.Store(0)
 		e.out[l.place] = nil
 	}

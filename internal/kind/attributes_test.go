@@ -36,7 +36,7 @@ var good = map[string]shm.Spec{
 		return s
 	}(),
 	"fabric endpoint":             Fabric{Rows: 8, Window: 1 << 16}.Spec(""),
-	"outbox of a fabric endpoint": Outbox{Lanes: 8, Slots: 64}.Spec(""),
+	"outbox of a fabric endpoint": Outbox{Lanes: 8, Slots: 64, Chunks: 2, ChunkBytes: 4096}.Spec(""),
 	"status page of a device":     PageSpec(8, 2, 1),
 }
 

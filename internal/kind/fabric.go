@@ -15,24 +15,27 @@ const (
 	SectFabricLanes                                // outbox, its owner writes: a header a lane
 	SectFabricSlots                                // outbox, its owner writes
 	SectFabricDone                                 // outbox, its receivers write: a word a lane
+	SectFabricPool                                 // outbox, its owner writes: chunks, if it has any
 )
 
 // Bounds of what an endpoint has.
 const (
-	FabricMostPeers = 1 << 12
-	FabricMostSlots = 1 << 10 // of a lane
-	FabricMinWindow = 1 << 12 // bytes
-	FabricMaxWindow = 1 << 30
-	FabricInline    = 192     // bytes of payload in a slot
-	FabricMostBytes = 1 << 30 // of a message
-	FabricMostOps   = 1 << 12 // open operations of a lane
-	FabricControls  = 8       // records in a control ring
-	FabricCharge    = 64      // bytes that a message counts at least against a grant
-	FabricClosed    = 1       // state of an endpoint that takes nothing any more
-	FabricPageBytes = 4096
-	FabricRowBytes  = 256
-	FabricLaneBytes = 256
-	FabricSlotBytes = 256
+	FabricMostPeers      = 1 << 12
+	FabricMostSlots      = 1 << 10 // of a lane
+	FabricMinWindow      = 1 << 12 // bytes
+	FabricMaxWindow      = 1 << 30
+	FabricInline         = 192     // bytes of payload in a slot
+	FabricMostBytes      = 1 << 30 // of a message
+	FabricMostOps        = 1 << 12 // open operations of a lane
+	FabricControls       = 8       // records in a control ring
+	FabricMostChunks     = 1 << 12
+	FabricMostChunkBytes = 1 << 20
+	FabricCharge         = 64 // bytes that a message counts at least against a grant
+	FabricClosed         = 1  // state of an endpoint that takes nothing any more
+	FabricPageBytes      = 4096
+	FabricRowBytes       = 256
+	FabricLaneBytes      = 256
+	FabricSlotBytes      = 256
 )
 
 // What a slot holds: the lowest byte of its second word. The next byte are flags; then 16 bits for
@@ -58,8 +61,9 @@ func FabricCleared(w uint64) (op, generation uint16, bytes int) {
 // Flags of a slot with a message or its header.
 const (
 	FabricFlags    = 0xff << 8
-	FabricTagged   = 1 << 8 // the message has a tag
-	FabricWithData = 1 << 9 // it has remote CQ data
+	FabricTagged   = 1 << 8  // the message has a tag
+	FabricWithData = 1 << 9  // it has remote CQ data
+	FabricInChunk  = 1 << 10 // the payload, also of a segment, lies in a chunk of the outbox
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No
@@ -151,6 +155,8 @@ type Outbox struct {
 	ID         uint64
 	High, Low  uint64 // uuid of its endpoint
 	Generation uint64
+	Chunks     int // of its pool
+	ChunkBytes int
 }
 
 var outboxCodec = codec[Outbox]{
@@ -166,6 +172,10 @@ var outboxCodec = codec[Outbox]{
 		func(o *Outbox) any { return &o.Low }},
 	{Attribute{"generation", Bound{Most: anyWord}, "of its endpoint"},
 		func(o *Outbox) any { return &o.Generation }},
+	{Attribute{"chunks", Bound{Most: FabricMostChunks}, "of its pool; 0: it has none"},
+		func(o *Outbox) any { return &o.Chunks }},
+	{Attribute{"chunk bytes", Bound{Most: FabricMostChunkBytes}, "of each of them"},
+		func(o *Outbox) any { return &o.ChunkBytes }},
 }
 
 // Spec is the layout of an outbox of the endpoint of that name.
@@ -178,6 +188,9 @@ func (o Outbox) Spec(endpoint string) shm.Spec {
 		section(SectFabricLanes, o.Lanes, FabricLaneBytes),
 		section(SectFabricSlots, o.Slots, FabricSlotBytes),
 		section(SectFabricDone, o.Lanes, 8)}}
+	if o.Chunks > 0 {
+		s.Sections = append(s.Sections, section(SectFabricPool, o.Chunks, uint64(o.ChunkBytes)))
+	}
 	outboxCodec.put(&s, o)
 	return s
 }
@@ -204,6 +217,31 @@ func OutboxLanes(obj *shm.Object, o Outbox) ([]FabricLane, []Word, error) {
 		return nil, nil, err
 	}
 	return Overlays[FabricLane](heads)[:o.Lanes], Overlays[Word](done)[:o.Lanes], nil
+}
+
+// OutboxPool lays the chunks of an outbox out, if it has any.
+func OutboxPool(obj *shm.Object, o Outbox) (FabricPool, error) {
+	if o.Chunks == 0 {
+		return FabricPool{}, nil
+	}
+	mem, _, err := obj.Section(SectFabricPool, 0)
+	return FabricPool{Mem: mem, Chunks: o.Chunks, Bytes: o.ChunkBytes}, err
+}
+
+// FabricPool is memory of a sender for payload that does not fit a slot.
+type FabricPool struct {
+	Mem    []byte
+	Chunks int
+	Bytes  int // of each
+}
+
+// Chunk returns the first bytes of a chunk. It is false if there are none such.
+func (p *FabricPool) Chunk(number uint64, n int) (mem []byte, ok bool) {
+	if number >= uint64(p.Chunks) || n < 0 || n > p.Bytes {
+		return nil, false
+	}
+	at := int(number) * p.Bytes
+	return p.Mem[at : at+n : at+p.Bytes], true
 }
 
 // OutboxOpen returns the lanes of an outbox whose receivers have not said that they are done.

@@ -52,7 +52,7 @@ type FabricSlot struct {
 	Tag     Word // with FabricTagged
 	Data    Word // with FabricWithData
 	Payload [FabricInline]byte
-	More    [4]Word // the first: generation of an operation; the others are 0
+	More    [4]Word // generation of an operation; number of a chunk; the others are 0
 }
 
 // Layouts, asserted in both directions.
