@@ -133,6 +133,18 @@ func TestCounter(t *testing.T) {
 	waiter.ends()
 }
 
+func TestTagged(t *testing.T) {
+	start := builder(t, "tagged")
+	answers := start("tagged")
+	answers.prints("answering")
+	for range 2 {
+		asks := start("tagged", "one", "three", "seventeen")
+		asks.prints("seventeen: 9 letters", "three: 5 letters", "one: 3 letters")
+		asks.ends()
+	}
+	answers.interrupt()
+}
+
 func TestWaitSet(t *testing.T) {
 	start := builder(t, "waitset")
 	set := start("waitset", "bids", "asks")
