@@ -122,7 +122,7 @@ func (q *core) drop(last func() error) error {
 	q.unwatched = nil // of a look that has begun
 	for _, l := range q.lanes {
 		if l != nil {
-			l.notice.rest()
+			l.notice.Rest()
 		}
 	}
 	q.watches.Unlock()

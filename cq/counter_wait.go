@@ -9,6 +9,7 @@ import (
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -364,7 +365,7 @@ type counterPeers struct {
 	mu     sync.Mutex
 	joined uint64 // number of handles that had come when the seats were looked at, plus one
 	sliced bool   // some death would not be noticed
-	seats  [counterbell.Seats]deathNotice
+	seats  [counterbell.Seats]place.Notice
 }
 
 // watchPeers is the first half of W4: after arming, so that a handle which comes later finds
@@ -396,19 +397,19 @@ func (c *Counter) watchSeat(i int) (blind bool) {
 	n, seat := &c.peers.seats[i], c.seats.At(i)
 	o := seat.Owner()
 	if o.State != shm.StateOwned {
-		n.rest()
+		n.Rest()
 		return false
 	}
-	if o.Generation != n.generation {
-		n.follow(o, c.kick)
+	if o.Generation != n.Generation {
+		n.Follow(o, c.kick)
 	}
-	if !n.blind {
+	if !n.Blind {
 		return false
 	}
 	// The seat tells at least whether it is worth while to look every now and then.
 	life, err := seat.Life()
 	if blind = err != nil || life == shm.Alive || life == shm.LockLost; !blind {
-		n.rest()
+		n.Rest()
 	}
 	return blind
 }
@@ -418,6 +419,6 @@ func (p *counterPeers) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.seats {
-		p.seats[i].rest()
+		p.seats[i].Rest()
 	}
 }

@@ -172,12 +172,12 @@ func LoseNotice(q *Queue, bit int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.who.(*writerDeaths).lanes[bit]
-	if w == nil || w.notice.stop == nil {
+	if w == nil || w.Notice.Generation == 0 || w.Notice.Blind {
 		return false
 	}
-	generation := w.notice.generation
-	w.rest()
-	w.notice.generation = generation
+	generation := w.Notice.Generation
+	w.Rest()
+	w.Notice.Generation = generation
 	return true
 }
 

@@ -25,9 +25,9 @@ type lane struct {
 	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
 	marked uint64
-	notice deathNotice // of its writer's death; changed under Queue.watches
-	att    *attachment // of a writer of another user
-	glance glance      // of a shared queue
+	notice place.Notice // of its writer's death; changed under Queue.watches
+	att    *attachment  // of a writer of another user
+	glance glance       // of a shared queue
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -168,7 +168,7 @@ func (q *core) laneMarked(bit int) {
 		q.noteEnd(l)
 		return
 	}
-	if l == nil || l.obj == nil || l.obj.Generation() == l.notice.generation {
+	if l == nil || l.obj == nil || l.obj.Generation() == l.notice.Generation {
 		return
 	}
 	q.watch(l)
@@ -186,8 +186,8 @@ func (q *core) watch(l *lane) {
 	if q.noBarrier.Load() {
 		q.unwatch(l.bit)
 	}
-	l.notice.follow(l.obj.Owner(), func() { q.bell.Mark(l.bit) })
-	if l.notice.blind {
+	l.notice.Follow(l.obj.Owner(), func() { q.bell.Mark(l.bit) })
+	if l.notice.Blind {
 		q.unwatch(l.bit)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -77,7 +78,7 @@ func (m *writerDeaths) find(first bool) {
 
 // laneOwners are the writers of one lane.
 type laneOwners struct {
-	ownerWatch
+	place.OwnerWatch
 	obj *shm.Object
 }
 
@@ -85,15 +86,15 @@ type laneOwners struct {
 // reader that comes after this one.
 func (m *writerDeaths) begin(obj *shm.Object, row *kind.RowWords, first bool) *laneOwners {
 	w := &laneOwners{obj: obj}
-	w.of = obj
+	w.Of = obj
 	if row.ToldTo.Load() == m.to {
-		w.settle(row.Told.Load())
+		w.Settle(row.Told.Load())
 		return w
 	}
 	if owner := obj.Owner(); first && owner.Generation > 0 {
-		w.settle(owner.Generation - 1)
+		w.Settle(owner.Generation - 1)
 	}
-	m.tellFrom(row, w.settled)
+	m.tellFrom(row, w.Settled)
 	return w
 }
 
@@ -119,8 +120,8 @@ func (m *writerDeaths) turnTo(to uint64) {
 		if w == nil {
 			continue
 		}
-		told, last := w.settled, w.obj.Owner()
-		again := last.Generation == w.settled && last.State == shm.StateOwned
+		told, last := w.Settled, w.obj.Owner()
+		again := last.Generation == w.Settled && last.State == shm.StateOwned
 		for _, n := range m.kept {
 			if n.Lane == bit {
 				told = min(told, n.Generation-1)
@@ -128,8 +129,8 @@ func (m *writerDeaths) turnTo(to uint64) {
 			}
 		}
 		if again {
-			w.settle(last.Generation - 1)
-			told = min(told, w.settled)
+			w.Settle(last.Generation - 1)
+			told = min(told, w.Settled)
 		}
 		m.tellFrom(&m.q.rows[bit], told)
 	}
@@ -152,7 +153,8 @@ func (m *writerDeaths) look() (out []peerNews) {
 		if w == nil {
 			continue
 		}
-		news := w.news(func(o shm.Owner) PeerEntry { return m.entry(bit, w.obj, o) })
+		news := newsOf(&w.OwnerWatch,
+			func(o shm.Owner) PeerEntry { return m.entry(bit, w.obj, o) })
 		if len(news) > 0 {
 			m.q.bell.Mark(bit) // the entries come before the news
 		}
@@ -199,36 +201,8 @@ func (m *writerDeaths) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
 	row := &m.q.rows[bit]
 	p := ownerEntry(PeerWriter, obj, o)
 	p.Lane, p.Again = bit, o.Generation > row.Told.Load() && o.Generation <= row.Telling.Load()
-	p.First, p.End = laneShare(obj, bit, o.Generation)
+	p.First, p.End = kind.LaneShare(obj, bit, o.Generation)
 	return p
-}
-
-// laneShare returns which entries of a lane are one writer's, as far as the lane still says so. A
-// writer that died between taking the lane and saying where it begins published nothing.
-func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) {
-	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
-	if err != nil {
-		return 0, 0
-	}
-	start := func(generation uint64) (uint64, bool) {
-		e := &words.Epochs[generation%kind.LaneEpochs]
-		g := e.Generation.Load()
-		at := e.Start.Load()
-		return at, g == generation && e.Generation.Load() == g
-	}
-	end = words.Tail.Load()
-	// Loaded after the tail: a successor says where it begins before it publishes.
-	for next := generation + 1; next <= generation+kind.LaneEpochs; next++ {
-		if at, ok := start(next); ok {
-			end = at
-			break
-		}
-	}
-	first, ok := start(generation)
-	if !ok || first > end {
-		first = end
-	}
-	return first, end
 }
 
 func (m *writerDeaths) telling(n *peerNews) {
@@ -246,7 +220,7 @@ func (m *writerDeaths) told(n *peerNews) {
 func (m *writerDeaths) close(untold []peerNews) {
 	for _, w := range m.lanes {
 		if w != nil {
-			w.rest()
+			w.Rest()
 		}
 	}
 	if h, ok := m.q.side.(*unnamedReader); ok && m.q.opt.others() {
@@ -352,7 +326,7 @@ func (h *unnamedReader) noteDead(bit int, a *attachment) {
 	if owner := a.obj.Owner(); owner.State != shm.StateReleased {
 		p := PeerEntry{Role: PeerWriter, Lane: bit, PID: a.peer.PID, Object: a.obj.Header().UUID,
 			Generation: owner.Generation}
-		p.First, p.End = laneShare(a.obj, bit, owner.Generation)
+		p.First, p.End = kind.LaneShare(a.obj, bit, owner.Generation)
 		h.dead = append(h.dead, p)
 	}
 }
@@ -470,7 +444,7 @@ func (ownSink) forget(FID)  {}
 type userDeaths struct {
 	unnoted
 	c     *Counter
-	seats [counterbell.Seats]ownerWatch
+	seats [counterbell.Seats]place.OwnerWatch
 	kept  []peerNews // for the next event queue
 }
 
@@ -479,9 +453,9 @@ func newUserDeaths(c *Counter) *userDeaths {
 	m := &userDeaths{c: c}
 	for i := range m.seats {
 		w := &m.seats[i]
-		present := w.begin(c.seats.At(i))
-		if _, died, err := w.of.OwnerDied(); err == nil && died {
-			w.settle(present.Generation)
+		present := w.Begin(c.seats.At(i))
+		if _, died, err := w.Of.OwnerDied(); err == nil && died {
+			w.Settle(present.Generation)
 		}
 	}
 	return m
@@ -493,7 +467,7 @@ func (m *userDeaths) look() (out []peerNews) {
 		if i == m.c.seat.Index() {
 			continue
 		}
-		out = append(out, m.seats[i].news(func(o shm.Owner) PeerEntry {
+		out = append(out, newsOf(&m.seats[i], func(o shm.Owner) PeerEntry {
 			p := ownerEntry(PeerUser, m.c.obj, o)
 			p.Lane = i
 			return p
@@ -505,7 +479,7 @@ func (m *userDeaths) look() (out []peerNews) {
 func (m *userDeaths) close(untold []peerNews) {
 	m.kept = append(untold, m.kept...) // nobody need have looked since it was bound
 	for i := range m.seats {
-		m.seats[i].rest()
+		m.seats[i].Rest()
 	}
 }
 

@@ -522,3 +522,31 @@ func (d *Record) CopyData(buf, data []byte) (out []byte, dataBytes int) {
 	copy(out, data)
 	return out, int(n)
 }
+
+// LaneShare returns which entries of a lane are one writer's, as far as the lane still says so. A
+// writer that died between taking the lane and saying where it begins published nothing.
+func LaneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) {
+	words, err := WordsOf[LaneWords](obj, SectLane, uint32(bit))
+	if err != nil {
+		return 0, 0
+	}
+	start := func(generation uint64) (uint64, bool) {
+		e := &words.Epochs[generation%LaneEpochs]
+		g := e.Generation.Load()
+		at := e.Start.Load()
+		return at, g == generation && e.Generation.Load() == g
+	}
+	end = words.Tail.Load()
+	// Loaded after the tail: a successor says where it begins before it publishes.
+	for next := generation + 1; next <= generation+LaneEpochs; next++ {
+		if at, ok := start(next); ok {
+			end = at
+			break
+		}
+	}
+	first, ok := start(generation)
+	if !ok || first > end {
+		first = end
+	}
+	return first, end
+}

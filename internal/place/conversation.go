@@ -1,10 +1,10 @@
 // Package place has the ways to where an object lives. By name: the claim of a lane in a directory
-// ([Claim]), and the bell of a process beside its queues ([ProcessBell], [BellHold]). Over a unix
-// socket, whatever is handed out there: who is at the other end and whether that process has died
-// ([MeetPeer], [CheckPeer]), an accept that a context ends ([Accept]), who of many is served
-// ([Places], [Turns]), and what is said there ([Protocol], [Conversation]; [Meeting] for a lane):
-// whatever a peer does is a message or an error, in the time that it is given, and leaves no
-// descriptor behind.
+// ([Claim]), and the bell of a process beside its queues ([ProcessBell], [BellHold]). Whose it is,
+// and who of its owners died ([OwnerWatch]). Over a unix socket, whatever is handed out there: who
+// is at the other end and whether that process has died ([MeetPeer], [CheckPeer]), an accept that a
+// context ends ([Accept]), who of many is served ([Places], [Turns]), and what is said there
+// ([Protocol], [Conversation]; [Meeting] for a lane): whatever a peer does is a message or an
+// error, in the time that it is given, and leaves no descriptor behind.
 package place
 
 import (
