@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
@@ -41,4 +42,27 @@ func BenchmarkRoundTrip(b *testing.B) {
 		noError(b, err)
 	}
 	c.ends(b)
+}
+
+// BenchmarkLong is a message and its echo by another process, of lengths that take a chunk and
+// many.
+func BenchmarkLong(b *testing.B) {
+	for _, n := range []int{4 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e := opened(b, "a", fabric.Options{})
+			c := start(b, "mirror")
+			c.says(b, "ready")
+			to, err := e.Resolve("mirror")
+			noError(b, err)
+			buf, payload := make([]byte, n), pattern(n)
+			b.SetBytes(int64(2 * n))
+			for b.Loop() {
+				noError(b, e.Recv(buf, 1))
+				noError(b, e.Send(payload, to, 2))
+				completes(b, e)
+				completes(b, e)
+			}
+			c.ends(b)
+		})
+	}
 }

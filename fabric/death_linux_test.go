@@ -215,3 +215,49 @@ func TestEchoKilled(t *testing.T) {
 		})
 	}
 }
+
+// TestKilledInside: a process is killed in the middle of a long message. A receive fails with what
+// came, a send fails, all chunks come back, and nothing is left of the dead.
+func TestKilledInside(t *testing.T) {
+	for _, who := range []string{"sender", "receiver"} {
+		for steps := range 6 {
+			t.Run(fmt.Sprint(who, steps), func(t *testing.T) {
+				e, c, to := besideIdle(t)
+				tells := func(what string) {
+					_, err := c.in.Write([]byte(what + "\n"))
+					noError(t, err)
+					c.says(t, "0")
+				}
+				buf, context := make([]byte, longBytes), uint64(7)
+				if who == "sender" {
+					noError(t, e.Recv(buf, 7))
+					tells("send")
+				} else {
+					context = 9
+					tells("receive")
+					noError(t, e.Send(pattern(longBytes), to, 9))
+				}
+				for i := range steps {
+					if i%2 == 0 == (who == "sender") {
+						_, err := e.Progress()
+						noError(t, err)
+					} else {
+						tells("progress")
+					}
+				}
+				c.kill(t)
+				_, failed, err := e.next()
+				if err != nil || failed.Err != cq.Errno(syscall.ECONNRESET) ||
+					failed.Context != context {
+					t.Fatalf("%+v, %v", failed, err)
+				}
+				if n := failed.Len; who == "sender" && (n >= longBytes || steps > 2 && n == 0 ||
+					string(buf[:n]) != string(pattern(longBytes)[:n])) {
+					t.Errorf("%d bytes came, or others", n)
+				}
+				account(t, e, 8, 0, 0)
+				nothingLeft(t, e, "main")
+			})
+		}
+	}
+}

@@ -219,6 +219,9 @@ func echo() {
 	must(e.close())
 }
 
+// longBytes is a message of many steps.
+const longBytes = 1 << 20
+
 // idle has an endpoint and does nothing with it, but for what it is told.
 func idle() {
 	e, err := open("idle", fabric.Options{Window: 4096})
@@ -230,8 +233,14 @@ func idle() {
 		case "progress":
 			_, err = e.Progress()
 			must(err)
-			fmt.Println(e.Stats().Stored)
+		case "receive":
+			must(e.Recv(make([]byte, longBytes), 1))
+		case "send":
+			to, err := e.Resolve("main")
+			must(err)
+			must(e.Send(pattern(longBytes), to, 1))
 		}
+		fmt.Println(e.Stats().Stored)
 	}
 	must(e.close())
 }
