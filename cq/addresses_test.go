@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // sockaddr is the i-th of many different addresses, of both families.
@@ -319,6 +320,7 @@ func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
 
 // TestInsertAsync: an error event an address that fails, then exactly one that counts the rest.
 func TestInsertAsync(t *testing.T) {
+	shmtest.Conforms(t)
 	vectors(t, cq.AddressOptions{Count: 4}, func(t *testing.T, v *cq.AddressVector) {
 		wantErr(t, "without a queue", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
 		eq := events(t, cq.EventOptions{Size: 8})

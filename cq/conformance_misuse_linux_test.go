@@ -235,22 +235,3 @@ func TestConformanceCQFlagsOnly(t *testing.T) {
 		}
 	})
 }
-
-// TestConformanceCQProgress is FI_PROGRESS_MANUAL.
-func TestConformanceCQProgress(t *testing.T) {
-	conform(t, "count-zero-progresses", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
-		f, self := &fed{}, &fed{}
-		unbind, err := r.q.Bind(f, true)
-		must(t, err)
-		defer unbind()
-		unbindSelf, err := r.q.Bind(self, false)
-		must(t, err)
-		defer unbindSelf()
-		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil && err != cq.ErrWouldBlock {
-			t.Errorf("%d, %v", n, err)
-		}
-		if f.progressed.Load() == 0 || self.progressed.Load() != 0 {
-			t.Errorf("manual %d, automatic %d", f.progressed.Load(), self.progressed.Load())
-		}
-	})
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -74,25 +73,6 @@ func TestCounterLifetime(t *testing.T) {
 	must(t, c.Close())
 	must(t, cq.Remove(cq.Named(d, "persistent")))
 	nothingLeft(t, d)
-}
-
-func TestCounterAnonymous(t *testing.T) {
-	c, err := cq.CreateCounter(cq.Unnamed("sum"), cq.CounterOptions{Events: cq.BytesCounter})
-	must(t, err)
-	other, err := cq.AttachCounter(cq.FromFD(c.ObjectFD(), ""),
-		cq.CounterOptions{Events: cq.BytesCounter})
-	must(t, err)
-	if other.Name() != "sum" || other.FID() != c.FID() || c.FID().Kind != cq.FIDCounter ||
-		c.FID().ID == 0 || other.UserContext() != nil {
-		t.Error(other.Name(), other.FID())
-	}
-	must(t, c.Add(2))
-	must(t, c.Close())
-	wantCounter(t, other, 2, 0)
-	if err := os.Truncate(fmt.Sprintf("/proc/self/fd/%d", other.ObjectFD()), 0); err == nil {
-		t.Error("a peer can cut it")
-	}
-	must(t, other.Close())
 }
 
 // TestCounterClosedInUse: Close beside every other call, which then either counts or says so.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/shmtest"
 )
 
 const misuseTime = 200 * time.Millisecond
@@ -290,32 +289,6 @@ func TestSharedCalls(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-// TestPostWhileClosing: Close of a writer may come from anywhere, also in the middle of a post.
-func TestPostWhileClosing(t *testing.T) {
-	shmtest.Long(t)
-	d, q := create(t, cq.Options{Size: 1 << 12})
-	for range 300 {
-		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-		must(t, err)
-		var all sync.WaitGroup
-		all.Go(func() {
-			batch := make([]cq.Entry, 512)
-			for {
-				if _, err := w.PostBatch(batch); err == cq.ErrClosed {
-					return
-				}
-				if err := w.Post(&batch[0]); err == cq.ErrClosed {
-					return
-				}
-			}
-		})
-		time.Sleep(20 * time.Microsecond)
-		must(t, w.Close())
-		all.Wait()
-		_ = drain(t, q)
-	}
 }
 
 // TestWriterWhileClosing: neither waits for the other for ever.

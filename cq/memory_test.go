@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -145,6 +146,7 @@ func TestMemoryView(t *testing.T) {
 // TestRegisterAsync: how a registration ends is an event, and one that nobody read goes with its
 // region.
 func TestRegisterAsync(t *testing.T) {
+	shmtest.Conforms(t)
 	obj, at := payload(t, nil)
 	eq := events(t, cq.EventOptions{Size: 4})
 	good := cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote, RequestedKey: 5, Events: eq,
@@ -172,7 +174,7 @@ func TestRegisterAsync(t *testing.T) {
 	var open []*cq.MemoryRegion
 	for range 4 {
 		o := good
-		o.RequestedKey = 0
+		o.RequestedKey, o.Context, o.UserContext = 0, 0, "of the region"
 		r, err := cq.RegisterMemory(obj, o)
 		must(t, err)
 		open = append(open, r)
@@ -182,7 +184,7 @@ func TestRegisterAsync(t *testing.T) {
 	for _, r := range open[:3] {
 		must(t, r.Close())
 	}
-	wantEvents(t, eq, open[3].FID(), "memory registered 1 0")
+	wantEvents(t, eq, open[3].FID(), "memory registered 0 0")
 	must(t, open[3].Close())
 	must(t, r.Close())
 	must(t, r.Close())

@@ -311,13 +311,11 @@ func TestForOthers(t *testing.T) {
 
 func repeated() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"awake":            TestAwake,
 		"batch":            TestPostBatch,
 		"close ends waits": TestCloseEndsWaits,
 		"close waits":      TestCloseWaits,
 		"credit":           TestCredits,
 		"credits":          TestCreditsNeverFail,
-		"errors":           TestErrorsOfTwoLanes,
 		"many lanes":       TestManyLanes,
 		"marks":            TestMarks,
 		"no allocation":    allocatesNothing,

@@ -211,30 +211,6 @@ func takeAll(t *testing.T, q *cq.Queue) []string {
 	}
 }
 
-func TestErrorsOfTwoLanes(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8})
-	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
-	post(t, a, 0, 1)
-	postError(t, a, 1)
-	post(t, a, 2, 3)
-	postError(t, b, 101)
-	post(t, b, 102, 103)
-	got := takeAll(t, q)
-	for _, want := range [][]string{{"0", "E1", "2"}, {"E101", "102"}} {
-		at := -1
-		for _, w := range want {
-			i := slices.Index(got, w)
-			if i <= at {
-				t.Errorf("%v: order of %v is not kept", got, want)
-			}
-			at = i
-		}
-	}
-	if len(got) != 5 {
-		t.Errorf("got %v", got)
-	}
-}
-
 // TestPeekStopsAtError hands out what is before the error, and the error after the release.
 func TestPeekStopsAtError(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
@@ -380,25 +356,6 @@ func TestGlance(t *testing.T) {
 				t.Errorf("%d, %v", n, err)
 			}
 		})
-	}
-}
-
-// TestGlanceDrives: what is bound with manual progress is driven by reads of an empty queue too,
-// from when it is bound.
-func TestGlanceDrives(t *testing.T) {
-	_, q := create(t, cq.Options{Shared: true})
-	_, _ = cq.Read(q, make([]cq.Msg, 1))
-	f := &feeder{}
-	unbind, err := q.Bind(f, true)
-	must(t, err)
-	defer unbind()
-	for n := int64(1); n < 4; n++ {
-		if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrWouldBlock {
-			t.Error(err)
-		}
-		if f.calls.Load() < n {
-			t.Errorf("read %d does not drive", n)
-		}
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,75 +90,6 @@ func TestWaitSetBusy(t *testing.T) {
 	wantErr(t, "the first", <-done, context.Canceled)
 }
 
-// TestWaitBothWays: one goroutine waits on a set, others read one of its queues with blocking
-// calls, while members come and go. Nothing stays unread.
-func TestWaitBothWays(t *testing.T) {
-	t.Parallel()
-	const each = 3000
-	d := openDir(t)
-	s := waitSet(t, d, cq.WaitSetOptions{})
-	shared, w0 := member(t, d, "shared", cq.Options{Shared: true, Spin: -1, Size: 64}, s)
-	other, w1 := member(t, d, "other", cq.Options{Shared: true, Size: 64}, s)
-	got := make(chan int)
-	ctx, cancel := context.WithCancel(t.Context())
-	count := func(q *cq.Queue) (n int) {
-		dst := make([]cq.Context, 8)
-		for {
-			k, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
-			if err != nil {
-				return n
-			}
-			n += k
-		}
-	}
-	for range 2 {
-		go func() { got <- count(shared) }()
-	}
-	go func() {
-		n := 0
-		members := make([]cq.Waitable, 2)
-		dst := make([]cq.Context, 8)
-		for {
-			k, err := s.Wait(ctx, members, cq.WaitOptions{})
-			if err != nil {
-				got <- n
-				return
-			}
-			for _, m := range members[:k] {
-				r, _ := cq.Read(m.(*cq.Queue), dst)
-				n += r
-			}
-		}
-	}()
-	poster := func(w *cq.Writer, done chan bool) {
-		for i := range uint64(each) {
-			for w.Post(&cq.Entry{Context: i}) != nil {
-				time.Sleep(10 * time.Microsecond)
-			}
-			if i%16 == 0 {
-				time.Sleep(time.Microsecond)
-			}
-		}
-		done <- true
-	}
-	done := make(chan bool)
-	go poster(w0, done)
-	go poster(w1, done)
-	for range 50 {
-		must(t, s.Remove(other))
-		must(t, s.Add(other))
-	}
-	<-done
-	<-done
-	eventually(t, "everything is read", func() bool {
-		return shared.Stats().Read+other.Stats().Read == 2*each
-	})
-	cancel()
-	if n := <-got + <-got + <-got; n != 2*each {
-		t.Errorf("read %d of %d", n, 2*each)
-	}
-}
-
 // channel makes a channel that is closed when the test ends.
 func channel(t testing.TB, d *shm.Dir) *cq.Channel {
 	t.Helper()
@@ -204,58 +133,6 @@ func noEvent(t testing.TB, what string, c *cq.Channel) {
 	t.Helper()
 	if ev, err := c.TryGetEvent(); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("%s: event of %v, %v", what, ev.Queue, err)
-	}
-}
-
-// TestChannelGetters: each event goes to one of many goroutines, all queues get theirs.
-func TestChannelGetters(t *testing.T) {
-	const queues, rounds, getters = 3, 200, 4
-	d := openDir(t)
-	c := channel(t, d)
-	var qs [queues]*cq.Queue
-	var ws [queues]*cq.Writer
-	for i := range qs {
-		qs[i], ws[i] = attached(t, d, c, fmt.Sprintf("q%d", i), cq.Options{Shared: true})
-		must(t, c.RequestNotify(qs[i], cq.NotifyAny))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var read, events atomic.Int64
-	var all sync.WaitGroup
-	for range getters {
-		all.Go(func() {
-			buf := make([]cq.Context, 4)
-			for {
-				ev, err := c.GetEvent(ctx, cq.WaitOptions{})
-				if err != nil {
-					if !errors.Is(err, context.Canceled) {
-						t.Error(err)
-					}
-					return
-				}
-				events.Add(1)
-				err = cq.Drain(c, ev, cq.NotifyAny, buf, 0, func(es []cq.Context) error {
-					read.Add(int64(len(es)))
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	for i := range uint64(rounds) {
-		for _, w := range ws {
-			post(t, w, i, i+1)
-		}
-		if i%8 == 0 {
-			time.Sleep(50 * time.Microsecond)
-		}
-	}
-	eventually(t, "everything is read", func() bool { return read.Load() == queues*rounds })
-	cancel()
-	all.Wait()
-	if n := events.Load(); n > queues*rounds {
-		t.Errorf("%d events of %d completions", n, queues*rounds)
 	}
 }
 

@@ -226,20 +226,6 @@ func TestOwnLane(t *testing.T) {
 	})
 }
 
-// TestAwake: while the reader is awake nobody wakes it.
-func TestAwake(t *testing.T) {
-	q, w := pair(t, cq.Options{Size: 8})
-	_ = read(t, q, 1)
-	before := w.Stats().Wakes
-	for i := range uint64(1000) {
-		post(t, w, i, i+1)
-		_ = read(t, q, 4)
-	}
-	if s := w.Stats(); s.Wakes != before || q.Stats().Sleeps != 0 || q.Stats().Barriers != 0 {
-		t.Errorf("%+v %+v", s, q.Stats())
-	}
-}
-
 // overrun reads the queue until it reports its end and returns what came before.
 func overrun(t *testing.T, q *cq.Queue) (got []uint64) {
 	t.Helper()
