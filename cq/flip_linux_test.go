@@ -58,7 +58,7 @@ func TestFlip(t *testing.T) {
 				o.Syscalls = true
 			case *flipFull:
 				o = flip.Options{Steps: 1, Values: flip.AllValues}
-			case raceEnabled: // which is other code than what is shipped, and ten times as much
+			case shmtest.Race: // which is other code than what is shipped, and ten times as much
 				o.Values = 2
 			case name == "read one lane":
 				o.Steps = 1

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 const misuseTime = 200 * time.Millisecond
@@ -19,7 +20,7 @@ const misuseTime = 200 * time.Millisecond
 // hammer calls each of the functions in goroutines of their own until the time is over.
 func hammer(t *testing.T, calls ...func(i int)) {
 	t.Helper()
-	if raceEnabled {
+	if shmtest.Race {
 		t.Skip("two goroutines in one handle are a data race: that is what is tried here")
 	}
 	var over atomic.Bool

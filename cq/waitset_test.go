@@ -5,6 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -186,6 +191,352 @@ func TestSpinEnds(t *testing.T) {
 			wantErr(t, "wait", err, want)
 		case <-time.After(time.Minute):
 			t.Fatal("it still spins; want ", want)
+		}
+	}
+}
+
+// TestInSetQueueElsewhere: only the set that a queue was opened in goes with it. While another one
+// has it, it stays.
+func TestInSetQueueElsewhere(t *testing.T) {
+	d := openDir(t)
+	own, other := waitSet(t, d, cq.WaitSetOptions{}), waitSet(t, d, cq.WaitSetOptions{})
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitInSet, WaitSet: own})
+	must(t, err)
+	must(t, other.Add(q))
+	wantErr(t, "in both", q.Close(), cq.ErrBusy)
+	must(t, own.Remove(q))
+	err = q.Close()
+	wantErr(t, "in the other alone", err, cq.ErrBusy)
+	if err == nil {
+		t.Fatal("the other set has a queue without memory")
+	}
+	must(t, other.Remove(q))
+	must(t, q.Close())
+}
+
+// TestAdoptIntoSet: a successor's set is its own, for queues of both kinds.
+func TestAdoptIntoSet(t *testing.T) {
+	d := openDir(t)
+	s := waitSet(t, d, cq.WaitSetOptions{})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Wait: cq.WaitInSet, WaitSet: s})
+	must(t, err)
+	w := attach(t, d, "q")
+	must(t, q.Detach())
+	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s})
+	must(t, err)
+	must(t, e.Detach())
+	for _, m := range []cq.Waitable{q, e} {
+		wantErr(t, "no member any more", s.Remove(m), fs.ErrNotExist)
+	}
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true, WaitSet: s})
+	must(t, err)
+	t.Cleanup(func() { must(t, q.Close()) })
+	e, err = cq.OpenEvents(cq.Named(d, "e"), cq.EventOptions{Existing: true, WaitSet: s})
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	for _, m := range []cq.Waitable{q, e} {
+		wantErr(t, "a member again", s.Add(m), fs.ErrExist)
+	}
+	dst := make([]cq.Waitable, 2)
+	_, _ = setWait(s, dst, 0)
+	wait := later(func() { post(t, w, 0, 1) })
+	n, err := setWait(s, dst, time.Minute)
+	wait()
+	if n != 1 || err != nil || dst[0] != cq.Waitable(q) {
+		t.Errorf("%d, %v, %v", n, err, dst[:n])
+	}
+}
+
+// TestCloseRacesAdd: a set that closes either has the queue, and stays open, or has not. A queue in
+// a set that is gone could never be closed.
+func TestCloseRacesAdd(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
+	must(t, err)
+	race := func(what string, closing, add, remove func() error) {
+		var closed, added error
+		var both sync.WaitGroup
+		both.Go(func() { closed = closing() })
+		both.Go(func() { added = add() })
+		both.Wait()
+		switch {
+		case closed == nil && added == nil:
+			t.Fatalf("%s: closed with a member", what)
+		case added == nil:
+			wantErr(t, what, closed, cq.ErrBusy)
+			must(t, remove())
+			must(t, closing())
+		default:
+			wantErr(t, what, added, cq.ErrClosed)
+		}
+	}
+	keep := waitSet(t, d, cq.WaitSetOptions{}) // so that the bell stays
+	must(t, keep.Add(q))
+	for range 3000 {
+		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+		must(t, err)
+		race("wait set", s.Close, func() error { return s.Add(q) },
+			func() error { return s.Remove(q) })
+		p, err := cq.NewPollSet(d, 0)
+		must(t, err)
+		race("poll set", p.Close, func() error { return p.Add(q) },
+			func() error { return p.Remove(q) })
+		c, err := cq.NewChannel(d)
+		must(t, err)
+		race("channel", c.Close, func() error { return c.Attach(q) },
+			func() error { return c.Detach(t.Context(), q) })
+	}
+	must(t, keep.Remove(q))
+	must(t, q.Close())
+}
+
+// TestDetachTwice: of two goroutines that detach a queue one comes last, when the queue may be
+// attached again, and leaves it there.
+func TestDetachTwice(t *testing.T) {
+	d := openDir(t)
+	c := channel(t, d)
+	q, w := attached(t, d, c, queueName(t), cq.Options{Shared: true})
+	for i := range 2000 {
+		must(t, c.RequestNotify(q, cq.NotifyAny))
+		post(t, w, uint64(i), uint64(i+1))
+		gets(t, "posted", c, q)
+		read(t, q, 4)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan struct{}, 4)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if err := c.Detach(ctx, q); err == nil {
+					first <- struct{}{}
+				}
+			})
+		}
+		runtime.Gosched()
+		must(t, c.Ack(q, 1))
+		<-first
+		for err := error(cq.ErrBusy); errors.Is(err, cq.ErrBusy); {
+			err = c.Attach(q) // another one may detach it once more
+		}
+		all.Wait()
+		cancel()
+		if err := c.Attach(q); err == nil || errors.Is(err, os.ErrExist) {
+			continue
+		} else {
+			t.Fatalf("%d: the queue is lost between the accounts: %v", i, err)
+		}
+	}
+}
+
+// TestSetTellsOfBadLane: a lane that cannot be opened is something to read, also for a set that
+// found that out only now.
+func TestSetTellsOfBadLane(t *testing.T) {
+	d := openDir(t)
+	s := waitSet(t, d, cq.WaitSetOptions{})
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(d.Path(), "q")) })
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
+	must(t, s.Add(q))
+	t.Cleanup(func() { must(t, s.Remove(q)) })
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
+	must(t, err)
+	post(t, w, 0, 1)
+	must(t, w.Close())
+	path := laneFileOf(t, filepath.Join(d.Path(), "q"))
+	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
+	dst := make([]cq.Waitable, 1)
+	n, err := setWait(s, dst, 0)
+	if n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	var lane *cq.LaneError
+	if _, err := cq.Read(q, make([]cq.Msg, 1)); !errors.As(err, &lane) {
+		t.Errorf("read: %v", err)
+	}
+}
+
+func laneFileOf(t *testing.T, dir string) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "lane-*"))
+	must(t, err)
+	if len(all) != 1 {
+		t.Fatal(all)
+	}
+	return all[0]
+}
+
+// TestSecondCallerIsRefused: two goroutines on one set is a mistake that gets an answer, and no
+// damage.
+func TestSecondCallerIsRefused(t *testing.T) {
+	d := openDir(t)
+	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	p, err := cq.NewPollSet(d, 0)
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	for i := range 3 {
+		_, w := member(t, d, "q"+string(rune('0'+i)), cq.Options{Shared: true}, s, p)
+		post(t, w, 0, 1)
+	}
+	counter, err := cq.CreateCounter(cq.Named(d, "n"), cq.CounterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, counter.Close()) })
+	must(t, p.Add(counter))
+	t.Cleanup(func() { must(t, p.Remove(counter)) })
+	must(t, counter.Add(1))
+	check := func(err error) {
+		if err != nil && !errors.Is(err, cq.ErrBusy) && !errors.Is(err, cq.ErrWouldBlock) {
+			t.Error(err)
+		}
+	}
+	var all sync.WaitGroup
+	for g := range 3 {
+		all.Go(func() {
+			for i := range 2000 {
+				dst := make([]cq.Waitable, 1+(g+i)%9)
+				_, err := setWait(s, dst, time.Millisecond)
+				check(err)
+				_, err = p.Poll(dst)
+				check(err)
+				check(s.TryWait())
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestFeederFarFuture: a feeder that wants its turn in a thousand years takes no deadline away.
+func TestFeederFarFuture(t *testing.T) {
+	d := openDir(t)
+	s := waitSet(t, d, cq.WaitSetOptions{})
+	q, _ := member(t, d, "q", cq.Options{}, s)
+	unbind, err := q.Bind(&feeder{again: math.MaxInt64}, true)
+	must(t, err)
+	t.Cleanup(unbind)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := time.AfterFunc(time.Minute, func() { _ = s.Signal() })
+	defer done.Stop()
+	_, err = setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
+	wantErr(t, "set", err, cq.ErrTimedOut)
+	done = time.AfterFunc(time.Minute, func() { _ = q.Signal() })
+	defer done.Stop()
+	_, err = sread(q, make([]cq.Msg, 1), 5*time.Millisecond)
+	if !errors.Is(err, cq.ErrTimedOut) {
+		t.Errorf("read: %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("late")
+	}
+	before := q.Stats().Sleeps
+	_, _ = sread(q, make([]cq.Msg, 1), 30*time.Millisecond)
+	if n := q.Stats().Sleeps - before; n > 20 {
+		t.Errorf("%d sleeps: each was over at once", n)
+	}
+}
+
+// TestWaitsDriveFeeder: each way to wait or to look drives what makes what is waited for.
+func TestWaitsDriveFeeder(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o    cq.Options
+		call func(t *testing.T, q *cq.Queue, c *cq.Channel) error
+	}{
+		"threshold": {cq.Options{}, sreadsFour},
+		"yield":     {cq.Options{Wait: cq.WaitYield}, sreadsFour},
+		"peek": {cq.Options{}, func(t *testing.T, q *cq.Queue, _ *cq.Channel) (err error) {
+			for range 3 {
+				if _, err = q.Peek(1); err == nil {
+					return q.Release(1)
+				}
+			}
+			return err
+		}},
+		"channel": {cq.Options{}, func(t *testing.T, q *cq.Queue, c *cq.Channel) error {
+			must(t, c.RequestNotify(q, cq.NotifyAny))
+			ev, err := getEvent(c, time.Minute)
+			return errors.Join(err, c.Ack(ev.Queue, 1))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDir(t)
+			c := channel(t, d)
+			q, w := attached(t, d, c, queueName(t), tt.o)
+			f := &feeder{w: w, every: 3, again: time.Millisecond}
+			unbind, err := q.Bind(f, true)
+			must(t, err)
+			t.Cleanup(unbind)
+			if err := tt.call(t, q, c); err != nil || f.calls.Load() < 3 {
+				t.Errorf("%v after %d calls", err, f.calls.Load())
+			}
+		})
+	}
+}
+
+func sreadsFour(t *testing.T, q *cq.Queue, _ *cq.Channel) error {
+	n, err := sread(q, make([]cq.Context, 8), time.Minute, 4)
+	if err == nil && n < 4 {
+		t.Errorf("sread %d", n)
+	}
+	return err
+}
+
+// TestEntriesPanic: a body that panics leaves the entry that it was at, and all behind it, in the
+// queue, which can be read and closed.
+func TestEntriesPanic(t *testing.T) {
+	_, q := create(t, cq.Options{Size: 16})
+	w := attach(t, openDir(t), q.Name())
+	post(t, w, 0, 8)
+	func() {
+		defer func() {
+			if r := recover(); r != "enough" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		for e, err := range q.Entries(0) {
+			must(t, err)
+			if e.Context == 3 {
+				panic("enough")
+			}
+		}
+	}()
+	if got := read(t, q, 16); len(got) != 5 || got[0] != 3 {
+		t.Errorf("left %v", got)
+	}
+	must(t, w.Close())
+	must(t, q.Close())
+}
+
+// TestDrainBudget: a budget below nothing would make events for ever and read none.
+func TestDrainBudget(t *testing.T) {
+	d := openDir(t)
+	c := channel(t, d)
+	q, w := attached(t, d, c, "q", cq.Options{})
+	must(t, c.RequestNotify(q, cq.NotifyAny))
+	post(t, w, 0, 1)
+	ev := gets(t, "posted", c, q)
+	err := cq.Drain(c, ev, cq.NotifyAny, make([]cq.Msg, 1), -1, func([]cq.Msg) error { return nil })
+	wantErr(t, "budget", err, cq.ErrInvalid)
+}
+
+// TestControlWhileClosing asks for descriptors that are being closed.
+func TestControlWhileClosing(t *testing.T) {
+	d := openDir(t)
+	for range 50 {
+		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
+		must(t, err)
+		q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitFD})
+		must(t, err)
+		var all sync.WaitGroup
+		all.Go(func() {
+			for range 200 {
+				_, _ = q.GetWait()
+				_, _ = s.GetWait()
+			}
+		})
+		all.Go(func() { _, _ = q.Close(), s.Close() })
+		all.Wait()
+		if waitFD(q) != -1 || waitFD(s) != -1 {
+			t.Fatalf("descriptors %d, %d of what is closed", waitFD(q), waitFD(s))
 		}
 	}
 }

@@ -2,13 +2,18 @@ package ctl_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
@@ -135,4 +140,80 @@ func TestCheckProcessLive(t *testing.T) {
 		fs.ErrNotExist) {
 		t.Error(err)
 	}
+}
+
+func init() { roles["crowded"] = childCrowded }
+
+// manyLocks makes what the kernel says of a descriptor long, with the lock of an owner at the end.
+func manyLocks(t *testing.T, fd int) {
+	t.Helper()
+	for i := range int64(2500) {
+		must(t, unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK,
+			Start: 2 * i, Len: 1}))
+	}
+	must(t, unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK,
+		Start: 1 << 40, Len: 1}))
+}
+
+// TestCheckProcessLocks: who locks an object is not looked for in more text than an object of the
+// library has, and not without end in many of them.
+func TestCheckProcessLocks(t *testing.T) {
+	d := ownDir(t)
+	whole := specimens(t, d)
+	rd, lane := slices.Clone(whole["q/reader"]), slices.Clone(whole["q/lane-0001"])
+	newQueue(rd, lane)
+	binary.LittleEndian.PutUint64(rd[section(t, rd, sectRows)+rowBytes+128:], 7) // ahead of its lane
+	reader := hold(t, "q", rd, memfdSeals)
+	hold(t, "lane", lane, memfdSeals)
+	manyLocks(t, reader)
+	for range 20 {
+		again, err := unix.FcntlInt(uintptr(reader), unix.F_DUPFD_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(again)
+	}
+	if _, byFD := ofProcess(t, ctl.CheckOptions{}); len(byFD) > 0 {
+		t.Errorf("read to the end: %v", byFD)
+	}
+	for range 8 {
+		rd, lane := slices.Clone(whole["q/reader"]), slices.Clone(whole["q/lane-0001"])
+		newQueue(rd, lane)
+		manyLocks(t, hold(t, "q", rd, memfdSeals))
+	}
+	hold(t, "q", whole["q/reader"], memfdSeals)
+	r, err := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
+	if err == nil || !strings.Contains(err.Error(), "too many locks") || r.Objects < 11 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+// TestCheckProcessCrowded: of a process that has more objects than its checker may open, as many as
+// it can are checked, and it says that these are a part.
+func TestCheckProcessCrowded(t *testing.T) {
+	d := ownDir(t)
+	out, err := childOf(t, d, "crowded").Output()
+	if err != nil || string(out) != "a part\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// childCrowded checks itself.
+func childCrowded() {
+	last := 0
+	for range 300 {
+		fd, err := unix.MemfdCreate("shmring:junk", unix.MFD_CLOEXEC)
+		need(err)
+		_, err = unix.Write(fd, []byte("no object"))
+		need(err)
+		last = max(last, fd)
+	}
+	limit := unix.Rlimit{Cur: uint64(last) + 201, Max: uint64(last) + 201}
+	need(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	r, err := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
+	p := ctl.NewProblem(err)
+	if !errors.Is(err, unix.EMFILE) || p.Hint == nil || !strings.Contains(p.Message, "part of") ||
+		r.Objects < 100 || r.Objects >= 200 || len(r.Findings) != r.Objects {
+		say("%v, %d objects, %d findings", err, r.Objects, len(r.Findings))
+		return
+	}
+	say("a part")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -179,7 +180,7 @@ func TestSolicitedIndexAhead(t *testing.T) {
 // every entry is read.
 func TestChannelGetters(t *testing.T) {
 	each := uint64(15_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range orders {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -117,7 +118,7 @@ func TestKeeperEnds(t *testing.T) {
 // directly, in a second goroutine.
 func TestEventLoopOfASet(t *testing.T) {
 	each := uint64(10_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range orders {
@@ -241,7 +242,7 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 // blocks for events of the same channel, one that waits on a set, and one that reads directly.
 func TestAllWaysAtOnce(t *testing.T) {
 	each := uint64(8_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range orders {

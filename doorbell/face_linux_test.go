@@ -266,7 +266,7 @@ func TestRingerFollowsTheReader(t *testing.T) {
 // that is not readable.
 func TestEventLoop(t *testing.T) {
 	each := uint64(15_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range orders {

@@ -305,7 +305,7 @@ func tooFew(t *testing.T, l *litmusRig) {
 // seen. With -litmus.long that is a failure too.
 func TestLitmus(t *testing.T) {
 	shmtest.Long(t)
-	if raceEnabled {
+	if shmtest.Race {
 		t.Skip("the race detector makes every access a call of its own: other code is under test")
 	}
 	finds, limit := uint64(3), 3*time.Second
@@ -379,7 +379,7 @@ their mutants are plain stores where a barrier has to be.
 
 // TestLitmusReport measures what the bounds of TestLitmus rest on.
 func TestLitmusReport(t *testing.T) {
-	if *litmusReport == 0 || raceEnabled {
+	if *litmusReport == 0 || shmtest.Race {
 		t.Skip("it takes minutes, and asserts no more than TestLitmus: see -litmus.report")
 	}
 	order := len(litmusTests()) - len(orderTests())

@@ -120,7 +120,7 @@ func everyOrderAndThreads(t *testing.T, f func(t *testing.T, o ring.Order, env [
 // Two producers and a blocking reader, each a process.
 func TestProcesses(t *testing.T) {
 	each := uint64(100_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 10
 	}
 	everyOrderAndThreads(t, func(t *testing.T, o ring.Order, env []string) {

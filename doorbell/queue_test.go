@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -182,3 +183,8 @@ func watchdog(t testing.TB, dump func() string) {
 	})
 	t.Cleanup(func() { w.Stop() })
 }
+
+// roles are what child processes of these tests do; files for one system add to them.
+var roles = map[string]func(){}
+
+func TestMain(m *testing.M) { shmtest.Main(m, roles) }

@@ -202,7 +202,7 @@ func produceAll(q *queue, o ring.Order, each uint64) chan error {
 // reader and several: every entry comes once, in order, and nobody sleeps for ever.
 func TestDirectRead(t *testing.T) {
 	total := uint64(60_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		total /= 6
 	}
 	for _, o := range orders {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -347,7 +348,7 @@ func TestDomainIsAskedFor(t *testing.T) {
 }
 
 func TestNoAllocationsOfSetsAndChannels(t *testing.T) {
-	if raceEnabled {
+	if shmtest.Race {
 		t.Skip("the race detector allocates")
 	}
 	d := newDomain(t, 2, 1, readerOptions{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -102,7 +103,7 @@ func (d *domainQueues) count() (n uint64) {
 // members overlap. Reading less than what is there must leave the queue ready.
 func TestSets(t *testing.T) {
 	total := uint64(60_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		total /= 6
 	}
 	for _, o := range orders {
@@ -152,7 +153,7 @@ func sets(t *testing.T, o ring.Order, queues, waiters int, each uint64) {
 // A direct reader and a set on the same queue: either may take an entry, none is lost.
 func TestSetAndDirectReadOnOneQueue(t *testing.T) {
 	each := uint64(20_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range orders {
@@ -197,7 +198,7 @@ func TestSetAndDirectReadOnOneQueue(t *testing.T) {
 func TestMembersComeAndGo(t *testing.T) {
 	const queues = 3
 	each := uint64(15_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	d := newDomain(t, queues, 1, readerOptions{shared: true})
@@ -356,7 +357,7 @@ func TestAddBesideDelete(t *testing.T) {
 // own goroutine arms and disarms it: neither undoes what the other wrote.
 func TestAddBesideARead(t *testing.T) {
 	rounds := 1_000_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		rounds /= 10
 	}
 	d := newDomain(t, 1, 1, readerOptions{})

@@ -179,7 +179,7 @@ func TestThresholdUrgent(t *testing.T) {
 
 func TestThresholdWithManyProducers(t *testing.T) {
 	each := uint64(10_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 5
 	}
 	for _, o := range []ring.Order{ring.SeqCst, ring.Release} {

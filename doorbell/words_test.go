@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -198,7 +199,7 @@ func scribble(h *Hints, stop *atomic.Bool) {
 func TestScribbledHints(t *testing.T) {
 	const lanes = 3
 	each := uint64(20_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		each /= 4
 	}
 	for _, o := range orders {

@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestMessages: what is sent arrives whole and in order, expected or not, and both sides complete.
@@ -239,7 +240,7 @@ func nothingLeft(t *testing.T, e *end, names ...string) {
 // TestNoAllocation: a message that is expected, from its send to both completions, takes no memory
 // of the heap.
 func TestNoAllocation(t *testing.T) {
-	if raceEnabled {
+	if shmtest.Race {
 		t.Skip("the race detector allocates")
 	}
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})

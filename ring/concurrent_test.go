@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -101,7 +102,7 @@ func consume(c *ring.Consumer[slot], n uint64, after func(i uint64) error) error
 // the race detector sees whether publishing and releasing order it.
 func handOver(t *testing.T, tail, head *ring.Index, slots []slot, o ring.Order) {
 	n := uint64(100_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		n /= 5
 	}
 	p := ring.NewProducer(tail, head, slots, 0, o)

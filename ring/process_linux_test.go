@@ -58,7 +58,7 @@ func start(t *testing.T, role string, s *shared, o ring.Order, n uint64) (wait f
 
 func TestTwoProcesses(t *testing.T) {
 	n := uint64(200_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || shmtest.Race {
 		n /= 10
 	}
 	for _, o := range orders {

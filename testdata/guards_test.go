@@ -1,10 +1,15 @@
 package testdata
 
 import (
+	"encoding/json"
+	"errors"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -111,4 +116,222 @@ func TestGuardsRefuse(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
+}
+
+// verdict is what became of a test of a package.
+type verdict string
+
+const (
+	verdictPassed verdict = "passed"
+	verdictFailed verdict = "failed" // or its process ended in the middle of it
+	verdictHung   verdict = "hung"   // it had to be ended
+	verdictBuild  verdict = "does not compile"
+	verdictNone   verdict = "does not run: no such test, or it was skipped"
+	verdictOther  verdict = "passed, and then the package failed" // what is left open, for example
+)
+
+// event is a line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// judge reads what go test -json said and tells what became of a test.
+func judge(output []byte, test string) (verdict, string) {
+	var text strings.Builder
+	var build, run, passed, failed, skipped, hung, whole bool
+	for line := range strings.Lines(string(output)) {
+		var e event
+		if json.Unmarshal([]byte(line), &e) != nil {
+			text.WriteString(line)
+			continue
+		}
+		text.WriteString(e.Output)
+		hung = hung || strings.HasPrefix(e.Output, "panic: test timed out after ")
+		switch {
+		case e.Action == "build-fail":
+			build = true
+		case e.Action == "fail" && e.Test == "":
+			whole = true
+		case e.Test != test:
+		case e.Action == "run":
+			run = true
+		case e.Action == "pass":
+			passed = true
+		case e.Action == "skip":
+			skipped = true
+		case e.Action == "fail":
+			failed = true
+		}
+	}
+	switch out := text.String(); {
+	case build:
+		return verdictBuild, out
+	case hung:
+		return verdictHung, out
+	case !run || skipped:
+		return verdictNone, out
+	case failed || whole && !passed:
+		return verdictFailed, out
+	case whole:
+		return verdictOther, out
+	case passed:
+		return verdictPassed, out
+	default:
+		return verdictNone, out
+	}
+}
+
+// TestJudge: a mutant falls only if its test ran and failed.
+func TestJudge(t *testing.T) {
+	const ran = `{"Action":"run","Test":"TestX"}` + "\n"
+	for name, c := range map[string]struct {
+		out  string
+		want verdict
+	}{
+		"passed":  {ran + `{"Action":"pass","Test":"TestX"}` + "\n" + `{"Action":"pass"}`, verdictPassed},
+		"failed":  {ran + `{"Action":"fail","Test":"TestX"}` + "\n" + `{"Action":"fail"}`, verdictFailed},
+		"skipped": {ran + `{"Action":"skip","Test":"TestX"}` + "\n" + `{"Action":"pass"}`, verdictNone},
+		"none":    {`{"Action":"pass"}`, verdictNone},
+		"build":   {`{"Action":"build-fail"}` + "\n" + `{"Action":"fail"}`, verdictBuild},
+		"vet":     {"x.go:1: syntax error\n" + `{"Action":"fail"}`, verdictNone},
+		"hung": {ran + `{"Action":"output","Test":"TestX","Output":"panic: test timed out after 9s\n"}` +
+			"\n" + `{"Action":"fail","Test":"TestX"}`, verdictHung},
+		"crashed": {ran + `{"Action":"output","Output":"panic: index\n"}` + "\n" +
+			`{"Action":"fail"}`, verdictFailed},
+		"leak": {ran + `{"Action":"pass","Test":"TestX"}` + "\n" + `{"Action":"fail"}`, verdictOther},
+		"other": {`{"Action":"run","Test":"TestY"}` + "\n" + `{"Action":"fail","Test":"TestY"}` +
+			"\n" + `{"Action":"fail"}`, verdictNone},
+	} {
+		if got, _ := judge([]byte(c.out), "TestX"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// allowed tells whether the verdict on a mutant is that the guard's test noticed: that it failed,
+// or what the row says beside that.
+func (g Guard) allowed(v verdict) bool {
+	switch v {
+	case verdictFailed:
+		return true
+	case verdictHung:
+		return g.Falls == FallsHang
+	case verdictOther:
+		return g.Falls == FallsLeak
+	}
+	return false
+}
+
+func TestAllowed(t *testing.T) {
+	for v, falls := range map[verdict]string{verdictHung: FallsHang,
+		verdictOther: FallsLeak} {
+		if (Guard{}).allowed(v) || !(Guard{Falls: falls}).allowed(v) {
+			t.Errorf("%s: allowed without %q, or not with it", v, falls)
+		}
+	}
+	for _, v := range []verdict{verdictPassed, verdictBuild, verdictNone} {
+		for _, falls := range []string{"", FallsHang, FallsLeak} {
+			if (Guard{Falls: falls}).allowed(v) {
+				t.Errorf("%s is a fall", v)
+			}
+		}
+	}
+}
+
+// controls are the tests that were run with every guard in place, by directory and name.
+var controls sync.Map
+
+// control runs the test of the guard as the tree is, once for all guards that it has.
+func (g Guard) control(t *testing.T) (verdict, string) {
+	type result struct {
+		v   verdict
+		out string
+	}
+	dir, test := g.Package()
+	once, _ := controls.LoadOrStore(dir+" "+test, sync.OnceValue(func() result {
+		v, out := g.run(t)
+		return result{v, out}
+	}))
+	r := once.(func() result)()
+	return r.v, r.out
+}
+
+// TestGuards takes guards away, one at a time, and demands that the test of each one fails, which
+// it does not as long as the guard is there. The compiler gets the changed file by an overlay, so
+// the tree stays as it is.
+func TestGuards(t *testing.T) {
+	only, err := regexp.Compile(*guardsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range guardRows(t) {
+		if !only.MatchString(g.ID) || !g.Quick && !*guardsFull && *guardsOnly == "" {
+			continue
+		}
+		t.Run(g.ID, func(t *testing.T) {
+			t.Parallel()
+			g.fall(t)
+		})
+	}
+}
+
+func (g Guard) fall(t *testing.T) {
+	dir, test := g.Package()
+	if v, out := g.control(t); v != verdictPassed {
+		t.Fatalf("%s %s with the guard: %s\n%s", dir, test, v, out)
+	}
+	tmp := t.TempDir()
+	changed := filepath.Join(tmp, filepath.Base(g.File))
+	if err := os.WriteFile(changed, []byte(g.mutated(t)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	list, err := json.Marshal(map[string]map[string]string{
+		"Replace": {filepath.Join(root(t), g.File): changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(tmp, "overlay.json")
+	if err := os.WriteFile(overlay, list, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v, out := g.run(t, "-overlay", overlay, "-timeout", g.timeout())
+	if !g.allowed(v) {
+		t.Errorf("%s: %s: %s %s without the guard: %s\n%s", g.File, g.What, dir, test, v, out)
+	} else if testing.Verbose() {
+		t.Logf("%s %s without the guard: %s", dir, test, v)
+	}
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// run runs the guard's test, with flags of go test. The last one of two counts.
+func (g Guard) run(t *testing.T, flags ...string) (verdict, string) {
+	t.Helper()
+	dir, test := g.Package()
+	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast",
+		"-timeout", "100s", "-run", "^" + strings.ReplaceAll(test, "/", "$/^") + "$"}, flags...)
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+dir)...)
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v\n%s", cmd, err, out)
+	}
+	return judge(out, test)
+}
+
+// timeout is how long a test may take: far longer than any does that comes to its end, and short
+// where it is known that it does not.
+func (g Guard) timeout() string {
+	if g.Falls == FallsHang {
+		return "30s"
+	}
+	return "100s"
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // Programs in other languages read these words: where they lie is part of the format.
@@ -122,3 +124,5 @@ func TestCountManyWaiters(t *testing.T) {
 		t.Fatalf("a waiter was left asleep; the value is %d, %+v", value.Load(), w)
 	}
 }
+
+func TestMain(m *testing.M) { shmtest.Main(m, nil) }

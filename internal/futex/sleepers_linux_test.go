@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -107,3 +108,5 @@ func TestSharedUnknown(t *testing.T) {
 	defer soloNow.Add(-soloWaiters)
 	Wait(&word, 0, spin.Now()+int64(time.Millisecond))
 }
+
+func TestMain(m *testing.M) { shmtest.Main(m, nil) }

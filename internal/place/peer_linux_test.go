@@ -179,3 +179,7 @@ func TestAllowList(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"peer": childPeer, "holder": childHolder})
+}

@@ -154,7 +154,7 @@ func TestNoAllocation(t *testing.T) {
 				for range 20 {
 					once()
 				}
-				if n := testing.AllocsPerRun(200, once); n != 0 && !raceEnabled {
+				if n := testing.AllocsPerRun(200, once); n != 0 && !shmtest.Race {
 					t.Errorf("%s: %v allocations", what, n)
 				}
 			}

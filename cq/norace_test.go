@@ -1,5 +1,0 @@
-//go:build !race
-
-package cq_test
-
-const raceEnabled = false

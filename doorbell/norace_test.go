@@ -1,5 +1,0 @@
-//go:build !race
-
-package doorbell
-
-const raceEnabled = false

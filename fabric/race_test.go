@@ -1,5 +1,0 @@
-//go:build race
-
-package fabric_test
-
-const raceEnabled = true

@@ -1,9 +1,0 @@
-package counterbell
-
-import (
-	"testing"
-
-	"github.com/shmring/shmring/internal/shmtest"
-)
-
-func TestMain(m *testing.M) { shmtest.Main(m, nil) }

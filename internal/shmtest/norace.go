@@ -1,0 +1,6 @@
+//go:build !race
+
+package shmtest
+
+// Race tells that races are looked for.
+const Race = false
