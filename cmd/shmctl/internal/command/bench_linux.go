@@ -251,6 +251,9 @@ func (p *progress) show(name string) func(bench.Progress) {
 
 // line shows a line in place of the last one.
 func (p *progress) line(format string, args ...any) {
+	if !p.term.on {
+		return
+	}
 	line := cut(fmt.Sprintf(format, args...), p.term.columns-1)
 	fmt.Fprintf(p.w, "\r%s%s", line, escToLineEnd)
 }

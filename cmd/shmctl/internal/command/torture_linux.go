@@ -66,17 +66,12 @@ func newTorture() *cobra.Command {
 				opt.Roles = rolesHere(cmd.ErrOrStderr(), torture.Lacks)
 			}
 			return played(cmd, &o, "torture", func(p *progress) (*torture.Report, error) {
-				if p.term.on {
-					opt.Progress = func(done time.Duration, r *torture.Report) {
-						p.line("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
-							done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
-					}
+				opt.Progress = func(done time.Duration, r *torture.Report) {
+					p.line("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
+						done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
 				}
 				report, err := torture.Run(cmd.Context(), opt)
-				if report != nil && err != nil {
-					err = fmt.Errorf("%w (seed %d)", err, opt.Seed)
-				}
-				return report, err
+				return report, seeded(report != nil, err, opt.Seed)
 			})
 		},
 	}
@@ -101,7 +96,7 @@ func newTorture() *cobra.Command {
 }
 
 // played runs a tool to its end, shows how far it is on a terminal, and prints what it found, for
-// people or as JSON under its key. A tool that nobody watches need not tell how far it is.
+// people or as JSON under its key.
 func played[R interface {
 	comparable
 	Sheet() *stage.Sheet
@@ -122,6 +117,14 @@ func played[R interface {
 		report.Sheet().Print(cmd.OutOrStdout())
 	}
 	return err
+}
+
+// seeded says in the error of a run that has a report with which seed it was.
+func seeded(reported bool, err error, seed uint64) error {
+	if err == nil || !reported {
+		return err
+	}
+	return fmt.Errorf("%w (seed %d)", err, seed)
 }
 
 const seedUsage = "`number` that replays the choices, not the schedule"
@@ -274,17 +277,12 @@ func newHostile() *cobra.Command {
 				return err
 			}
 			return played(cmd, &o, "hostile", func(p *progress) (*hostile.Report, error) {
-				if p.term.on {
-					opt.Progress = func(r *hostile.Report) {
-						p.line("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces),
-							r.Mutations, r.Poisoned, r.Refused)
-					}
+				opt.Progress = func(r *hostile.Report) {
+					p.line("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces),
+						r.Mutations, r.Poisoned, r.Refused)
 				}
 				report, err := hostile.Run(cmd.Context(), opt)
-				if report != nil && err != nil {
-					err = fmt.Errorf("%w (seed %d)", err, opt.Seed)
-				}
-				return report, err
+				return report, seeded(report != nil, err, opt.Seed)
 			})
 		},
 	}
@@ -335,12 +333,10 @@ func newSoak() *cobra.Command {
 			}
 			opt.Steps = crash.On
 			return played(cmd, &o, "soak", func(p *progress) (*soak.Report, error) {
-				if p.term.on {
-					opt.Progress = func(done time.Duration, r *soak.Report) {
-						p.line("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
-							done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
-							len(r.Violations))
-					}
+				opt.Progress = func(done time.Duration, r *soak.Report) {
+					p.line("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
+						done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
+						len(r.Violations))
 				}
 				return soak.Run(cmd.Context(), opt)
 			})
