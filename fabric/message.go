@@ -231,7 +231,9 @@ func (l *outLane) takeClear(tail uint64) (work int) {
 		l.clear = append(l.clear, id)
 		work++
 	}
-	l.head.Control.Store(tail)
+	if work > 0 {
+		l.head.Control.Store(tail)
+	}
 	return work
 }
 

@@ -209,7 +209,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 // send sends a message, or its header if it is too long or the receiver has granted too little.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, charge(len(payload))
-	if l.err == nil && !(l.hasSlot() && l.bytes+n <= l.granted) {
+	if l.err == nil && (!l.hasSlot() || l.full() || l.bytes+n > l.granted) {
 		e.poll()
 	}
 	switch {
