@@ -262,60 +262,6 @@ func TestRingerFollowsTheReader(t *testing.T) {
 	}
 }
 
-// An event loop over producers that publish whenever they like: nothing stays behind a descriptor
-// that is not readable.
-func TestEventLoop(t *testing.T) {
-	each := uint64(15_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range orders {
-		for name, events := range map[string]uint32{"level": 0, "edge": unix.EPOLLET} {
-			t.Run(o.String()+"/"+name, func(t *testing.T) {
-				doors(t, func(t *testing.T, face *Face, door func(*RingerConfig)) {
-					eventLoop(t, o, face, door, events, each)
-				})
-			})
-		}
-	}
-}
-
-func eventLoop(t *testing.T, o ring.Order, face *Face, door func(*RingerConfig), events uint32,
-	each uint64) {
-	registered(t, o)
-	const lanes = 3
-	q := heapQueue(t, lanes)
-	watchdog(t, q.String)
-	r := newReader(q, readerOptions{order: o, face: face})
-	ep := userEpoll(t, face, events)
-	errs := make(chan error, lanes)
-	for bit := range lanes {
-		w := q.writer(bit, o, door)
-		go func() {
-			defer w.Close()
-			errs <- w.run(each, newPace(uint64(bit)))
-		}()
-	}
-	for r.count.Load() < lanes*each {
-		ready, _, err := r.TryWait()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ready && !wakes(t, ep, 30_000) {
-			t.Fatal("nothing for half a minute: ", q)
-		}
-		r.read(2 * laneSlots)
-		if r.broken != nil {
-			t.Fatal(r.broken)
-		}
-	}
-	for range lanes {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // A descriptor that is full is readable: writing to it is no error and does not block. A peer that
 // fills it faster than it is emptied costs a spurious look.
 func TestFullDescriptor(t *testing.T) {
