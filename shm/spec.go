@@ -74,7 +74,7 @@ type Section struct {
 	Capacity   uint64 // number of elements; ElemSize times Capacity fits Length
 	LayoutHash uint64 // of the element's layout: peers that say otherwise share no memory
 	Align      uint64 // bytes, a power of two from 64 on; 0 in a Spec means a page
-	Offset     uint64 // bytes from the start of the object; computed, ignored in a Spec
+	Offset     uint64 // bytes from the start of the object; in a Spec how many to leave free before
 }
 
 // Spec describes an object to be made.
@@ -128,7 +128,10 @@ func place(spec Spec, page uint64) ([]Section, uint64, error) {
 		if err := checkSection(s); err != nil {
 			return nil, 0, inSection(i, err)
 		}
-		s.Offset = alignUp(end, s.Align)
+		if s.Offset > maxObjectBytes {
+			return nil, 0, inSection(i, invalid("bytes left free", s.Offset, "at most 2^47"))
+		}
+		s.Offset = alignUp(alignUp(end, s.Align)+s.Offset, s.Align)
 		end = s.Offset + s.Length // both were bounded: no overflow
 		if end > maxObjectBytes {
 			return nil, 0, invalid("total bytes", end, "at most 128 TiB")

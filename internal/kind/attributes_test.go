@@ -149,3 +149,44 @@ A test writes this page: ` + "`go test ./internal/kind -run LayoutPage -layout.w
 		t.Errorf("%s is of another layout (%v): run with -layout.write", page, err)
 	}
 }
+
+// TestLanePlaces: the words of lanes stand at different lines of a page, and lanes whose words
+// stand elsewhere are taken too, as former ones are. One of another user is no larger than its
+// reader, of whatever age, expects.
+func TestLanePlaces(t *testing.T) {
+	var id shm.UUID
+	lines := map[uint64]int{}
+	for row := 1; row <= 63; row++ {
+		obj, err := shm.CreateMemfd(plain.LaneSpec("lane", row, id), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, s, err := obj.Section(SectLane, uint32(row))
+		if line := s.Offset % 4096 / 64; err != nil || lines[line] != 0 {
+			t.Errorf("row %d: line %d, as row %d; %v", row, line, lines[line], err)
+		} else {
+			lines[line] = row
+		}
+		if err := errors.Join(plain.LaneBelongs(obj, row, id), obj.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, trust := range []uint64{0, CrossUser} {
+		q := with(plain, func(q *Queue) { q.Trust = trust })
+		spec := q.LaneSpec("lane", 1, id)
+		former := spec
+		former.Sections = q.LaneSections(1)
+		obj, err := shm.CreateMemfd(former, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(q.LaneBelongs(obj, 1, id), obj.Close()); err != nil {
+			t.Error(err)
+		}
+		is, _ := shm.Plan(spec)
+		was, _ := shm.Plan(former)
+		if was == 0 || q.Others() && is != was {
+			t.Errorf("trust %d: a lane takes %d bytes, was %d", trust, is, was)
+		}
+	}
+}

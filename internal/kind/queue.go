@@ -133,11 +133,25 @@ func (q Queue) ReaderSpec(name string) shm.Spec {
 // LaneSpec is the layout of a writer's object.
 func (q Queue) LaneSpec(name string, row int, queue shm.UUID) shm.Spec {
 	s := shm.Spec{Kind: shm.KindLane, Name: name, Sections: q.LaneSections(uint32(row))}
+	if !q.Others() { // whose readers take no lane that is larger than it would be without
+		// A reader looks at the same word of each lane. At one place of a page they would all be in
+		// the same few lines of its first cache.
+		s.Sections[0].Offset = lineBytes * (1 + uint64(row)%(pageLines-1))
+		for i := range s.Sections {
+			s.Sections[i].Align = lineBytes
+		}
+	}
 	s.Attrs[AttrLaneRow] = uint64(row)
 	s.Attrs[AttrLaneCapacity] = uint64(q.Capacity)
 	s.Attrs[AttrLaneQueueHigh], s.Attrs[AttrLaneQueueLow] = UuidWords(queue)
 	return s
 }
+
+// A lane's words begin at a line of a page that its row says.
+const (
+	lineBytes = 64
+	pageLines = 64
+)
 
 // ErrOtherQueue: the file is left over from a queue of the same name that was destroyed.
 var ErrOtherQueue = errors.New("lane belongs to an earlier queue of this name")
@@ -261,7 +275,8 @@ const (
 	RowLeft     = 1 << 4 // a reader of another user left the queue to a successor
 )
 
-// The lane's page: writer-written.
+// The words of a lane: writer-written. They begin at the line of a page that the row says, but for
+// lanes of other users.
 //
 //	0    tail; sol: index after the last solicited entry; err: after the last error entry; both
 //	     stored before the tail that publishes the entry

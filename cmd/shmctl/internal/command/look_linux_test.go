@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -386,13 +386,15 @@ func TestLookingTakesNoLock(t *testing.T) {
 func TestHostileQueue(t *testing.T) {
 	d := newDir(t)
 	leave(t, d, "orders", 2)
-	f, err := os.OpenFile(filepath.Join(d.Path(), "orders", "lane-0001"), os.O_RDWR, 0)
+	sub, err := d.Sub("orders", false)
 	must(t, err)
-	defer f.Close()
-	var word [8]byte
-	binary.LittleEndian.PutUint64(word[:], 1<<40)
-	_, err = f.WriteAt(word[:], 4096) // the tail, first word of the lane's page
+	defer sub.Close()
+	lane, err := sub.Open("lane-0001", shm.ReadWrite)
 	must(t, err)
+	defer lane.Close()
+	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
+	must(t, err)
+	words.Tail.Store(1 << 40)
 	q := showOne(t, "orders")
 	if q.Error != nil || q.Lanes[1].Error == nil || *q.State != "corrupt" || *q.Tail != 0 {
 		t.Errorf("%+v", q)
