@@ -77,6 +77,51 @@ func BenchmarkReadEmpty(b *testing.B) {
 	}
 }
 
+// A read that finds nothing in lanes which all had something just before; and one lane that is used
+// while the others are not.
+func BenchmarkLanes(b *testing.B) {
+	for _, lanes := range []int{1, 16, 127, 256} {
+		b.Run(fmt.Sprint("lanes=", lanes), func(b *testing.B) {
+			d, q := create(b, cq.Options{Size: 2, MaxLanes: lanes})
+			ws := make([]*cq.Writer, lanes)
+			for i := range ws {
+				ws[i] = attach(b, d, q.Name())
+			}
+			dst := make([]cq.Msg, 32)
+			b.Run("empty", func(b *testing.B) { sweeps(b, q, ws, dst) })
+			for range 10_000 { // until the others have cooled
+				_, _ = cq.Read(q, dst)
+			}
+			b.Run("one", func(b *testing.B) {
+				for b.Loop() {
+					_ = ws[0].Post(&cq.Entry{})
+					_, _ = cq.Read(q, dst)
+				}
+			})
+		})
+	}
+}
+
+func sweeps(b *testing.B, q *cq.Queue, ws []*cq.Writer, dst []cq.Msg) {
+	const reads = 16
+	var took time.Duration
+	for b.Loop() {
+		for _, w := range ws {
+			_ = w.Post(&cq.Entry{})
+		}
+		for left := len(ws); left > 0; {
+			n, _ := cq.Read(q, dst)
+			left -= n
+		}
+		start := time.Now()
+		for range reads {
+			_, _ = cq.Read(q, dst)
+		}
+		took += time.Since(start)
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*reads), "ns/read")
+}
+
 // A reader that sleeps is woken and answers: two wakes, in one process.
 func BenchmarkWakeRoundTrip(b *testing.B) {
 	d, q := create(b, cq.Options{Size: 8, Spin: -1})

@@ -249,7 +249,7 @@ func (e *EventQueue) find() (*lane, error) {
 		q.gave(bit, 1)
 		return l, nil
 	}
-	if err := q.cool(); err != nil {
+	if err := q.cool(r.looks); err != nil {
 		return nil, err
 	}
 	_, err := q.result(0)

@@ -134,9 +134,10 @@ type core struct {
 	guard guard
 
 	widest  uintptr    // format that may be read
+	wide    bool       // it has more lanes than the bell looks at in Only
 	lanes   []*lane    // by row; nil until seen. Under the bell's lock.
 	cursor  cursor     // where the next read begins
-	idle    int        // reads in a row that found several lanes empty
+	idle    int        // looks at lanes of reads in a row that found several empty
 	errLane *lane      // has an error entry at its head, which a read stopped at
 	from    *Lane      // of the read that is under way, if it asks whose the entries are
 	out     *lane      // has entries handed out by Peek
@@ -346,6 +347,7 @@ func (q *core) start() (err error) {
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
 		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared,
 		Refused: q.barrierRefused})
+	q.wide = q.bell.Wide()
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	if err := q.ownLane(); err != nil {

@@ -137,7 +137,13 @@ func (q *core) settle() {
 		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly ||
 		q.feeders.driven() {
 		q.bell.LookCloser()
-	} else if bit := q.bell.Only(); bit >= 0 && q.lanes[bit].again() > 0 {
+		return
+	}
+	bit := q.only()
+	if q.wide {
+		bit = q.bell.OnlyOfMany()
+	}
+	if bit >= 0 && q.lanes[bit].again() > 0 {
 		q.bell.LookCloser()
 	}
 }
@@ -151,22 +157,50 @@ func (l *lane) look()              { l.cons.Len() }
 func (l *lane) span(n int) []Entry { return l.cons.Span(n) }
 func (l *lane) atStart() bool      { return l.cons.Head()&uint64(l.cons.Cap()-1) == 0 }
 
+// news reports whether a lane has entries, or an end to tell of.
+func (l *lane) news() bool {
+	return l.waits() || l.moved() || l.overran() || l.cons.Err() != nil
+}
+
 // takeRest goes on where n entries were taken from the one lane that can have anything: around the
 // end of the ring, or at an entry that needs a closer look.
 func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, error) {
-	a, b := l.cons.Peek(len(dst) - n)
-	k, stop := copyEntries(q, l, dst[n:], tail(src, n), a, false)
-	if !stop && len(b) > 0 {
-		i, _ := copyEntries(q, l, dst[n+k:], tail(src, n+k), b, false)
-		k += i
-	}
-	if k > 0 {
-		l.release(k)
-	}
-	if n += k; n == 0 {
+	if n += takeOnly(q, l, dst[n:], tail(src, n)); n == 0 {
 		return drain(q, dst, src)
 	}
 	q.settle()
+	return n, nil
+}
+
+// takeOnly takes what the one lane has that can have anything, up to an entry that needs a closer
+// look.
+func takeOnly[T Readable](q *Queue, l *lane, dst []T, src []Addr) int {
+	a, b := l.cons.Peek(len(dst))
+	n, stop := copyEntries(q, l, dst, src, a, false)
+	if !stop && len(b) > 0 {
+		k, _ := copyEntries(q, l, dst[n:], tail(src, n), b, false)
+		n += k
+	}
+	if n > 0 {
+		l.release(n)
+	}
+	return n
+}
+
+// drainWide is the short cut of readFrom for a queue of more lanes than Only looks at.
+func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if bytesOf[T]() <= q.widest {
+		bit := q.bell.OnlyOfMany()
+		if bit == doorbell.Nobody || bit >= 0 && !q.lanes[bit].news() {
+			return 0, ErrWouldBlock
+		}
+		if bit >= 0 {
+			n = takeOnly(q, q.lanes[bit], dst, src)
+		}
+	}
+	if n == 0 {
+		return drainLanes(q, dst, src)
+	}
 	return n, nil
 }
 
@@ -174,6 +208,8 @@ func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, e
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if len(dst) == 0 {
 		err = q.anything()
+	} else if q.wide {
+		n, err = drainWide(q, dst, src)
 	} else {
 		n, err = drainLanes(q, dst, src)
 	}
@@ -224,10 +260,15 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	}
 	q.takeMarks()
 	q.redelivered = false
+	var r round
 	for again := true; again && n < len(dst); {
 		again = false
-		r := q.newRound()
+		r = q.newRound()
 		for bit := r.next(); bit >= 0; bit = r.next() {
+			if !q.lanes[bit].news() {
+				q.bell.Drained(bit)
+				continue
+			}
 			if n > 0 && q.lanes[bit].again() > 0 {
 				return q.result(n) // these do not mix
 			}
@@ -252,7 +293,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	}
 	if n > 0 {
 		q.idle = 0
-	} else if err := q.cool(); err != nil {
+	} else if err := q.cool(r.looks); err != nil {
 		return 0, err
 	}
 	return q.result(n)
@@ -440,8 +481,12 @@ func markEntry[T Readable](t *T, m Meta, redelivered bool) {
 const laneBudget = 64
 
 // coolAfter is how many reads in a row may find several lanes empty before all of them are parked:
-// a system call for as many reads, so that polling costs what the lanes in use cost.
-const coolAfter = 1024
+// a system call for as many reads, so that polling costs what the lanes in use cost. With many
+// lanes these are fewer reads: coolLooks bounds how often they look at a lane.
+const (
+	coolAfter = 1024
+	coolLooks = 16 * coolAfter
+)
 
 // cursor is the lane that the next read begins with, and what it gave of its budget.
 type cursor struct{ bit, given int }
@@ -453,6 +498,7 @@ type round struct {
 	bit   int // the lane after the last one returned
 	start int // -1 when the first half is over
 	end   int
+	looks int // lanes returned
 }
 
 // takeMarks makes candidates of the lanes whose writers marked them.
@@ -478,6 +524,7 @@ func (r *round) next() int {
 		return -1
 	}
 	r.bit = bit + 1
+	r.looks++
 	return bit
 }
 
@@ -500,9 +547,9 @@ func (q *core) gave(bit, n int) {
 }
 
 // cool parks all lanes now and then: a reader that only polls would look at every lane that was
-// ever hot for ever.
-func (q *core) cool() error {
-	if q.idle++; q.idle < coolAfter {
+// ever hot for ever. The read under way looked at so many.
+func (q *core) cool(looks int) error {
+	if q.idle += max(looks, coolLooks/coolAfter); q.idle < coolLooks {
 		return nil
 	}
 	q.idle = 0

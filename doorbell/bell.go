@@ -74,6 +74,7 @@ type Bell struct {
 	cand     bitset         // lanes that are hot or perhaps not empty
 	hot      bitset         // lanes whose row word says "not parked"
 	only     int            // what Only may answer; Several after each change of cand and hot
+	many     int            // what OnlyOfMany may answer if the bell is wide, whose only is Several
 	changes  atomic.Uint64  // of only, in a shared queue: see Quiet
 	seen     []uint64       // the tail of each lane at the last Park that looked at it
 	first    *atomic.Uint64 // of the ready words
@@ -102,7 +103,7 @@ func NewBell(c Config) *Bell {
 	b := &Bell{
 		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
 		refused: c.Refused,
-		only:    Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
+		only:    Several, many: Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
 		hot:  newBitset(c.Lanes),
 		seen: make([]uint64, c.Lanes), first: &c.Hints.ready[0],
 		last: &c.Hints.ready[len(c.Hints.ready)-1],
@@ -312,9 +313,24 @@ func (b *Bell) Only() int {
 	return b.only
 }
 
-// answer sets what Only answers. A glance without the lock that began before notices.
+// Wide reports that the bell has more words of marks than Only looks at: then that says Several,
+// and OnlyOfMany what there is to say.
+func (b *Bell) Wide() bool { return len(b.hints.ready) > 2 }
+
+// OnlyOfMany is Only of a wide bell. It looks at all words of marks.
+func (b *Bell) OnlyOfMany() int {
+	if b.anyMark() {
+		return Several
+	}
+	return b.many
+}
+
+// answer sets what Only answers, or OnlyOfMany. A glance without the lock that began before
+// notices.
 func (b *Bell) answer(only int) {
-	if b.only != only {
+	if b.Wide() {
+		b.many = only
+	} else if b.only != only {
 		b.only = only
 		if b.shared {
 			b.changes.Add(1)
@@ -338,11 +354,11 @@ func (b *Bell) Quiet(since uint64) bool {
 // beside the lanes.
 func (b *Bell) LookCloser() { b.answer(Several) }
 
-// survey finds the answer for Only in cand and hot. Only looks at two words of marks.
+// survey finds the answer for Only in cand and hot.
 func (b *Bell) survey() int {
 	bit := b.cand.next(0)
 	switch {
-	case len(b.hints.ready) > 2 || b.listensToParked():
+	case b.listensToParked():
 		return Several
 	case bit < 0:
 		return Nobody

@@ -382,13 +382,25 @@ func TestSecondLookSeesWhatOthersTook(t *testing.T) {
 }
 
 // TestOnly walks through what changes the answer of Only.
-func TestOnly(t *testing.T) {
-	q := heapQueue(t, 100)
+func TestOnly(t *testing.T) { answers(t, 100, (*Bell).Only) }
+
+// TestOnlyOfMany: with more marks than Only looks at that is never sure, and OnlyOfMany is.
+func TestOnlyOfMany(t *testing.T) {
+	answers(t, 300, func(b *Bell) int {
+		if got := b.Only(); got != Several || !b.Wide() {
+			t.Errorf("Only of a wide bell: %d", got)
+		}
+		return b.OnlyOfMany()
+	})
+}
+
+func answers(t *testing.T, lanes int, only func(*Bell) int) {
+	q := heapQueue(t, lanes)
 	r := newReader(q, readerOptions{})
-	want := func(when string, only int) {
+	want := func(when string, want int) {
 		t.Helper()
-		if got := r.Only(); got != only {
-			t.Errorf("%s: %d, want %d", when, got, only)
+		if got := only(r.Bell); got != want {
+			t.Errorf("%s: %d, want %d", when, got, want)
 		}
 	}
 	want("nobody has looked", Several)
@@ -436,16 +448,6 @@ func TestOnly(t *testing.T) {
 	r.read(1)
 	r.Drop(99)
 	want("the lane is dropped", Several)
-}
-
-// With more marks than it looks at, Only is never sure.
-func TestOnlyOfMany(t *testing.T) {
-	q := heapQueue(t, 129)
-	r := newReader(q, readerOptions{})
-	r.read(1)
-	if got := r.Only(); got != Several {
-		t.Error(got)
-	}
 }
 
 // TestWrapRungAnew: the number that was rung last comes again after 2^32 armings that nobody rang.
