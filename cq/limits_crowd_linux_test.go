@@ -376,8 +376,8 @@ func descriptorsBelow(t *testing.T, path string) (n int) {
 	return n
 }
 
-// TestManyQueues: 10,000 named queues, or as many as the limit of descriptors allows, are in one
-// wait set, which returns just those that have something.
+// TestManyQueues: 10,000 named queues, or as many as descriptors and memory allow, are in one wait
+// set, which returns just those that have something.
 func TestManyQueues(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -394,6 +394,10 @@ func TestManyQueues(t *testing.T) {
 	var posts []*cq.Writer
 	for i := range n {
 		q, err := cq.Create(cq.Named(d, fmt.Sprint("q", i)), cq.Options{Size: 2, MaxLanes: 1})
+		if i > 0 && errors.Is(err, shm.ErrNoSpace) {
+			t.Logf("there is memory for %d queues", i)
+			break
+		}
 		must(t, err)
 		all = append(all, q)
 		must(t, set.Add(q))
