@@ -436,3 +436,17 @@ func (q *core) rowFlags() uint64 {
 	}
 	return 0
 }
+
+// The words of a lane that readFrom looks at.
+func (l *lane) waiting() uint64    { return l.cons.Waiting() }
+func (l *lane) waits() bool        { return l.cons.Waiting() > 0 }
+func (l *lane) moved() bool        { return l.cons.Moved() }
+func (l *lane) overran() bool      { return l.words.Overrun.Load() != 0 }
+func (l *lane) look()              { l.cons.Len() }
+func (l *lane) span(n int) []Entry { return l.cons.Span(n) }
+func (l *lane) atStart() bool      { return l.cons.Head()&uint64(l.cons.Cap()-1) == 0 }
+
+// news reports whether a lane has entries, or an end to tell of.
+func (l *lane) news() bool {
+	return l.waits() || l.moved() || l.overran() || l.cons.Err() != nil
+}

@@ -196,3 +196,12 @@ func (q *core) withLane(lane int, do func(obj *shm.Object, former Lane) error) e
 	}
 	return do(obj, Lane{})
 }
+
+// copySources is for sources what copyEntries is for entries.
+func copySources(src []Addr, span []Entry) int {
+	n := min(len(src), len(span))
+	for i := range n {
+		src[i] = span[i].Src.Addr()
+	}
+	return n
+}

@@ -148,20 +148,6 @@ func (q *core) settle() {
 	}
 }
 
-// The words of a lane that readFrom looks at.
-func (l *lane) waiting() uint64    { return l.cons.Waiting() }
-func (l *lane) waits() bool        { return l.cons.Waiting() > 0 }
-func (l *lane) moved() bool        { return l.cons.Moved() }
-func (l *lane) overran() bool      { return l.words.Overrun.Load() != 0 }
-func (l *lane) look()              { l.cons.Len() }
-func (l *lane) span(n int) []Entry { return l.cons.Span(n) }
-func (l *lane) atStart() bool      { return l.cons.Head()&uint64(l.cons.Cap()-1) == 0 }
-
-// news reports whether a lane has entries, or an end to tell of.
-func (l *lane) news() bool {
-	return l.waits() || l.moved() || l.overran() || l.cons.Err() != nil
-}
-
 // takeRest goes on where n entries were taken from the one lane that can have anything: around the
 // end of the ring, or at an entry that needs a closer look.
 func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, error) {
@@ -426,14 +412,6 @@ func (q *Queue) Redelivered() bool {
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	return q.redelivered
-}
-
-func copySources(src []Addr, span []Entry) int {
-	n := min(len(src), len(span))
-	for i := range n {
-		src[i] = span[i].Src.Addr()
-	}
-	return n
 }
 
 // copyEntries copies one span, with marks, up to what is not a completion.
