@@ -18,8 +18,9 @@ type Feeder interface {
 	// Progress moves the feeder's operations on, without blocking, and says after how long it
 	// wants to be called again at the latest: 0 is as soon as possible, less is never. It is only
 	// called for feeders that were bound with manual progress, by whoever reads, polls or waits: by
-	// several goroutines at once, if several do. It may post, and must neither read
-	// nor call the sets and channels that have the queue.
+	// several goroutines at once, if several do. Nobody calls it while all of them sleep on
+	// descriptors. It may post, and must neither read nor call the sets and channels that have the
+	// queue.
 	Progress() (again time.Duration)
 	// Overrun tells the feeder that the queue loses entries and reports nothing new any more. It
 	// may come from any goroutine, and must not call the queue, bind or unbind.
