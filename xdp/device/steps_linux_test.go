@@ -148,7 +148,7 @@ func lifeChild() error {
 		}
 		for k := range es[:n] {
 			if es[k].Flags&cq.FlagFrame != 0 {
-				_ = e.Release(&es[k])
+				_ = e.Release(es[k])
 			}
 		}
 	}
