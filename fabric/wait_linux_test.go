@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,49 +137,53 @@ func (w *waited) channel(t *testing.T) *cq.Channel {
 // TestWaits: whatever a program waits on that its endpoint completes into, another process wakes it
 // there, although nothing moves the endpoint but those who wait.
 func TestWaits(t *testing.T) {
-	for _, way := range ways {
-		t.Run(way.name, func(t *testing.T) {
-			d, err := shm.OpenDir(shmtest.Dir(t))
-			noError(t, err)
-			t.Cleanup(func() { noError(t, d.Close()) })
-			w := &waited{end: &end{d: d}}
-			var cancel func()
-			w.ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
-			t.Cleanup(cancel)
-			w.opened(t, way.name)
-			wait := way.make(t, w)
-			c := start(t, "echo", shm.EnvDir+"="+d.Path())
-			c.says(t, "ready")
-			to, err := w.Resolve("echo")
-			noError(t, err)
-			for range 30 {
-				w.exchange(t, to, wait)
+	for _, by := range []string{"queue", "counter"} {
+		w := newWaited(t, by == "counter")
+		c := start(t, "echo", shm.EnvDir+"="+w.d.Path())
+		c.says(t, "ready")
+		to, err := w.Resolve("echo")
+		noError(t, err)
+		for _, way := range ways {
+			if strings.HasPrefix(way.name, "counter") != (by == "counter") {
+				continue
 			}
-			c.ends(t)
-		})
+			t.Run(way.name, func(t *testing.T) {
+				var cancel func()
+				w.ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				wait := way.make(t, w)
+				for range 30 {
+					w.exchange(t, to, wait)
+				}
+			})
+		}
+		c.ends(t)
+		w.close(t)
 	}
 }
 
-// opened opens the endpoint, which reads of the queue drive if it is the queue that is waited on.
-func (w *waited) opened(t *testing.T, way string) {
-	var err error
+// newWaited opens the endpoint, which either its counter or its queue drives.
+func newWaited(t *testing.T, counts bool) *waited {
+	d, err := shm.OpenDir(shmtest.Dir(t))
+	noError(t, err)
+	w := &waited{end: &end{d: d}}
 	w.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 64, Shared: true, Wait: cq.WaitFD})
 	noError(t, err)
 	w.w, err = w.q.Writer()
 	noError(t, err)
 	w.count, err = cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{Wait: cq.WaitFD})
 	noError(t, err)
-	o := fabric.Options{Transmit: w.w, Receive: w.w}
-	if len(way) >= 7 && way[:7] == "counter" {
-		o.Counters = map[*cq.Counter]cq.Flags{w.count: cq.FlagRecv}
-	} else {
-		o.Progress = []*cq.Queue{w.q}
+	o := fabric.Options{Transmit: w.w, Receive: w.w, Progress: []*cq.Queue{w.q}}
+	if counts {
+		o.Counters, o.Progress = map[*cq.Counter]cq.Flags{w.count: cq.FlagRecv}, nil
 	}
 	w.Endpoint, err = fabric.Open(w.d, "main", o)
 	noError(t, err)
-	t.Cleanup(func() {
-		noError(t, errors.Join(w.Endpoint.Close(), w.w.Close(), w.q.Close(), w.count.Close()))
-	})
+	return w
+}
+
+func (w *waited) close(t *testing.T) {
+	noError(t, errors.Join(w.Endpoint.Close(), w.w.Close(), w.q.Close(), w.count.Close(), w.d.Close()))
 }
 
 // exchange sends a message, and waits until the echo of it is here.
