@@ -407,18 +407,8 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 }
 
 // driven returns what feeds the queues and does not drive itself.
-func (c *Channel) driven() (all []*feeders) {
-	if manualFeeders.Load() == 0 {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, a := range c.byBit {
-		if s := &a.q.feeders; s.driven() {
-			all = append(all, s)
-		}
-	}
-	return all
+func (c *Channel) driven() []*feeders {
+	return drivenOf(&c.mu, &c.byBit, func(a *attached) *feeders { return a.q.feeds() })
 }
 
 // await has them driven while nobody here looks.

@@ -322,6 +322,21 @@ func (s *feeders) await() (rest func()) {
 	}
 }
 
+// drivenOf returns what feeds those under a lock and does not drive itself.
+func drivenOf[M any](mu *sync.Mutex, members *map[int]M, feeds func(M) *feeders) (all []*feeders) {
+	if manualFeeders.Load() == 0 {
+		return nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, m := range *members {
+		if s := feeds(m); s.driven() {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // awaitAll is await for several. None of all is nil.
 func awaitAll(all []*feeders) (rest func()) {
 	var rests []func()

@@ -309,18 +309,8 @@ func (l *memberList) report(bits []int, dst []Waitable) (n, ready int) {
 }
 
 // driven returns what feeds the members and does not drive itself.
-func (l *memberList) driven() (all []*feeders) {
-	if manualFeeders.Load() == 0 {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.byBit {
-		if s := e.m.feeds(); s.driven() {
-			all = append(all, s)
-		}
-	}
-	return all
+func (l *memberList) driven() []*feeders {
+	return drivenOf(&l.mu, &l.byBit, func(e listed) *feeders { return e.m.feeds() })
 }
 
 // await has them driven while nobody here looks.
