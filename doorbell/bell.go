@@ -70,11 +70,12 @@ type Bell struct {
 	marked   func(bit int)
 	lanes    []LaneConfig
 	known    int
-	flags    uint64         // the layer above's bits of every row word
-	cand     bitset         // lanes that are hot or perhaps not empty
-	hot      bitset         // lanes whose row word says "not parked"
-	only     int            // what Only may answer; Several after each change of cand and hot
-	many     int            // what OnlyOfMany may answer if the bell is wide, whose only is Several
+	flags    uint64 // the layer above's bits of every row word
+	cand     bitset // lanes that are hot or perhaps not empty
+	hot      bitset // lanes whose row word says "not parked"
+	only     int    // what Only may answer; Several after each change of cand and hot
+	many     int    // what OnlyOfMany may answer if the bell is wide, whose only is Several
+	wide     bool
 	changes  atomic.Uint64  // of only, in a shared queue: see Quiet
 	seen     []uint64       // the tail of each lane at the last Park that looked at it
 	first    *atomic.Uint64 // of the ready words
@@ -102,8 +103,8 @@ type Bell struct {
 func NewBell(c Config) *Bell {
 	b := &Bell{
 		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
-		refused: c.Refused,
-		only:    Several, many: Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
+		refused: c.Refused, wide: len(c.Hints.ready) > 2,
+		only: Several, many: Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
 		hot:  newBitset(c.Lanes),
 		seen: make([]uint64, c.Lanes), first: &c.Hints.ready[0],
 		last: &c.Hints.ready[len(c.Hints.ready)-1],
@@ -313,9 +314,26 @@ func (b *Bell) Only() int {
 	return b.only
 }
 
-// Wide reports that the bell has more words of marks than Only looks at: then that says Several,
-// and OnlyOfMany what there is to say.
-func (b *Bell) Wide() bool { return len(b.hints.ready) > 2 }
+// Wide reports that the bell has more words of marks than Only looks at, or was widened: then that
+// says Several, and OnlyOfMany what there is to say.
+func (b *Bell) Wide() bool { return b.wide }
+
+// Widen has Only say Several from now on, or no more, for a reader that has something to do before
+// it looks at lanes.
+func (b *Bell) Widen(on bool) {
+	if len(b.hints.ready) > 2 || b.wide == on {
+		return
+	}
+	if on {
+		only := b.only
+		b.answer(Several)
+		b.wide, b.many = true, only
+	} else {
+		only := b.many
+		b.wide, b.many = false, Several
+		b.answer(only)
+	}
+}
 
 // OnlyOfMany is Only of a wide bell. It looks at all words of marks.
 func (b *Bell) OnlyOfMany() int {
@@ -328,7 +346,7 @@ func (b *Bell) OnlyOfMany() int {
 // answer sets what Only answers, or OnlyOfMany. A glance without the lock that began before
 // notices.
 func (b *Bell) answer(only int) {
-	if b.Wide() {
+	if b.wide {
 		b.many = only
 	} else if b.only != only {
 		b.only = only

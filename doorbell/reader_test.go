@@ -384,6 +384,24 @@ func TestSecondLookSeesWhatOthersTook(t *testing.T) {
 // TestOnly walks through what changes the answer of Only.
 func TestOnly(t *testing.T) { answers(t, 100, (*Bell).Only) }
 
+// TestWiden: a bell that was widened is never sure in Only, in OnlyOfMany it is; and the other way
+// round after that. Whoever glanced at it before notices either.
+func TestWiden(t *testing.T) {
+	answers(t, 100, func(b *Bell) int {
+		only, since := b.Only(), b.Changes()
+		b.Widen(true)
+		if got := b.Only(); got != Several || !b.Wide() || only != Several && b.Quiet(since) {
+			t.Errorf("Only of a widened bell: %d", got)
+		}
+		many := b.OnlyOfMany()
+		b.Widen(false)
+		if got := b.Only(); got != many || got != only || b.Wide() {
+			t.Errorf("it says %d, %d, %d", only, many, got)
+		}
+		return many
+	})
+}
+
 // TestOnlyOfMany: with more marks than Only looks at that is never sure, and OnlyOfMany is.
 func TestOnlyOfMany(t *testing.T) {
 	answers(t, 300, func(b *Bell) int {
@@ -396,7 +414,7 @@ func TestOnlyOfMany(t *testing.T) {
 
 func answers(t *testing.T, lanes int, only func(*Bell) int) {
 	q := heapQueue(t, lanes)
-	r := newReader(q, readerOptions{})
+	r := newReader(q, readerOptions{shared: true})
 	want := func(when string, want int) {
 		t.Helper()
 		if got := only(r.Bell); got != want {

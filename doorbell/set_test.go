@@ -1,6 +1,7 @@
 package doorbell
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -387,5 +388,41 @@ func TestAddBesideARead(t *testing.T) {
 	wg.Wait()
 	if r.armed() != 0 {
 		t.Errorf("flags %#x are left", r.armed())
+	}
+}
+
+// TestOneWaiterPerSet: the explorer shows that a second waiter on one set loses a wake, so it is
+// refused.
+func TestOneWaiterPerSet(t *testing.T) {
+	arm := new(Arm)
+	hints, err := MapDomain(make([]byte, DomainBytes(1)), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := NewDomain(arm, hints, 1)
+	s := d.NewSet()
+	stop := make(chan struct{})
+	done := make(chan error)
+	go func() {
+		_, err := s.Wait(nil, Wait{Stop: func() bool {
+			select {
+			case <-stop:
+				return true
+			default:
+				return false
+			}
+		}})
+		done <- err
+	}()
+	for arm.Word.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := s.Wait(nil, Wait{}); !errors.Is(err, ErrWaiting) {
+		t.Errorf("second waiter: %v", err)
+	}
+	close(stop)
+	d.Kick()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -74,3 +74,27 @@ func TestNowIsTheMonotonicClock(t *testing.T) {
 		}
 	}
 }
+
+// TestPatience: looks that find nothing become rare, those that find something frequent, and one
+// that finds nothing among many that do changes nothing.
+func TestPatience(t *testing.T) {
+	var p Patience
+	for i, c := range []struct {
+		looks              int
+		found, interrupted bool
+		waits              int // without a look, after the last of these looks
+	}{{9, true, false, 0}, {4, false, false, 0}, {1, false, false, 16}, {1, false, false, 0},
+		{1, false, false, 32}, {2, false, false, 64}, {2, false, false, 128}, {2, false, false, 256},
+		{2, false, false, 256}, {20, true, false, 0}, {7, false, false, 0}, {1, false, false, 16},
+		{1, true, true, 32}, {1, true, false, 0}, {1, false, true, 64}} {
+		n := 0
+		for range c.looks {
+			n = 0
+			for p.Learn(c.found, c.interrupted); !p.Grant(); n++ {
+			}
+		}
+		if n != c.waits {
+			t.Errorf("%d: %d waits without a look, want %d", i, n, c.waits)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // Conn is a UDP socket beside the kernel's stack. It implements [net.PacketConn] and [net.Conn],
@@ -31,7 +33,7 @@ type Conn struct {
 	inbox    inbox
 	limit    int // of the inbox, datagrams
 	waiting  int // readers
-	patience patience
+	patience spin.Patience
 	closed   bool
 	err      error // why failed is closed
 

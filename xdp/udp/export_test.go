@@ -57,26 +57,10 @@ func (s *Stack) bind(local netip.AddrPort) (netip.AddrPort, func() error, error)
 	return local, nil, syscall.EADDRINUSE
 }
 
-// Looking is how many readers look, and MaxLooking how many may.
-var (
-	Looking    = &looking
-	MaxLooking = maxLooking
-)
-
 // Linger has a reader look before it sleeps, as on a machine with several CPUs.
 func (s *Stack) Linger(c *Conn) bool {
 	s.budget = lookFor
 	return s.linger(c)
-}
-
-// Patience is what a connection learns.
-type Patience struct{ patience }
-
-// Waits learns from a look, and returns how many waits begin without one from now on.
-func (p *Patience) Waits(found, interrupted bool) (n int) {
-	for p.learn(found, interrupted); !p.grant(); n++ {
-	}
-	return n
 }
 
 // Stack is that of a connection.
