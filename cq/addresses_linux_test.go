@@ -272,6 +272,7 @@ func childVectorOwner() {
 // TestAddressOwnerDeathIsAnEvent: every process that looks things up is told once of each owner
 // that died, and of its successor. One that is stopped is not dead, nor one that leaves.
 func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d, name := openDir(t), queueName(t)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"sync"
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
@@ -91,9 +93,42 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, failed("attach", name, err)
 	}
-	w := &Writer{laneWriter{name: name, side: newNamedSide(d, name, dir)}}
+	w := &Writer{laneWriter{name: name, side: place.NewNamed(d, name, dir)}}
 	return given(w, w.opened(w.open(o)))
 }
+
+// attachConn becomes a writer, with what another reader left if there is any.
+func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *handover) (*Writer,
+	error) {
+	if o.Trust > CrossUser {
+		return nil, kind.Refuse("attach", "", "Trust", uint32(o.Trust), "SameUser or CrossUser",
+			ErrInvalid)
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = defaultPeerBytes
+	}
+	w := &Writer{}
+	to := place.JoinOptions{Trust: uint32(o.Trust), Allow: o.Allow, MaxBytes: o.MaxBytes}
+	if w.follows = l != nil; w.follows {
+		to.Fill = l.fill
+	}
+	d := place.Join(ctx, conn, to)
+	w.side = d
+	err := w.open(o)
+	d.Settle(err)
+	w.peer = d.Peer
+	if err = w.opened(err); err != nil {
+		return nil, err
+	}
+	if o.Trust == CrossUser {
+		w.opt = o
+		w.watchReader()
+	}
+	return w, nil
+}
+
+// defaultPeerBytes is WriterOptions.MaxBytes where it is 0.
+const defaultPeerBytes = 64 << 20
 
 // opened gives back what open took if that failed.
 func (w *laneWriter) opened(err error) error {
@@ -103,15 +138,15 @@ func (w *laneWriter) opened(err error) error {
 	w.peer.Close()
 	w.unmap()
 	if errors.Is(err, ErrClosed) {
-		w.side.removeDir() // the reader may have left it because of our lane
+		w.side.RemoveDir() // the reader may have left it because of our lane
 	}
-	_ = w.side.close()
+	_ = w.side.Close()
 	return failed("attach", w.name, err)
 }
 
 // open maps the queue, claims a lane and tells the reader.
 func (w *laneWriter) open(o WriterOptions) (err error) {
-	if w.reader, err = w.side.openReader(); err != nil {
+	if w.reader, err = w.side.OpenReader(); err != nil {
 		return err
 	}
 	h := w.reader.Header()
@@ -145,16 +180,16 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if w.obj, w.bit, err = w.side.claimLane(w.reader, rows, opt); err != nil {
+	if w.obj, w.bit, err = w.side.ClaimLane(w.reader, rows, opt.attrs()); err != nil {
 		return err
 	}
 	crash.At(crash.AttachClaimed)
 	// The queue may have been destroyed between the look at its state and the claim. Entries that
 	// it was brought are its own then all the same.
-	if d, ok := w.side.(*unnamedWriter); ok && d.handover != nil {
+	if w.follows {
 		return w.start(w.obj, &rows[w.bit], words, hints, opt)
 	}
-	gone, err := w.side.gone(w.reader)
+	gone, err := w.side.Gone(w.reader)
 	switch {
 	case gone:
 		err = ErrClosed
@@ -174,12 +209,12 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 // queue any more. The queue's state does not say that: who removes it can take that back, and a
 // reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
 func (w *laneWriter) giveBack(row *kind.RowWords) {
-	last, _ := w.side.leave(w.obj, func() bool {
-		gone, err := w.side.gone(w.reader)
+	last, _ := w.side.Leave(w.obj, func() bool {
+		gone, err := w.side.Gone(w.reader)
 		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
 	})
 	if last {
-		w.side.removeDir()
+		w.side.RemoveDir()
 	}
 }
 
@@ -234,7 +269,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.Ring}
 	w.bell = place.BellHold{Words: &words.Bell, Owner: w.reader.Owner, FD: -1, Own: w.own}
 	if w.side != nil {
-		w.bell.Dir, w.bell.FD = w.side.beside(), w.side.bell()
+		w.bell.Dir, w.bell.FD = w.side.Bell()
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
@@ -253,7 +288,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 // openFace returns a descriptor that wakes the reader's user, or -1.
 func (w *laneWriter) openFace(words *kind.QueueWords, generation uint16) int {
 	if !w.own {
-		return w.side.openFace(w.reader, words, generation)
+		return w.side.OpenFace(w.reader, words, generation)
 	}
 	if w.face == nil {
 		return -1
@@ -264,6 +299,7 @@ func (w *laneWriter) openFace(words *kind.QueueWords, generation uint16) int {
 // Writer returns a writer on the queue's own lane, for completions that the reader's process makes
 // itself. There is one at a time, else ErrBusy; it must be closed before the queue. Any one
 // goroutine may use it. Writer may be called from anywhere; after Close it is ErrClosed.
+// The first one is [shm.ErrNoSpace] if there is no memory left for the lane.
 func (q *Queue) Writer() (*Writer, error) {
 	q.selfMu.Lock() // before the guard: Close holds it while it waits for the guard
 	defer q.selfMu.Unlock()
@@ -285,6 +321,9 @@ func (q *Queue) Writer() (*Writer, error) {
 
 func (q *core) ownWriter() (*Writer, error) {
 	hints, err := hintsOf(q.obj, true, q.opt)
+	if err == nil {
+		err = failed("writer", q.name, q.obj.Provide(kind.SectSlots, 0))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +364,7 @@ func (w *laneWriter) end() error {
 	}
 	w.deaths.unbind()
 	crash.At(crash.WriterClosing)
-	last, err := w.side.leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
+	last, err := w.side.Leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
 	crash.At(crash.WriterReleased)
 	if w.trust == CrossUser {
 		w.ringer.Attach() // the reader retires the lane
@@ -336,9 +375,9 @@ func (w *laneWriter) end() error {
 	w.unmap()
 	if last {
 		// The reader left the directory to the last writer.
-		w.side.removeDir()
+		w.side.RemoveDir()
 	}
-	_ = w.side.close()
+	_ = w.side.Close()
 	if err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
 	}
@@ -352,3 +391,23 @@ func (w *laneWriter) unmap() {
 		}
 	}
 }
+
+// watchReader has posts fail once the reader of another user is proved dead.
+func (w *laneWriter) watchReader() {
+	w.gone = make(chan struct{})
+	var once sync.Once
+	w.peer.Watch(func() {
+		if w.peer.Gone() || w.peer.HungUp() && w.left() {
+			w.halt.Or(haltGone)
+			once.Do(func() { close(w.gone) })
+			processWatch.nudge()
+		}
+	})
+}
+
+// ReaderGone returns a channel that is closed when the reader, of another user, is proved dead: its
+// process has ended, and the connection over which this writer attached; or when it has detached
+// and closed that connection. From then on posts are ErrPeerGone, and [Writer.Follow] goes on with
+// a successor. For a queue of one's own user it is nil, which never becomes ready. A reader that
+// closes the queue is told of by ErrClosed at the next post.
+func (w *laneWriter) ReaderGone() <-chan struct{} { return w.gone }

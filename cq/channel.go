@@ -54,7 +54,7 @@ type Channel struct {
 	shut  bool // it closes: no queue comes any more
 	byBit map[int]*attached
 	byFID map[FID]*attached
-	armed func() // ends what moves queues for the descriptor
+	armed standIns // for the descriptor
 
 	signal    atomic.Bool
 	described atomic.Bool // somebody may wait on the descriptor
@@ -254,9 +254,7 @@ func (c *Channel) Close() error {
 	if !first || err != nil {
 		return err
 	}
-	if c.armed != nil {
-		c.armed()
-	}
+	c.armed.replace(nil)
 	c.ch.Close()
 	return place.ProcessBell.Release()
 }
@@ -417,14 +415,7 @@ func (c *Channel) await() (rest func()) { return awaitAll(c.driven()) }
 // arm does so for who waits on the descriptor, once somebody asked for it: of several goroutines,
 // one may wait there while another handles an event.
 func (c *Channel) arm() {
-	if !c.described.Load() {
-		return
-	}
-	rest := c.await()
-	c.mu.Lock()
-	rest, c.armed = c.armed, rest
-	c.mu.Unlock()
-	if rest != nil {
-		rest()
+	if c.described.Load() {
+		c.armed.replace(c.await())
 	}
 }

@@ -61,7 +61,7 @@ const (
 
 // findable says why no successor could find the queue.
 func (q *core) findable() error {
-	if _, ok := q.side.(*unnamedReader); ok && !q.opt.others() {
+	if !q.side.Named() && !q.opt.others() {
 		return &Error{Pkg: kind.Pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
@@ -70,7 +70,7 @@ func (q *core) findable() error {
 
 // wake ends what blocks in the queue.
 func (q *core) wake() {
-	q.side.interrupt()
+	q.side.Interrupt()
 	q.bell.Kick()
 }
 
@@ -99,10 +99,10 @@ func (q *core) end(op string) error {
 	}
 	if err = q.drop(last); op == opClose {
 		// Writers that are still attached keep the directory; the last of them removes it.
-		q.side.removeDir()
+		q.side.RemoveDir()
 		crash.At(crash.CloseVacated)
 	}
-	if err = errors.Join(err, q.side.close()); err != nil {
+	if err = errors.Join(err, q.side.Close()); err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
 	}
 	return nil
@@ -126,14 +126,14 @@ func (q *core) drop(last func() error) error {
 		}
 	}
 	q.watches.Unlock()
-	q.side.detachAll()
+	q.side.DetachAll()
 	q.keeper.close()
 	q.silence()
 	err := q.leaveSeat()
 	crash.At(crash.DetachSilenced)
 	err = errors.Join(err, last())
 	q.face.Close()
-	return errors.Join(err, q.objects.close(), q.obj.Close())
+	return errors.Join(err, q.obj.Close())
 }
 
 // silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number
@@ -166,7 +166,7 @@ func (q *core) leaveSeat() error {
 func (q *core) destroy() error {
 	kind.Condemn(q.words, q.rows)
 	crash.At(crash.CloseCondemned)
-	err := q.side.destroy(q.obj, q.opt.rows())
+	err := q.side.Destroy()
 	crash.At(crash.CloseUnlinked)
 	return err
 }

@@ -284,6 +284,7 @@ func deathsOf(t *testing.T, name string, bind func(cq.EventSink) error) *cq.Even
 // while it has the counter open, and after what that had added. One that is stopped is not dead,
 // nor one that closes.
 func TestCounterDeathIsAnEvent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d, one, base := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})

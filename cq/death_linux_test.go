@@ -321,6 +321,7 @@ func TestBellGoesWithoutDescriptors(t *testing.T) {
 // TestReaderDeathIsAnEvent: a writer's event queue tells of its reader's death, and of the one that
 // takes the queue over.
 func TestReaderDeathIsAnEvent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d := openDir(t)
@@ -411,6 +412,7 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 // TestDeathsUnderFire: writers at full speed are killed at random while the queue is read by every
 // kind of wait; every one has its event, and after it what it had published was read.
 func TestDeathsUnderFire(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	const rounds, writers = 4, 2
@@ -484,6 +486,7 @@ func childLaneHolder() {
 // TestDeathOutlivesCollectors: collectors that have the lanes of a queue, and give up, or die over
 // it, hide nobody who died there, and nobody takes them for writers.
 func TestDeathOutlivesCollectors(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	for name, meet := range map[string]func(t *testing.T, d *shm.Dir, name string){

@@ -106,8 +106,10 @@ func RingLane(w *Writer) { w.ringer.Attach() }
 
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
-	if d, ok := w.side.(*unnamedWriter); ok && d.fds[place.FDEvent] >= 0 {
-		_ = eventfd.Write(d.fds[place.FDEvent])
+	if d, ok := w.side.(*place.Joining); ok {
+		fd := d.OpenFace(nil, nil, uint16(w.reader.Owner().Generation))
+		_ = eventfd.Write(fd)
+		eventfd.Close(fd)
 	}
 }
 
@@ -249,7 +251,7 @@ func StorePeeked(q *Queue, bit int, at uint64) { q.rows[bit].Peeked.Store(at) }
 // when its lane was sent.
 func Decider(conn *net.UnixConn) (decided func() bool, end func(), err error) {
 	p, err := place.MeetPeer(conn, nil)
-	return func() bool { return decide(p) }, p.Close, err
+	return func() bool { return place.Decide(p) }, p.Close, err
 }
 
 // ShareReader returns a descriptor of a queue's reader object, as writers of other users get it.
@@ -259,12 +261,7 @@ func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
 func (w *Writer) StoreTail(at uint64) { w.words.Tail.Store(at) }
 
 // Forwards reports whether a keeper was to pass on the rings of a row's writer.
-func Forwards(q *Queue, bit int) bool {
-	h := q.side.(*unnamedReader)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lanes[bit].att.silence != nil
-}
+func Forwards(q *Queue, bit int) bool { return q.side.Forwards(bit) }
 
 // Steps of a rendezvous, and the descriptors that come with them.
 const (
@@ -283,32 +280,28 @@ func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte
 	return m.Encode()
 }
 
+// LaneFD is a descriptor of a writer's lane.
+func LaneFD(w *Writer) int { return w.obj.FD() }
+
 // ReaderFD is the descriptor of the reader object that a writer gets.
 func ReaderFD(q *Queue) int { return q.obj.FD() }
 
 // ShortMeetings makes a peer that is silent for this long one that does not come, until restore.
 func ShortMeetings(d time.Duration) (restore func()) {
-	was := meetTimeout
-	meetTimeout = d
-	return func() { meetTimeout = was }
+	was := place.MeetTimeout
+	place.MeetTimeout = d
+	return func() { place.MeetTimeout = was }
 }
 
 // Whoever tests silence says how long it takes. To all others a machine that stands still for ten
 // seconds is none.
-func init() { meetTimeout = time.Minute }
+func init() { place.MeetTimeout = time.Minute }
 
 // Serving is how many connections a queue for other users attaches at once, at the most.
 func Serving(q *Queue) int { return 2 * q.opt.rows() }
 
 // RowsOffered is how many rows have been offered to peers that have not brought a lane.
 func RowsOffered(q *Queue) (n int) {
-	h := q.side.(*unnamedReader)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i := range h.lanes {
-		if h.lanes[i].busy {
-			n++
-		}
-	}
+	_, n, _ = q.side.Busy()
 	return n
 }

@@ -509,6 +509,7 @@ func openFiles() (fds []int) {
 // TestLaneWithoutDescriptors: a reader that can open no file for the lane of a writer says so, and
 // gets what is in it when it can, though nobody rings any more.
 func TestLaneWithoutDescriptors(t *testing.T) {
+	t.Parallel()
 	shmtest.Long(t)
 	poorChild(t, "poor reader")
 }

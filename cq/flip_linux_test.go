@@ -43,6 +43,7 @@ var flipScenes = map[string]func() (flip.Scene, error){}
 // TestFlip changes every word that a peer of another user may write between any two loads that a
 // call makes of it. The call gives what it gives for a value that stays, or gives the peer up.
 func TestFlip(t *testing.T) {
+	t.Parallel()
 	names := slices.Sorted(maps.Keys(flipScenes))
 	if err := testdata.CheckFrozen(testdata.FrozenFlip, names); err != nil {
 		t.Error(err)

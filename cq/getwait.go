@@ -210,9 +210,9 @@ func SignalQueue(p Place) error {
 	if err != nil {
 		return failed("signal", name, err)
 	}
-	side := newNamedSide(p.dir, name, dir)
-	defer side.close()
-	obj, err := side.openReader()
+	side := place.NewNamed(p.dir, name, dir)
+	defer side.Close()
+	obj, err := side.OpenReader()
 	if err != nil {
 		return failed("signal", name, err)
 	}
@@ -250,7 +250,7 @@ func hasReader(obj *shm.Object, name string) error {
 
 // signalFrom does to the reader what Bell.Signal does inside its process. Of the reader's object
 // only the hints are mapped for writing, as for a writer.
-func signalFrom(side writerSide, obj *shm.Object, o shape) error {
+func signalFrom(side *place.Named, obj *shm.Object, o shape) error {
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	if err != nil {
 		return err
@@ -262,11 +262,12 @@ func signalFrom(side writerSide, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
-	hold := place.BellHold{Words: &words.Bell, Dir: side.beside(), Owner: obj.Owner, FD: -1}
+	hold := place.BellHold{Words: &words.Bell, Owner: obj.Owner}
+	hold.Dir, hold.FD = side.Bell()
 	defer hold.Drop()
 	fd := -1
 	doorbell.Signal(&words.Arm, hints, func(generation uint16) int {
-		fd = side.openFace(obj, words, generation)
+		fd = side.OpenFace(obj, words, generation)
 		return fd
 	}, hold.Ring)
 	eventfd.Close(fd)

@@ -51,7 +51,6 @@ func (w *laneWriter) follow(ctx context.Context, conn *net.UnixConn,
 	if err != nil {
 		return nil, failed("follow", w.name, err)
 	}
-	next.follows = true
 	w.bindSuccessor(&next.laneWriter)
 	closed := w.guard.isClosed()
 	_ = close() // what it says is of the former lane, which nobody has an interest in
@@ -112,19 +111,19 @@ func (w *laneWriter) leave() (*handover, error) {
 }
 
 // fill gives a lane, born where its row stands, what is left, before anybody else can see it.
-func (l *handover) fill(obj *shm.Object, bit int, opt shape) error {
+func (l *handover) fill(obj *shm.Object, bit int, q kind.Queue) error {
 	w := l.from
 	if !w.guard.enter() { // else its memory may be gone
 		return w.guard.refusal()
 	}
 	defer w.guard.leave()
-	m, err := kind.LaneOf[Entry](obj, bit, opt.attrs())
+	m, err := kind.LaneOf[Entry](obj, bit, q)
 	if err != nil {
 		return err
 	}
 	n := l.tail - l.head
-	if n+l.credits > uint64(opt.Size) {
-		return &Error{Pkg: kind.Pkg, Op: place.OpMeet, Name: w.name, Field: "Size", Got: opt.Size,
+	if n+l.credits > uint64(q.Capacity) {
+		return &Error{Pkg: kind.Pkg, Op: place.OpMeet, Name: w.name, Field: "Size", Got: q.Capacity,
 			Want: n + l.credits, Err: ErrInvalid,
 			Hint: "a successor needs lanes as large as its predecessor's"}
 	}
@@ -133,7 +132,7 @@ func (l *handover) fill(obj *shm.Object, bit int, opt shape) error {
 			ErrInvalid)
 	}
 	if w.halt.Load()&haltLost != 0 {
-		if opt.Overrun != OverrunQueue {
+		if q.Overrun != kind.MayOverrun {
 			return ErrOverrun
 		}
 		m.Words.Overrun.Store(m.Words.Tail.Load() + n + 1)
@@ -172,22 +171,4 @@ func (l *lane) inherit() {
 	if again := l.words.Again.Load(); again-l.cons.Head() <= uint64(l.cons.Cap()) {
 		l.marked = again
 	}
-}
-
-// decide ends a rendezvous that broke while the reader's last message was due, and tells whether
-// that came. From here on the reader cannot send it any more, and it goes by whether it could. It
-// is the peer's own descriptor that is asked: the connection may be closed already, by whoever gave
-// it to us.
-func decide(reader *place.Peer) (taken bool) {
-	var buf [place.MessageBytes]byte
-	n, err := reader.Mute(buf[:])
-	if n == 0 || err != nil {
-		return false
-	}
-	said := place.Rendezvous
-	if said.Check(buf[:n], 0) != nil || said.Expect(buf[:n], place.StepDone) != nil {
-		return false
-	}
-	_, err = place.DecodeMessage(buf[:n])
-	return err == nil
 }

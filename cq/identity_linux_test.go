@@ -208,6 +208,7 @@ func childNamespaceReader() {
 // TestSiblingNamespaces: reader and writer in PID namespaces side by side, where both have the same
 // number: a stopped writer is not dead, a killed one is, and its lane goes to the next.
 func TestSiblingNamespaces(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	for i, proc := range []string{"inherited proc", "own proc"} {

@@ -21,19 +21,19 @@ import (
 // meddler is a writer side at which others are faster: they come once after a lane was claimed, and
 // once before it is given back.
 type meddler struct {
-	*namedSide
+	*place.Named
 	claimed, leaving func()
 }
 
-func (m *meddler) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
-	error) {
+func (m *meddler) ClaimLane(reader *shm.Object, rows []kind.RowWords, q kind.Queue) (*shm.Object,
+	int, error) {
 	defer m.claimed()
-	return m.namedSide.claimLane(reader, rows, opt)
+	return m.Named.ClaimLane(reader, rows, q)
 }
 
-func (m *meddler) leave(lane *shm.Object, closed func() bool) (bool, error) {
+func (m *meddler) Leave(lane *shm.Object, closed func() bool) (bool, error) {
 	m.leaving()
-	return m.namedSide.leave(lane, closed)
+	return m.Named.Leave(lane, closed)
 }
 
 // attachLate attaches to a queue that somebody begins to remove when the lane is claimed, and
@@ -43,12 +43,12 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 	dir, err := d.Sub(name, false)
 	noError(t, err)
 	w := &Writer{laneWriter{name: name}}
-	w.side = &meddler{newNamedSide(d, name, dir), func() {
+	w.side = &meddler{place.NewNamed(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}
 	err = w.open(WriterOptions{})
 	w.unmap()
-	_ = w.side.close()
+	_ = w.side.Close()
 	return err
 }
 
@@ -307,17 +307,15 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 	noError(t, q.Close())
 }
 
-// starvedSide is a queue's directory in a process that has no descriptor left.
-type starvedSide struct {
-	readerSide
-	starved bool
-}
-
-func (h *starvedSide) openLane(bit int) (*shm.Object, error) {
-	if h.starved {
-		return nil, syscall.EMFILE
+// limitFiles bounds the numbers of descriptors from limit on, until restore.
+func limitFiles(t *testing.T) (limit func(uint64), restore func()) {
+	var had unix.Rlimit
+	noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	limit = func(n uint64) {
+		noError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, had.Cur), Max: had.Max},
+			nil))
 	}
-	return h.readerSide.openLane(bit)
+	return limit, func() { limit(had.Cur) }
 }
 
 // TestDeathsStarved: lanes that could not be opened for want of descriptors are looked at as soon
@@ -328,21 +326,22 @@ func TestDeathsStarved(t *testing.T) {
 	noError(t, err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	noError(t, err)
-	h := &starvedSide{readerSide: q.side, starved: true}
-	q.side = h
+	limit, restore := limitFiles(t)
+	defer restore()
+	limit(3)
 	early := newWriterDeaths(&q.core, 1) // nothing is seen
-	h.starved = false
+	restore()
 	late := newWriterDeaths(&q.core, 2)
 	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	noError(t, err)
-	h.starved = true
+	limit(3)
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
 		if m.lanes[2] != nil {
 			t.Fatal("opened without a descriptor")
 		}
 	}
-	h.starved = false
+	restore()
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
 		if m.lanes[1] == nil || m.lanes[2] == nil {
@@ -373,24 +372,20 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		return len(all) == 1 && all[0].Generation == died ||
 			seat.Owner().Generation == died && seat.Owner().State == shm.StateOwned
 	}
-	var had unix.Rlimit
-	noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	limit := func(n uint64) {
-		noError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
-	}
-	defer limit(had.Cur)
+	limit, restore := limitFiles(t)
+	defer restore()
 	fd := c.ObjectFD()
 	failed := 0
 	for n := uint64(3); ; n++ {
 		limit(n)
 		next, err := AttachCounter(FromFD(fd, ""), CounterOptions{Wait: WaitFD})
-		limit(had.Cur)
+		restore()
 		if err == nil {
 			noError(t, next.Close())
 			break
 		}
 		failed++
-		if !errors.Is(err, syscall.EMFILE) || n > had.Cur {
+		if !errors.Is(err, syscall.EMFILE) || n > 1<<16 {
 			t.Fatalf("with %d descriptors: %v", n, err)
 		}
 		if !isKnown() {
@@ -419,14 +414,50 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 	}
 }
 
+// TestDeathsBetweenSinks: a death that one event queue had no room for is kept for the one that
+// replaces it, though the row has another writer in between; with none bound only the last of a row
+// is.
+func TestDeathsBetweenSinks(t *testing.T) {
+	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
+	noError(t, err)
+	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
+	noError(t, err)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	noError(t, err)
+	kept := func(what string, row, want int) {
+		t.Helper()
+		conn, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+		noError(t, err)
+		here, err := l.AcceptUnix()
+		noError(t, err)
+		accepted := make(chan error, 1)
+		go func() { accepted <- q.Accept(t.Context(), here) }()
+		w, err := Attach(t.Context(), Over(conn), WriterOptions{Trust: CrossUser})
+		noError(t, errors.Join(err, <-accepted))
+		t.Cleanup(func() { noError(t, errors.Join(w.Close(), conn.Close(), here.Close())) })
+		if w.bit != row {
+			t.Errorf("%s: row %d", what, w.bit)
+		}
+		if dead := q.side.TakeDead(); len(dead) != want {
+			t.Errorf("%s: deaths of the row: %+v, want %d", what, dead, want)
+		}
+	}
+	m := newWriterDeaths(&q.core, e.sinkID())
+	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
+	kept("replaced", 1, 1)
+	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 2}}})
+	noError(t, q.BindEvents(nil))
+	kept("ended", 2, 0)
+	noError(t, errors.Join(l.Close(), q.Close(), e.Close()))
+}
+
 // TestTurnIsNoDelay: while a writer waits for one of its user who is stopped in the middle of
 // attaching, its own time to attach does not run: two of those would use it up, though there is
 // room.
 func TestTurnIsNoDelay(t *testing.T) {
 	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	noError(t, err)
-	h := q.side.(*unnamedReader)
-	done, err := h.turns.Take(t.Context(), os.Geteuid())
+	done, err := q.side.Turns().Take(t.Context(), os.Geteuid())
 	noError(t, err)
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", at)
@@ -451,18 +482,11 @@ func TestTurnIsNoDelay(t *testing.T) {
 			t.Fatalf("it did not wait: %v", err)
 		default:
 		}
-		waits = h.turns.Here(os.Geteuid()) == 2
+		waits = q.side.Turns().Here(os.Geteuid()) == 2
 	}
-	h.mu.Lock()
-	for m := range h.meetings {
-		if until, is := m.Context().Deadline(); is || m.Limited() {
-			t.Errorf("it is waited for until %v", until)
-		}
+	if n, _, limited := q.side.Busy(); limited || n != 1 {
+		t.Errorf("%d rendezvous, time runs: %v", n, limited)
 	}
-	if n := len(h.meetings); n != 1 {
-		t.Errorf("%d rendezvous", n)
-	}
-	h.mu.Unlock()
 	done()
 	noError(t, <-attached)
 	noError(t, l.Close())

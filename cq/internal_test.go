@@ -110,9 +110,9 @@ func TestBindEventsWhole(t *testing.T) {
 	}}
 	noError(t, q.BindEvents(slow))
 	noError(t, <-other)
-	q.feeders.mu.Lock()
-	overruns := q.feeders.events
-	q.feeders.mu.Unlock()
+	q.overrunTo.mu.Lock()
+	overruns := q.overrunTo.sink
+	q.overrunTo.mu.Unlock()
 	q.deaths.mu.Lock()
 	deaths := q.deaths.report.sink
 	q.deaths.mu.Unlock()
@@ -389,33 +389,6 @@ func TestSeatDeathsKept(t *testing.T) {
 	m.close(r.news("for the third", m, last, 0))
 	r.news("for the fourth", m, last, 0)
 	m.close(nil)
-}
-
-// TestDeathsBetweenSinks: a death that one event queue had no room for is kept for the one that
-// replaces it, though the row has another writer in between; with none bound only the last of a row
-// is.
-func TestDeathsBetweenSinks(t *testing.T) {
-	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
-	noError(t, err)
-	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
-	noError(t, err)
-	h := q.side.(*unnamedReader)
-	kept := func(what string, want int) {
-		t.Helper()
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.succeeded(1)
-		if len(h.dead) != want {
-			t.Errorf("%s: %d deaths of the row, want %d", what, len(h.dead), want)
-		}
-	}
-	m := newWriterDeaths(&q.core, e.sinkID())
-	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
-	kept("replaced", 1)
-	noError(t, q.BindEvents(nil))
-	kept("ended", 0)
-	noError(t, q.Close())
-	noError(t, e.Close())
 }
 
 // lateSink notes whether it got its room back while deaths could still be reported to it.

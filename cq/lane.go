@@ -25,9 +25,9 @@ type lane struct {
 	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
 	marked uint64
-	notice place.Notice // of its writer's death; changed under Queue.watches
-	att    *attachment  // of a writer of another user
-	glance glance       // of a shared queue
+	notice place.Notice      // of its writer's death; changed under Queue.watches
+	att    *place.Attachment // of a writer of another user
+	glance glance            // of a shared queue
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -110,7 +110,7 @@ func (q *core) openLane(bit int) (doorbell.LaneConfig, bool) {
 	if l.att == nil {
 		q.watch(l)
 	} else {
-		q.face.Listen(bit, l.att.pipe)
+		q.face.Listen(bit, l.att.Pipe)
 		q.noteEnd(l)
 	}
 	return l.config(uint64(q.opt.Size)), true
@@ -124,7 +124,8 @@ func (q *core) refuseLane(bit int, err error) {
 	}
 	if kind.Damaged(err) {
 		q.given.Add(1)
-		q.lanes[bit] = &lane{bit: bit, att: q.side.attached(bit)}
+		_, a, _ := q.side.Open(bit)
+		q.lanes[bit] = &lane{bit: bit, att: a}
 		q.mute(q.lanes[bit].att)
 		q.rows[bit].Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
 	}
@@ -140,7 +141,7 @@ func (q *core) refuseLane(bit int, err error) {
 }
 
 func (q *core) openLaneFile(bit int) (*lane, error) {
-	obj, err := q.laneObject(bit)
+	obj, a, err := q.side.Open(bit)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (q *core) openLaneFile(bit int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.obj, l.att = obj, q.side.attached(bit); l.att != nil {
+	if l.obj, l.att = obj, a; a != nil {
 		l.inherit()
 	}
 	return l, nil
@@ -230,7 +231,7 @@ func (q *core) barrierRefused() {
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.
 func (q *core) findLanes(always bool) error {
-	changes, err := q.side.changes()
+	changes, err := q.side.Changes()
 	if err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func (q *core) giveUp(l *lane, field string, err error) {
 	q.given.Add(1)
 	e := &LaneError{Lane: l.bit, Field: field, Err: err}
 	if l.att != nil {
-		e.PID = l.att.peer.PID
+		e.PID = l.att.Peer.PID
 	} else if l.obj != nil {
 		e.PID = l.obj.Owner().PID
 	}
@@ -325,59 +326,11 @@ func (q *core) ask() {
 	}
 }
 
-// attachment is what the reader's process holds of one writer of another user, from the rendezvous
-// on until its lane is retired.
-type attachment struct {
-	obj     *shm.Object
-	bit     int // its row
-	words   *kind.LaneWords
-	peer    *place.Peer
-	pipe    int    // reading end of the one that raises the queue's descriptor, or -1
-	silence func() // ends passing its rings on; nil while nobody does; under unnamedReader.mu
-	noted   bool   // its death was noted; under unnamedReader.mu
-	muted   bool   // it was given up: nobody listens any more; under unnamedReader.mu
-}
-
-// ended reports that the writer does not post any more: it has left the lane, or is proved dead.
-// One that says so and goes on writes to memory that nobody looks at.
-func (a *attachment) ended() bool {
-	return a.peer.Gone() || a.obj.Owner().State == shm.StateReleased
-}
-
-// listen passes the lane's rings on to those who cannot sleep on its word.
-func (a *attachment) listen(bell *doorbell.Bell, bit int) {
-	if a.silence == nil && !a.muted {
-		a.silence = bell.Forward(bit, &a.words.Rung, a.words.Tail.Load)
-	}
-}
-
-// mute ends listening to a writer of another user that was given up, for good: its words say
-// nothing any more, so nothing in them could tell false alarms from others. Its end is still
-// noticed by its peer's connection. The bell is locked.
-func (q *core) mute(a *attachment) {
-	h, ok := q.side.(*unnamedReader)
-	if a == nil || !ok {
-		return
-	}
-	q.face.Listen(a.bit, -1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	a.muted = true
-	if a.silence != nil {
-		a.silence()
-		a.silence = nil
-	}
-}
-
-// close gives everything back but the object. It waits for the peer's notices to be handled.
-func (a *attachment) close() {
-	if a.silence != nil {
-		a.silence()
-	}
-	a.peer.Close()
-	if a.pipe >= 0 {
-		shm.CloseFDs([]int{a.pipe})
-		a.pipe = -1
+// mute ends listening to a writer of another user that was given up. The bell is locked.
+func (q *core) mute(a *place.Attachment) {
+	if a != nil {
+		q.face.Listen(a.Row, -1)
+		q.side.Mute(a)
 	}
 }
 
@@ -390,7 +343,7 @@ func (s *leavers) any() bool      { return s[0]|s[1] != 0 }
 
 // noteEnd is called for a lane that was marked.
 func (q *core) noteEnd(l *lane) {
-	if l.att != nil && l.att.ended() {
+	if l.att != nil && l.att.Ended() {
 		q.leavers.add(l.bit)
 	}
 }
@@ -426,7 +379,7 @@ func (q *core) retire(l *lane) {
 	row.Bell.Index.Store(0)
 	row.Bell.Parked.Store(doorbell.Parked | q.rowFlags())
 	q.lanes[l.bit] = nil
-	q.side.retire(l.bit)
+	q.side.Retire(l.bit)
 }
 
 // rowFlags are what a row says beside parked because of the queue's state.

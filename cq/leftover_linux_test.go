@@ -137,6 +137,56 @@ func noMoreFiles(t testing.TB, before int) {
 	})
 }
 
+// TestMemory: a queue whose memory others of its user see takes less than half of what it may take,
+// until its own lane is used, and errors are posted. One for other users has all of it.
+func TestMemory(t *testing.T) {
+	d, q := create(t, cq.Options{})
+	w := attach(t, d, queueName(t))
+	most, err := cq.Plan(q.Options(), 1)
+	must(t, err)
+	memory := func() (all uint64) {
+		for _, fd := range []int{cq.ReaderFD(q), cq.LaneFD(w)} {
+			var st syscall.Stat_t
+			must(t, syscall.Fstat(fd, &st))
+			all += uint64(st.Blocks) * 512
+		}
+		return all
+	}
+	const part = 1024 * 64 // slots, or details, of a lane
+	if q.Options().Trust == cq.CrossUser {
+		if got := memory(); got < most {
+			t.Errorf("%d bytes of %d", got, most)
+		}
+		return
+	}
+	var own *cq.Writer
+	for _, step := range []struct {
+		name string
+		late uint64 // parts that are not there
+		do   func() error
+	}{
+		{"created", 3, func() error { return nil }},
+		{"posted", 3, func() error { return w.Post(&cq.Entry{Context: 1}) }},
+		{"error", 2, func() error { return w.PostError(&cq.ErrorEntry{Context: 2}) }},
+		{"credit", 2, func() error { return w.Credits().Add(1) }},
+		{"own writer", 1, func() (err error) { own, err = q.Writer(); return err }},
+		{"own credit", 0, func() error { return own.Credits().Add(1) }},
+		{"own error", 0, func() error { return own.PostError(&cq.ErrorEntry{Context: 3}) }},
+	} {
+		must(t, step.do())
+		if got := memory(); got != most-step.late*part {
+			t.Errorf("%s: %d bytes of %d, want all but %d parts", step.name, got, most, step.late)
+		}
+	}
+	if early := most - 3*part; early > most/2 {
+		t.Errorf("%d bytes of %d from the beginning", early, most)
+	}
+	must(t, own.Close())
+	if got := fmt.Sprint(takeAll(t, q)); got != "[E3 1 E2]" {
+		t.Errorf("read %s", got)
+	}
+}
+
 func init() { roles["tiny"] = childTiny }
 
 // TestTooLarge: a queue that does not fit says with numbers what is missing, and leaves nothing.
@@ -163,8 +213,8 @@ func childTiny() {
 	need(syscall.Mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=0700"))
 	d, err := shm.OpenDir("")
 	need(err)
-	o := cq.Options{Size: 1 << 14, Wait: cq.WaitFD}
-	_, err = cq.Create(cq.Named(d, "big"), o)
+	o := cq.EventOptions{Size: 1 << 13}
+	_, err = cq.CreateEvents(cq.Named(d, "big"), o)
 	var no *shm.Error
 	if plan, _ := cq.Plan(o, 0); !errors.As(err, &no) || !errors.Is(err, syscall.ENOSPC) ||
 		no.Want.(uint64) < plan || no.Got.(uint64) > 1<<20 {
@@ -186,6 +236,13 @@ func childTiny() {
 			break
 		}
 		ws = append(ws, w)
+	}
+	_, err = q.Writer()
+	for what, err := range map[string]error{"own writer": err, "credit": ws[0].Credits().Add(1),
+		"error": ws[0].PostError(&cq.ErrorEntry{})} { // what they need is not there from the beginning
+		if !errors.Is(err, shm.ErrNoSpace) {
+			say("%s: %v", what, err)
+		}
 	}
 	for _, w := range ws {
 		need(w.Post(&cq.Entry{}))
@@ -424,6 +481,7 @@ func TestCutNameComesFree(t *testing.T) {
 // TestNameComesFreeForAnyKind: the name of what is garbage is free for whatever is created, not for
 // another of its kind only. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int64{notCut, 0, 100} {
 		for row := range 2 * len(cutKinds()) {
 			shift, verb := row/2, []string{"create", "open"}[row%2]

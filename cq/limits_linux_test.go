@@ -68,8 +68,7 @@ func cgroup(t *testing.T, controller, file string) (dir string) {
 	roots := []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup/unified", "/sys/fs/cgroup"}
 	var err error
 	for _, root := range roots {
-		dir = filepath.Join(root, fmt.Sprintf("shmring-test-%d-%s", os.Getpid(), controller))
-		if err = os.Mkdir(dir, 0o700); err != nil {
+		if dir, err = os.MkdirTemp(root, "shmring-test-"); err != nil {
 			continue
 		}
 		for name := range strings.SplitSeq(file, " ") {
@@ -238,6 +237,7 @@ func TestClockJumps(t *testing.T) {
 // TestTimeNamespace: processes whose monotonic clocks differ by a day share a queue, and neither is
 // taken for dead while it lives, nor for living when it is dead.
 func TestTimeNamespace(t *testing.T) {
+	t.Parallel()
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Format: cq.FormatTagged, Spin: -1})
 	buf := make([]cq.Tagged, 8)
 	for _, day := range []string{"86400", "-5"} {

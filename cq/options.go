@@ -52,9 +52,7 @@ func (l Lifetime) String() string {
 func (w WaitObject) blocks() bool { return w != WaitNone && w != WaitInSet }
 
 // hasFD reports whether a descriptor stands behind the wait object.
-func (w WaitObject) hasFD() bool {
-	return w == WaitFD || w == WaitMutexCond || w == WaitPollFD
-}
+func (w WaitObject) hasFD() bool { return kind.Queue{Wait: uint64(w)}.HasFD() }
 
 // WaitObject is what blocking calls of a queue's reader wait on (enum fi_wait_obj).
 type WaitObject uint32
@@ -216,9 +214,11 @@ func errWindows(op, name string) error {
 // rows is the number of lanes with the reader's own.
 func (o Options) rows() int { return o.MaxLanes + 1 }
 
-// Plan returns how many bytes of shared memory an object of these options takes: a queue or event
-// queue with so many writers attached, a counter or an address vector whoever uses it. Options that
-// Create would refuse are refused alike. It may be called from anywhere.
+// Plan returns how many bytes of shared memory an object of these options takes at most: a queue or
+// event queue with so many writers attached, a counter or an address vector whoever uses it. A
+// queue takes less while nobody has called its Writer method, and each lane until its writer first
+// posts an error or adds credits. Options that Create would refuse are refused alike. It may be
+// called from anywhere.
 func Plan[O Options | EventOptions | CounterOptions | AddressOptions](o O, writers int) (uint64,
 	error) {
 	const op = "plan"
@@ -495,8 +495,3 @@ func errNamedTrust(op, name string) error {
 
 // others reports whether the queue is for other users.
 func (o shape) others() bool { return o.Trust == CrossUser }
-
-// laneBytesOf returns how large a lane object of a queue is.
-func laneBytesOf(o shape) (uint64, error) {
-	return shm.Plan(o.attrs().LaneSpec("lane", 1, shm.UUID{}))
-}

@@ -1,10 +1,8 @@
 package cq
 
 import (
-	"errors"
 	"io/fs"
 	"math"
-	"os"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
@@ -45,14 +43,13 @@ type Lane struct {
 // Other errors are ErrInvalid for a row that there is not, and ErrClosed. Lane may be called from
 // anywhere.
 func (q *Queue) Lane(row int, object shm.UUID) (l Lane, err error) {
-	err = q.withLane(row, func(obj *shm.Object, former Lane) error {
-		var peer *place.Peer
+	err = q.withLane(row, func(obj *shm.Object, peer *place.Peer, former place.Lane) error {
 		switch whoever := object == (shm.UUID{}); {
 		case obj != nil && (whoever || obj.Header().UUID == object):
 		case whoever:
 			return fs.ErrNotExist
 		case former.Object == object:
-			l = former
+			l = Lane(former)
 			return nil
 		default:
 			return &Error{Pkg: kind.Pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: row,
@@ -62,10 +59,7 @@ func (q *Queue) Lane(row int, object shm.UUID) (l Lane, err error) {
 		if err != nil {
 			return err
 		}
-		if h, ok := q.side.(*unnamedReader); ok && row > 0 && h.lanes[row].att != nil {
-			peer = h.lanes[row].att.peer
-		}
-		l = laneFrom(row, obj, peer, obj.Owner().Generation)
+		l = Lane(place.LaneFrom(row, obj, peer, obj.Owner().Generation))
 		l.Published = words.Tail.Load()
 		return nil
 	})
@@ -107,16 +101,15 @@ func (q *Queue) PeekedLane() (Lane, error) {
 // origin says whose the next entry of a lane is, and before which index those of another begin.
 func (q *core) origin(l *lane) (from Lane, end uint64) {
 	obj, end := l.obj, uint64(math.MaxUint64)
-	switch {
-	case l.att != nil:
-		from = laneFrom(l.bit, l.att.obj, l.att.peer, l.att.obj.Owner().Generation)
-	default:
+	if l.att != nil {
+		from = Lane(place.LaneFrom(l.bit, obj, l.att.Peer, obj.Owner().Generation))
+	} else {
 		if obj == nil {
 			obj = q.obj
 		}
 		var generation uint64
 		generation, end = l.writerOf(l.cons.Head())
-		from = laneFrom(l.bit, obj, nil, generation)
+		from = Lane(place.LaneFrom(l.bit, obj, nil, generation))
 	}
 	from.Published = l.words.Tail.Load()
 	return from, end
@@ -146,55 +139,20 @@ func (l *lane) writerOf(at uint64) (generation, end uint64) {
 	return generation, end
 }
 
-// laneFrom describes the writer of a generation: a peer, if it is one of another user.
-func laneFrom(row int, obj *shm.Object, peer *place.Peer, generation uint64) Lane {
-	l := Lane{Row: row, UID: os.Geteuid(), Object: obj.Header().UUID, Generation: generation}
-	if peer != nil {
-		l.PID, l.UID = peer.PID, peer.UID
-		return l
-	}
-	if o := obj.Owner(); o.Generation == generation {
-		l.PID = o.PID
-		return l
-	}
-	for _, d := range obj.Deaths() {
-		if d.Generation == generation {
-			l.PID = d.PID
-		}
-	}
-	return l
-}
-
-// withLane lends the object of a row, or nil if there is none, and says which lane of the row was
-// retired last.
-func (q *core) withLane(lane int, do func(obj *shm.Object, former Lane) error) error {
-	if lane < 0 || lane >= q.opt.rows() {
-		return kind.Refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
+// withLane lends the object of a row, or nil if there is none, with the peer whose it is if that is
+// of another user, and says which lane of the row was retired last.
+func (q *core) withLane(row int, do func(*shm.Object, *place.Peer, place.Lane) error) error {
+	if row < 0 || row >= q.opt.rows() {
+		return kind.Refuse("look at lane of", q.name, "lane", row, q.opt.MaxLanes, ErrInvalid)
 	}
 	if !q.guard.enterAny() {
 		return ErrClosed
 	}
 	defer q.guard.leaveAny()
-	if lane == 0 {
-		return do(q.obj, Lane{})
+	if row == 0 {
+		return do(q.obj, nil, place.Lane{})
 	}
-	if h, ok := q.side.(*unnamedReader); ok {
-		h.mu.Lock() // the object is not unmapped meanwhile
-		defer h.mu.Unlock()
-		return do(h.lanes[lane].obj, h.lanes[lane].former)
-	}
-	obj, err := q.side.openLane(lane)
-	if err == nil {
-		defer obj.Close()
-		if err = q.opt.attrs().LaneBelongs(obj, lane, q.obj.Header().UUID); errors.Is(err,
-			kind.ErrOtherQueue) {
-			err = fs.ErrNotExist // it is only in the way
-		}
-	}
-	if err != nil {
-		return failed("look at lane of", q.name, err)
-	}
-	return do(obj, Lane{})
+	return failed("look at lane of", q.name, q.side.Look(row, do))
 }
 
 // copySources is for sources what copyEntries is for entries.

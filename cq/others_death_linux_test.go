@@ -246,6 +246,7 @@ func (c *child) heir(t *testing.T) (end func()) {
 // nobody has its end of the connection. Until then nobody is told, and nobody gets its lane; a
 // child that ends is no death, and one that was only started by it means nothing.
 func TestOthersWriterSplits(t *testing.T) {
+	t.Parallel()
 	shmtest.Long(t)
 	for _, s := range []split{forks, execs, bequest} {
 		t.Run(string(s), func(t *testing.T) {
@@ -286,6 +287,7 @@ func TestOthersWriterSplits(t *testing.T) {
 // TestOthersReaderSplits: likewise with a reader. As long as its death is not proved, nobody goes
 // on in its place, and what is posted waits.
 func TestOthersReaderSplits(t *testing.T) {
+	t.Parallel()
 	shmtest.Long(t)
 	for _, s := range []split{forks, execs, bequest} {
 		t.Run(string(s), func(t *testing.T) {

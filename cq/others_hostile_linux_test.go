@@ -21,6 +21,7 @@ import (
 // lane, with one typed error that names it, and nobody else anything. When the process is gone the
 // row is free for another.
 func TestOthersHostile(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	for name, spoil := range map[string]func(t *testing.T, h *toldWriter){

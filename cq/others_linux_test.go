@@ -317,6 +317,7 @@ func repeated() map[string]func(*testing.T) {
 		"credit":           TestCredits,
 		"credits":          TestCreditsNeverFail,
 		"many lanes":       TestManyLanes,
+		"memory":           TestMemory,
 		"marks":            TestMarks,
 		"no allocation":    allocatesNothing,
 		"options":          TestOptions,

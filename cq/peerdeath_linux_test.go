@@ -68,6 +68,7 @@ func noNews(t testing.TB, e *cq.EventQueue) {
 // whatever the reader does meanwhile, and what the writer had published can be read then. One that
 // detaches is none.
 func TestWriterDeathIsAnEvent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	for where, m := range mortals {
@@ -142,6 +143,7 @@ func TestDeathsInOneLane(t *testing.T) {
 // TestDeathWaitsForRoom: an event queue that is full loses no death, and reports it when there is
 // room, in order.
 func TestDeathWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
@@ -212,6 +214,7 @@ func smallEvents(t *testing.T, size int) *cq.EventQueue {
 // TestDeathsBetweenLooks: each of many that died in one lane while nobody looked is told, or
 // counted with the first that is.
 func TestDeathsBetweenLooks(t *testing.T) {
+	t.Parallel()
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 32, MaxLanes: 1})
 	e := eventsFor(t, q, cq.EventOptions{Size: 64})
@@ -240,6 +243,7 @@ func TestDeathsBetweenLooks(t *testing.T) {
 // writers leaves none out: its successor, with the same event queue, finds each there once, or
 // twice and then marked.
 func TestKilledWhileItReports(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	const lanes = 5
@@ -367,6 +371,7 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 
 // TestLostNotice: a death is told also if the kernel's notice of it is lost.
 func TestLostNotice(t *testing.T) {
+	t.Parallel()
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{})

@@ -40,140 +40,14 @@ type belled interface {
 // manualFeeders counts them in the whole process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
-// EventSink is where a queue of this process, or an endpoint, reports what is no completion: an
-// [*EventQueue] of this process, or an [*EventWriter] of another's.
-type EventSink interface {
-	Write(ev *Event) (int, error)
-	WriteErr(ev *EventError) (int, error)
-
-	post(e *Event, credited bool) error
-	postErr(e *EventError, credited bool) error
-	credit(n int) error
-	returnCredits(n int)
-	bind() error
-	unbind()
-	forget(FID)
-	// sinkID tells an event queue from every other.
-	sinkID() uint64
-}
-
-// BindEvents makes the queue report its overrun and the deaths of its writers to an event queue. An
-// event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces the
-// first, and is told the deaths for which that one had no room. nil ends the binding. So does
-// closing the queue, which also purges its events there. BindEvents may be called from anywhere.
-//
-// An overrun is an error event with the queue's FID and EOverrun. It comes in much less than a
-// second after the first entry was lost, also when nobody reads the queue; or after BindEvents, if
-// nobody was told before. Room for it is reserved now: ErrFull if there is none.
-//
-// The death of a writer is an EventPeerDeath with the queue's FID, the lane as Data and a
-// [PeerEntry] as payload. There is one for each writer that is proved dead: its process has ended,
-// or the kernel has dropped its lock. Whoever has read the event can read every entry that the
-// writer had published, by reads that begin then. The event does not wait for these entries to be
-// read, nor for anybody to read at all. It comes in much less than a second, also when nobody
-// waits, and stays due while the event queue is full. A writer that detached is not dead, nor is
-// one that is stopped, or that lost its lock and lives. Writers of this process die with the queue.
-//
-// Each death is reported once. A death before BindEvents is reported if the lane has had no other
-// writer since. A successor of this reader reports it only to another event queue than the last one
-// that was bound. If a reader dies while it reports, its successor may report the death again, and
-// marks that with PeerEntry.Again.
-func (q *Queue) BindEvents(events EventSink) error {
-	// One at a time: of two, each could else win one half.
-	q.feeders.binding.Lock()
-	defer q.feeders.binding.Unlock()
-	// What can fail for want of room comes first: then the former binding stands, all of it. The
-	// former event queue gets its room back last, or a death that waits for the next one would go
-	// there.
-	giveBack, err := q.bindOverrun(events)
-	if err != nil {
-		return err
-	}
-	err = q.bindDeaths(events)
-	giveBack()
-	if err != nil { // the queue is closed
-		giveBack, _ = q.bindOverrun(nil)
-		giveBack()
-	}
-	return err
-}
-
-// bindDeaths has deaths of writers reported.
-func (q *core) bindDeaths(events EventSink) error {
-	if events != nil {
-		if !q.guard.enterAny() {
-			return bindError(q.name, ErrClosed)
-		}
-		defer q.guard.leaveAny()
-	}
-	return q.deaths.bind(q.name, q.fid, events, func(former deathFinder) deathFinder {
-		m, ok := former.(*writerDeaths)
-		if ok {
-			m.turnTo(events.sinkID())
-			return m
-		}
-		return newWriterDeaths(q, events.sinkID())
-	})
-}
-
-// bindOverrun has the overrun reported. giveBack unbinds the event queue that it was reported to
-// before, and is never nil.
-func (q *core) bindOverrun(events EventSink) (giveBack func(), err error) {
-	if events != nil {
-		if err := events.bind(); err != nil {
-			return func() {}, bindError(q.name, err)
-		}
-		if err := events.credit(1); err != nil {
-			events.unbind()
-			return func() {}, bindError(q.name, err)
-		}
-	}
-	q.feeders.mu.Lock()
-	before, told := q.feeders.events, q.feeders.reported
-	q.feeders.events = events
-	q.feeders.mu.Unlock()
-	if told && events != nil {
-		events.returnCredits(1) // nothing more is to come
-	}
-	return func() {
-		if before == nil {
-			return
-		}
-		if !told {
-			before.returnCredits(1)
-		}
-		before.unbind()
-	}, nil
-}
-
-// unbindEvents is the end of a queue that is closed.
-func (q *core) unbindEvents() {
-	q.feeders.mu.Lock()
-	events := q.feeders.events
-	q.feeders.mu.Unlock()
-	_ = q.bindDeaths(nil)
-	if events != nil {
-		events.forget(q.fid)
-		giveBack, _ := q.bindOverrun(nil)
-		giveBack()
-	}
-}
-
 // feeders of a queue, or of a counter.
 type feeders struct {
-	// binding is held for as long as BindEvents takes, over every other lock.
-	binding sync.Mutex
-
 	mu      sync.Mutex
-	all     []*feeder
-	told    bool         // that the queue is overrun
-	events  EventSink    // learns of it as well
-	manual  atomic.Int32 // how many of them are driven by reads
-	awaited int          // calls of await without their rest
-	armed   func()       // rest, while a descriptor is armed
-	arming  atomic.Bool  // there is one
-
-	reported bool // to an event queue
+	all     atomic.Pointer[[]*feeder] // never changed in place; stored with mu
+	told    bool                      // that the queue is overrun
+	manual  atomic.Int32              // how many of them are driven by reads
+	awaited int                       // calls of await without their rest
+	armed   standIns                  // while a descriptor is armed
 }
 
 type feeder struct {
@@ -233,13 +107,15 @@ func (s *feeders) add(e *feeder) (stop func()) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all[:len(s.all):len(s.all)], e)
+	all := append(slices.Clone(s.list()), e)
+	s.all.Store(&all)
 	return func() { s.remove(e) }
 }
 
 func (s *feeders) remove(e *feeder) {
 	s.mu.Lock()
-	s.all = slices.DeleteFunc(slices.Clone(s.all), func(x *feeder) bool { return x == e })
+	all := slices.DeleteFunc(slices.Clone(s.list()), func(x *feeder) bool { return x == e })
+	s.all.Store(&all)
 	e.gone = true
 	s.mu.Unlock()
 	if !e.manual {
@@ -262,7 +138,7 @@ func (s *feeders) driven() bool { return s.manual.Load() > 0 }
 
 // progress drives the feeders that do not drive themselves, for a read.
 func (s *feeders) progress() {
-	s.disarm()
+	s.armed.replace(nil)
 	s.drive()
 }
 
@@ -290,9 +166,14 @@ func (s *feeders) drivenFeeders() []*feeder {
 	if !s.driven() {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all // never changed in place
+	return s.list()
+}
+
+func (s *feeders) list() []*feeder {
+	if all := s.all.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // await has goroutines drive the feeders with bells until rest, for a caller that sleeps where who
@@ -305,7 +186,7 @@ func (s *feeders) await() (rest func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	any := false
-	for _, e := range s.all {
+	for _, e := range s.list() {
 		if e.belled != nil {
 			s.follow(e)
 			any = true
@@ -377,31 +258,22 @@ func sliced(w doorbell.Wait, all []*feeders) doorbell.Wait {
 	return w
 }
 
-// arm is await for a descriptor: until the next read.
-func (s *feeders) arm() {
-	s.disarm()
-	rest := s.await()
-	if rest == nil {
-		return
-	}
-	s.mu.Lock()
-	s.armed, rest = rest, s.armed
-	s.arming.Store(true)
-	s.mu.Unlock()
-	if rest != nil { // another goroutine armed it too
-		rest()
-	}
+// standIns are the goroutines that drive feeders for who sleeps on a descriptor, which was armed.
+type standIns struct {
+	mu    sync.Mutex
+	there atomic.Bool
+	rest  func()
 }
 
-func (s *feeders) disarm() {
-	if !s.arming.Load() {
+// replace has those of the last arming rest. rest is that of those who came in their place, or nil.
+func (a *standIns) replace(rest func()) {
+	if rest == nil && !a.there.Load() {
 		return
 	}
-	s.mu.Lock()
-	rest := s.armed
-	s.armed = nil
-	s.arming.Store(false)
-	s.mu.Unlock()
+	a.mu.Lock()
+	a.rest, rest = rest, a.rest
+	a.there.Store(a.rest != nil)
+	a.mu.Unlock()
 	if rest != nil {
 		rest()
 	}
@@ -509,26 +381,15 @@ func (h *feederBells) park() (more bool, err error) {
 	return more, err
 }
 
-// reportedOverrun reports whether an event queue was told that the queue loses entries.
-func (q *core) reportedOverrun() bool {
-	q.feeders.mu.Lock()
-	defer q.feeders.mu.Unlock()
-	return q.feeders.reported
-}
-
-// overran tells everybody who is bound to the queue that it loses entries, once. It is called by
-// the reader, with the queue's lock held, and by whoever looks for deaths.
-func (q *core) overran() {
-	q.feeders.mu.Lock()
-	defer q.feeders.mu.Unlock()
-	if !q.feeders.told {
-		q.feeders.told = true
-		for _, e := range q.feeders.all {
-			e.f.Overrun(e.q)
-		}
+// overran tells all of them that the queue loses entries, once.
+func (s *feeders) overran() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told {
+		return
 	}
-	if q.feeders.events != nil && !q.feeders.reported {
-		q.feeders.reported = true
-		_ = q.feeders.events.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
+	s.told = true
+	for _, e := range s.list() {
+		e.f.Overrun(e.q)
 	}
 }

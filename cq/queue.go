@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -124,7 +125,7 @@ type core struct {
 	name  string
 	fid   FID
 	opt   shape
-	side  readerSide
+	side  *place.Lanes
 	obj   *shm.Object
 	words *kind.QueueWords
 	rows  []kind.RowWords
@@ -134,7 +135,6 @@ type core struct {
 	guard guard
 
 	widest  uintptr    // format that may be read
-	wide    bool       // it has more lanes than the bell looks at in Only
 	lanes   []*lane    // by row; nil until seen. Under the bell's lock.
 	cursor  cursor     // where the next read begins
 	idle    int        // looks at lanes of reads in a row that found several empty
@@ -159,9 +159,9 @@ type core struct {
 
 	holders   holders // sets, channels and feeders of this process
 	feeders   feeders
+	overrunTo overrunBinding
 	keeper    *condKeeper // of WaitMutexCond
 	seatMu    sync.Mutex
-	objects   laneObjects
 	deaths    deathBinding            // of writers
 	leavers   leavers                 // lanes of other users that have ended, and may not be drained
 	given     atomic.Uint64           // lanes given up
@@ -213,7 +213,7 @@ func (q *core) createOnce(d *shm.Dir, name string, o shape) error {
 	if err != nil {
 		return err
 	}
-	return q.init(newNamedSide(d, name, dir).owned(), obj, name, o, true)
+	return q.init(place.NewNamed(d, name, dir).Owned(), obj, name, o, true)
 }
 
 // adopt becomes the reader of a queue that has none.
@@ -254,7 +254,7 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 	}
 	crash.At(crash.AdoptClaimed)
 	o.Options = want.fixed(o.Options)
-	return q.init(newNamedSide(d, name, dir).owned(), obj, name, o, false)
+	return q.init(place.NewNamed(d, name, dir).Owned(), obj, name, o, false)
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.
@@ -286,20 +286,20 @@ func openEither[Q any](p Place, existing bool, adopt, create func() (*Q, error))
 
 // init maps the words of an object that this process owns. If that fails, one that was just made
 // goes again.
-func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bool) error {
+func (q *core) init(names *place.Named, obj *shm.Object, name string, o shape, made bool) error {
+	h := place.NewLanes(host{q}, names, name, o.attrs(), obj)
 	*q = core{whole: q.whole, name: name, opt: o, side: h, obj: obj, bit: -1,
 		spin: spin.Budget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
-	if side, ok := h.(*unnamedReader); ok {
-		q.deaths.over = func() { side.keepDeaths(false) }
-	}
+	h.UserLanes = o.UserLanes
+	q.deaths.over = func() { h.KeepDeaths(false) }
 	if o.Shared {
 		q.vacant = &glance{words: new(kind.LaneWords)}
 		obj.Outlast()
 	}
 	err := q.start()
 	if err == nil && o.Shared {
-		h.forward(q.bell)
+		h.Forward(q.bell)
 	}
 	if err == nil && q.opt.Wait == WaitMutexCond {
 		q.keeper, err = newCondKeeper(q.face.FD())
@@ -312,11 +312,11 @@ func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bo
 	}
 	if made {
 		_ = q.drop(q.destroy)
-		h.removeDir()
+		h.RemoveDir()
 	} else {
 		_ = q.drop(obj.Release)
 	}
-	_ = h.close()
+	_ = h.Close()
 	return err
 }
 
@@ -327,12 +327,13 @@ func (q *core) start() (err error) {
 	if q.rows, err = kind.RowsOf(q.obj, q.opt.rows()); err != nil {
 		return err
 	}
+	q.side.Rows = q.rows
 	hints, err := hintsOf(q.obj, true, q.opt)
 	if err != nil {
 		return err
 	}
 	if q.opt.Wait.hasFD() {
-		if q.face, err = q.side.newFace(); err != nil {
+		if q.face, err = q.side.NewFace(); err != nil {
 			return err
 		}
 		q.words.Face.Store(uint64(q.face.EventFD()) + 1)
@@ -347,7 +348,6 @@ func (q *core) start() (err error) {
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
 		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared,
 		Refused: q.barrierRefused})
-	q.wide = q.bell.Wide()
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	if err := q.ownLane(); err != nil {

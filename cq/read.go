@@ -130,17 +130,17 @@ func (q *core) shared() bool { return q.bell.Shared() }
 // death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
 // may change that; a lane that turns up makes the bell look closer by itself.
 func (q *core) settle() {
+	q.bell.Widen(q.feeders.driven()) // which the next read drives before it looks
 	if q.leavers.any() {
 		q.reap()
 	}
 	if q.errLane != nil || q.out != nil || q.overrun != nil || len(q.broken) > 0 ||
-		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly ||
-		q.feeders.driven() {
+		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly {
 		q.bell.LookCloser()
 		return
 	}
 	bit := q.only()
-	if q.wide {
+	if q.bell.Wide() {
 		bit = q.bell.OnlyOfMany()
 	}
 	if bit >= 0 && q.lanes[bit].again() > 0 {
@@ -173,7 +173,8 @@ func takeOnly[T Readable](q *Queue, l *lane, dst []T, src []Addr) int {
 	return n
 }
 
-// drainWide is the short cut of readFrom for a queue of more lanes than Only looks at.
+// drainWide is the short cut of readFrom for a queue of more lanes than Only looks at, or with
+// feeders that reads drive.
 func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if bytesOf[T]() <= q.widest {
 		bit := q.bell.OnlyOfMany()
@@ -194,7 +195,7 @@ func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if len(dst) == 0 {
 		err = q.anything()
-	} else if q.wide {
+	} else if q.bell.Wide() {
 		n, err = drainWide(q, dst, src)
 	} else {
 		n, err = drainLanes(q, dst, src)

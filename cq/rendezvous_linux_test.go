@@ -368,6 +368,7 @@ func TestServeTwice(t *testing.T) {
 
 // TestProcesses: three processes post to a queue without a name. TestThousandWriters has one with.
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	for _, at := range []site{memfdSite, othersSite} {
 		t.Run(at.String(), func(t *testing.T) { processes(t, at) })
 	}

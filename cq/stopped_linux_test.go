@@ -77,9 +77,9 @@ func byFreezer(t *testing.T) stopping {
 // eachStop runs a case with a process that a signal stops at each site, and one that is frozen.
 func eachStop(t *testing.T, all []site, f func(t *testing.T, at site, by stopping)) {
 	for _, at := range all {
-		t.Run(at.String(), func(t *testing.T) { f(t, at, stopping{halt, goOn}) })
+		t.Run(at.String(), func(t *testing.T) { t.Parallel(); f(t, at, stopping{halt, goOn}) })
 	}
-	t.Run("frozen", func(t *testing.T) { f(t, namedSite, byFreezer(t)) })
+	t.Run("frozen", func(t *testing.T) { t.Parallel(); f(t, namedSite, byFreezer(t)) })
 }
 
 // runner starts a writer of a queue, in lane 1.
@@ -124,6 +124,7 @@ const strangers = 1 << 60 // context of entries that are no runner's
 // TestStoppedWriter: a writer that was stopped for longer than everybody waits for anything is not
 // dead for anybody: nothing of its lane is lost or given away, others go on, and so does it.
 func TestStoppedWriter(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	all := []site{namedSite, memfdSite, othersSite}
@@ -176,6 +177,7 @@ func TestStoppedWriter(t *testing.T) {
 // TestStoppedReader: the queue of a reader that was stopped is nobody else's, writers meet a full
 // lane and no death, and it goes on where it stopped.
 func TestStoppedReader(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	eachStop(t, []site{namedSite, othersSite}, func(t *testing.T, at site, by stopping) {
@@ -254,6 +256,7 @@ func TestStoppedEventOwner(t *testing.T) {
 // TestStoppedInSet: a set whose member's writer is stopped waits for the others, and hears the
 // stopped one again when it goes on.
 func TestStoppedInSet(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	q, c := runner(t, namedSite)
 	d := openDir(t)
@@ -293,6 +296,7 @@ func TestStoppedInSet(t *testing.T) {
 // TestStoppedRendezvous: a peer that is stopped half way costs the other side its patience and
 // nothing else, and learns when it goes on that it came too late.
 func TestStoppedRendezvous(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	brief := func() context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), longStop)

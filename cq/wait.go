@@ -375,7 +375,7 @@ func (q *core) TryWait() error {
 		return ErrWouldBlock
 	}
 	q.keeper.arm()
-	q.feeders.arm()
+	q.feeders.armed.replace(q.feeders.await())
 	return nil
 }
 

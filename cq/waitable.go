@@ -127,7 +127,7 @@ func (q *core) seat() (int, error) {
 	if err := q.holders.bind(); err != nil {
 		return -1, err
 	}
-	bit, _, err := q.enroll()
+	bit, err := q.enroll()
 	if err != nil {
 		q.holders.unbind()
 		return -1, failed("add", q.name, err)
@@ -135,26 +135,25 @@ func (q *core) seat() (int, error) {
 	return bit, nil
 }
 
-// enroll gives the queue its bit if it has none. The descriptor of the bell is valid until the
-// queue closes.
-func (q *core) enroll() (bit, bellFD int, err error) {
+// enroll gives the queue its bit if it has none. The bell stays until the queue closes.
+func (q *core) enroll() (bit int, err error) {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
 	if q.bit >= 0 {
-		return q.bit, place.ProcessBell.FD(), nil
+		return q.bit, nil
 	}
-	bit, bell, err := place.ProcessBell.Enroll(q.side.beside(), &q.words.Bell, q.words.FaceGen.Load())
+	bit, bell, err := place.ProcessBell.Enroll(q.side.Beside(), &q.words.Bell, q.words.FaceGen.Load())
 	if err != nil {
-		return -1, -1, err
+		return -1, err
 	}
 	q.bit = bit
 	q.bell.SetDomain(bell, bit)
 	q.seated.Store(true)
-	q.side.forward(q.bell)
+	q.side.Forward(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
 		processWatch.add(unwatchedLanes{q})
 	}
-	return bit, place.ProcessBell.FD(), nil
+	return bit, nil
 }
 
 func (q *core) waitObject() WaitObject { return q.opt.Wait }

@@ -45,7 +45,7 @@ type WaitSet struct {
 	list   memberList
 	turn   sync.Mutex // held by the one who waits
 	bits   []int      // of that one
-	armed  func()     // of that one: ends what moves members for the descriptor
+	armed  standIns   // for the descriptor
 
 	signal atomic.Bool
 }
@@ -116,7 +116,7 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 		return 0, errTurn("wait", "wait set")
 	}
 	defer s.turn.Unlock()
-	s.disarm()
+	s.armed.replace(nil)
 	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: s.list.await}
 	stop := stopOn(ctx, &s.gate, s.bell)
 	defer stop()
@@ -174,7 +174,7 @@ func (s *WaitSet) TryWait() error {
 		return errTurn("trywait", "wait set")
 	}
 	defer s.turn.Unlock()
-	s.disarm()
+	s.armed.replace(nil)
 	driveAll(s.list.driven())
 	// What comes between the look and the arming is looked at again: it may be a signal, which only
 	// the look takes. Left there it would end another wait too.
@@ -199,7 +199,7 @@ func (s *WaitSet) TryWait() error {
 			return ErrSignaled
 		}
 		s.keeper.arm()
-		s.armed = s.list.await()
+		s.armed.replace(s.list.await())
 		return nil
 	}
 	return ErrWouldBlock
@@ -208,14 +208,6 @@ func (s *WaitSet) TryWait() error {
 // armTries bounds how often TryWait looks while members are marked and have nothing: a peer that
 // does so could keep it for ever.
 const armTries = 64
-
-// disarm says that nobody waits on the descriptor.
-func (s *WaitSet) disarm() {
-	if s.armed != nil {
-		s.armed()
-		s.armed = nil
-	}
-}
 
 func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
 
@@ -231,7 +223,7 @@ func (s *WaitSet) Close() error {
 		return err
 	}
 	s.keeper.close()
-	s.disarm()
+	s.armed.replace(nil)
 	s.set.Close()
 	return place.ProcessBell.Release()
 }

@@ -22,10 +22,10 @@ type Writer struct{ laneWriter }
 type laneWriter struct {
 	name   string
 	bit    int
-	obj    *shm.Object    // the lane, nil for the reader's own
-	reader *shm.Object    // the queue's reader object
-	side   writerSide     // nil for the reader's own
-	face   *doorbell.Face // of the reader's own process, on its own lane
+	obj    *shm.Object      // the lane, nil for the reader's own
+	reader *shm.Object      // the queue's reader object
+	side   place.WriterSide // nil for the reader's own
+	face   *doorbell.Face   // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
 	detail kind.Details
 	words  *kind.LaneWords
@@ -34,6 +34,8 @@ type laneWriter struct {
 	bell   place.BellHold // of the reader's process
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
+	// detailed says that detail records have memory, see provideDetails.
+	detailed bool
 
 	holders holders  // endpoints, and objects that report by it
 	queue   shm.UUID // that these hold as well, zero if it is not this process's
@@ -280,8 +282,9 @@ func lastMarked(a, b []Entry, at uint64, kind Meta) uint64 {
 }
 
 // PostError publishes a failed operation, which the reader takes with ReadErr, in order with the
-// completions of this lane (fi_peer: writeerr). Errors are those of Post, and ErrInvalid for more
-// than ErrDataMaxBytes of e.ErrData.
+// completions of this lane (fi_peer: writeerr). Errors are those of Post, ErrInvalid for more than
+// ErrDataMaxBytes of e.ErrData, and of a writer's first one [shm.ErrNoSpace] if there is no memory
+// left for details of errors.
 func (w *Writer) PostError(e *ErrorEntry) error {
 	if !w.guard.enter() {
 		return w.guard.refusal()
@@ -289,6 +292,9 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 	defer w.guard.leave()
 	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
 		return err
+	}
+	if err := w.provideDetails(); err != nil {
+		return failed("posterr", w.name, err)
 	}
 	slot, err := w.slotFor(false)
 	if err != nil {
@@ -298,6 +304,21 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 	w.reserved = 0
 	w.publish(1, kindError)
 	return nil
+}
+
+// provideDetails gives the lane's detail records their memory. It comes before each credit, so that
+// no error is refused for want of it which has one.
+func (w *laneWriter) provideDetails() error {
+	if w.detailed {
+		return nil
+	}
+	obj := w.obj
+	if w.own {
+		obj = w.reader
+	}
+	err := obj.Provide(kind.SectErrors, uint32(w.bit))
+	w.detailed = err == nil
+	return err
 }
 
 func (w *laneWriter) fillError(slot *Entry, e *ErrorEntry) {
@@ -323,7 +344,7 @@ type Credits laneWriter
 
 // Add reserves room for n completions, which are 0 or more. It reserves all or nothing; ErrFull
 // says that there is not that much room beside what Reserve handed out last. Other errors are those
-// of Post, and ErrInvalid.
+// of Post, ErrInvalid, and of a writer's first ones [shm.ErrNoSpace], as of [Writer.PostError].
 func (c *Credits) Add(n int) error { return (*laneWriter)(c).addCredits(n) }
 
 // Return gives up n credits without posting, or all of them if there are fewer.
@@ -366,6 +387,9 @@ func (w *laneWriter) addCredits(n int) error {
 		w.remind()
 		return ErrFull
 	}
+	if err := w.provideDetails(); err != nil {
+		return failed("credit", w.name, err)
+	}
 	w.credits += uint64(n)
 	return nil
 }
@@ -404,7 +428,7 @@ type WriterStats struct {
 	Queue     string   // the name of the queue
 	QueueID   shm.UUID // which one of that name, as its object says
 	Size      int      // entries that the lane holds
-	Bytes     uint64   // of memory that it takes and this process made; 0 for the reader's own lane
+	Bytes     uint64   // of memory that it may take and this process made; 0 for the reader's own
 	Unread    int      // entries that the reader has not released, and leaves when it dies
 	Overrun   Overrun  // what becomes of a post for which there is no room
 	Reader    uint64   // generation of the reader: with CrossUser a later queue has a higher one

@@ -27,13 +27,14 @@ type Invariant struct {
 func Invariants() []Invariant {
 	return []Invariant{
 		{"file.size", true, "the file has as many bytes as the header says"},
-		{"file.memory", true, "in tmpfs, all of them are allocated"},
+		{"file.memory", true, "in tmpfs, all but those of late sections are allocated"},
 		{"header.magic", true, "the object begins with the magic"},
 		{"header.byte_order", true, "the byte order mark is of little-endian numbers"},
 		{"header.abi", true, "the layout is of this version"},
 		{"header.length", true, "the header has 4096 bytes"},
 		{"header.kind", true, "the kind is not zero"},
 		{"header.total", true, "the size is whole pages, and possible"},
+		{"header.early", true, "what has memory from the beginning is whole pages of it"},
 		{"header.features", true, "no feature bit is set that is not known"},
 		{"header.uuid", true, "the uuid is not zero"},
 		{"header.generation", true, "the first generation is not zero"},
@@ -126,6 +127,10 @@ func (c *headerCheck) scalars(fileBytes uint64) {
 	} else if total != fileBytes {
 		c.bad("file.size", offTotal, fileBytes, total)
 	}
+	h := Header{FeatIncompat: le.Uint64(p[offFeatIncomp:]), TotalBytes: total}
+	if _, err := h.early(le.Uint64(p[offEarly:])); err != nil {
+		c.bad("header.early", offEarly, le.Uint64(p[offEarly:]), "whole pages with late sections, else 0")
+	}
 	for _, f := range []struct {
 		off   int
 		known uint64
@@ -148,7 +153,7 @@ func (c *headerCheck) scalars(fileBytes uint64) {
 	}
 	if n := le.Uint32(p[offNameLen:]); n > maxNameBytes {
 		c.bad("header.name", offNameLen, n, "at most 64 bytes")
-	} else if at := notZero(p, offName+int(n), offReserved); at >= 0 {
+	} else if at := notZero(p, offName+int(n), offEarly); at >= 0 {
 		c.bad("header.name", at, "a byte after its end", 0)
 	}
 }

@@ -162,7 +162,7 @@ func (b *builder) plan(o *Object) error {
 	if spec.HugePageBytes != 0 && b.dir != nil {
 		return invalid("size of huge pages", spec.HugePageBytes, "0 for an object with a name")
 	}
-	sections, total, err := place(spec, max(pageBytes(), spec.HugePageBytes))
+	sections, total, early, err := place(spec, max(pageBytes(), spec.HugePageBytes))
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,10 @@ func (b *builder) plan(o *Object) error {
 		FeatIncompat: spec.FeatIncompat, Attrs: spec.Attrs,
 		CreatorPID: owner.PID, CreatorPIDNS: owner.PIDNS, CreatorStart: owner.StartTicks,
 		CreatedMonoNs: owner.ClaimedNs, CreatedRealNs: realNs(),
-		TotalBytes: total, Sections: sections, Owner: owner}
+		TotalBytes: total, EarlyBytes: early, Sections: sections, Owner: owner}
+	if early < total {
+		o.header.FeatIncompat |= featLate
+	}
 	return nil
 }
 
@@ -200,11 +203,11 @@ func (b *builder) allocate(o *Object) error {
 			return syscall.EEXIST
 		}
 	}
-	total := o.header.TotalBytes
+	total, early := o.header.TotalBytes, o.header.EarlyBytes
 	huge := b.spec.HugePageBytes
 	var err error
 	if huge == 0 { // huge pages come out of what was reserved for them
-		err = checkRoom(b.dir.onFS(), total)
+		err = checkRoom(b.dir.onFS(), early)
 	}
 	if err != nil {
 		return err
@@ -216,7 +219,7 @@ func (b *builder) allocate(o *Object) error {
 	}
 	if err != nil {
 		o.lockFD = -1
-		return b.noSpace(err, total)
+		return b.noSpace(err, early)
 	}
 	mode := b.spec.Mode
 	if mode == 0 {
@@ -225,8 +228,11 @@ func (b *builder) allocate(o *Object) error {
 	if err := sysChmod(o.lockFD, mode); err != nil {
 		return err
 	}
-	if err := sysAllocate(o.lockFD, total); err != nil {
-		return b.noSpace(err, total)
+	if err := sysResize(o.lockFD, total); err != nil {
+		return err
+	}
+	if err := sysAllocate(o.lockFD, 0, early); err != nil {
+		return b.noSpace(err, early)
 	}
 	// A mapping keeps its description, and that the lock: so it has another one.
 	if o.fd, err = sysReopen(o.lockFD, true); err != nil {
@@ -242,7 +248,7 @@ func (b *builder) allocate(o *Object) error {
 		return err
 	}
 	o.ino, o.dev = info.ino, info.dev
-	return sysPrepare(o.mem, true)
+	return sysPrepare(o.mem, early, true)
 }
 
 // noSpace adds the numbers to the kernel's bare refusal.
@@ -254,7 +260,12 @@ func (b *builder) noSpace(err error, needed uint64) error {
 		return &Error{Field: "huge pages", Got: "too few that are free", Want: needed / huge, Err: err,
 			Hint: "see vm.nr_hugepages"}
 	}
-	r := tightest(sysRoom(b.dir.onFS()))
+	return noRoom(b.dir.onFS(), needed)
+}
+
+// noRoom says which limit the kernel may have met.
+func noRoom(dirfd int, needed uint64) error {
+	r := tightest(sysRoom(dirfd))
 	if r.available >= needed { // in a container, or if others were quicker
 		r = room{where: "a limit that cannot be seen here, or only a moment ago,"}
 	}

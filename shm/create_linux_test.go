@@ -258,6 +258,64 @@ func TestHollowFile(t *testing.T) {
 	}
 }
 
+// TestLateSections: late sections take no memory, for their owner and who else maps the object,
+// before they are provided, one by one. What cannot be provided is refused.
+func TestLateSections(t *testing.T) {
+	d := openTestDir(t)
+	page := pageBytes()
+	spec := Spec{Kind: 77, Late: 2, Sections: []Section{{Kind: secData, Length: 100},
+		{Kind: secData, ID: 1, Length: 8 * page, Align: 64}, {Kind: secData, ID: 2, Length: 1 << 20}}}
+	o, err := d.Create("late", spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	memory := func() uint64 {
+		var st syscall.Stat_t
+		if err := syscall.Stat(filepath.Join(d.Path(), "late"), &st); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(st.Blocks) * 512
+	}
+	plan, err := Plan(spec)
+	if h := o.Header(); err != nil || h.TotalBytes != plan || h.EarlyBytes != 2*page {
+		t.Errorf("%d bytes, %d early, planned %d, %v", h.TotalBytes, h.EarlyBytes, plan, err)
+	}
+	looks := []*Object{openObject(t, d, "late", ReadOnly), openObject(t, d, "late", ReadWrite)}
+	for i, want := range []uint64{2 * page, 2 * page, 10 * page, 10*page + 1<<20} {
+		for range 2 { // the second time nothing is left to do
+			if err := o.Provide(secData, uint32(max(i, 1)-1)); i > 0 && err != nil {
+				t.Error(err)
+			}
+			if got := memory(); got != want {
+				t.Errorf("%d sections were provided: %d bytes, want %d", i, got, want)
+			}
+		}
+	}
+	for i, o := range append(looks, o) {
+		mem, _, err := o.Section(secData, 2)
+		if err != nil || mem[len(mem)-1] != 0 || o.Header().EarlyBytes != 2*page {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if err := o.Provide(secData, 3); !errors.Is(err, ErrKind) {
+		t.Errorf("no section: %v", err)
+	}
+	if looks[1].Close(); !errors.Is(looks[1].Provide(secData, 2), os.ErrClosed) {
+		t.Error("provided after Close")
+	}
+	for _, late := range []int{-1, 4} {
+		spec.Late = late
+		if _, err := Plan(spec); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%d late sections: %v", late, err)
+		}
+	}
+}
+
 // TestHugePagesRefused: an object of huge pages needs them reserved, and has no name.
 func TestHugePagesRefused(t *testing.T) {
 	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 4096}}}
@@ -303,9 +361,15 @@ func childTinyFS() {
 	b := builder{name: "big", spec: spec, dir: d.ref}
 	fd, err := sysTmpfile(d.ref.at("."))
 	must(err)
-	err = b.noSpace(sysAllocate(fd, 2<<20), 2<<20)
+	err = b.noSpace(sysAllocate(fd, 0, 2<<20), 2<<20)
 	sysClose(fd)
 	say("%v", errors.Is(err, ErrNoSpace))
+
+	spec.Late = len(spec.Sections)
+	late, err := d.Create("late", spec, nil)
+	must(err)
+	say("late %v", errors.Is(late.Provide(spec.Sections[0].Kind, spec.Sections[0].ID), ErrNoSpace))
+	must(errors.Join(late.Unlink(), late.Close()))
 
 	left, err := d.List()
 	must(err)
@@ -320,6 +384,7 @@ func TestTinyFileSystem(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd, "mount")
 	for _, want := range []string{"true true", "needed true available true", "true",
+		"late true",
 		"left 0, then <nil>", "unmounted"} {
 		if got := c.line(t); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -373,27 +373,22 @@ func (d *Dir) Stamp() (uint64, error) {
 	return h, nil
 }
 
-// MakeFIFO makes a FIFO of that name for this user, unless the name is taken. Errors: [ErrName],
-// [ErrNoSpace], and what the system refuses.
-func (d *Dir) MakeFIFO(name string) error {
-	return d.at("make FIFO", name, checkName, func(dirfd int, at string) error {
-		err := sysMakeFIFO(dirfd, at)
-		switch {
-		case errors.Is(err, syscall.EEXIST):
-			return nil
-		case errors.Is(err, syscall.ENOSPC):
-			return fmt.Errorf("%w: %w", ErrNoSpace, err)
-		}
-		return err
-	})
-}
-
-// OpenFIFO opens a FIFO to write to it, or both ends of it, so that it has a writer as long as the
-// reader lives and no end of file is ever read. It never blocks. Errors: [ErrName], [ErrKind] for
-// what is no FIFO, fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
+// OpenFIFO opens a FIFO to write to it; or both ends of it, so that it has a writer as long as the
+// reader lives and no end of file is ever read: then it is made for this user unless the name is
+// taken. It never blocks. Errors: [ErrName], [ErrKind] for what is no FIFO, [ErrNoSpace],
+// fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
 func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 	fd = -1
 	err = d.at("open FIFO", name, checkName, func(dirfd int, at string) error {
+		if both {
+			err := sysMakeFIFO(dirfd, at)
+			if errors.Is(err, syscall.ENOSPC) {
+				return fmt.Errorf("%w: %w", ErrNoSpace, err)
+			}
+			if err != nil && !errors.Is(err, syscall.EEXIST) {
+				return err
+			}
+		}
 		if fd, err = sysOpenFIFO(dirfd, at, both); err != nil {
 			return err
 		}

@@ -13,7 +13,8 @@
 //	0x038     uuid 16, generation at creation u64, boot id 16
 //	0x060     creator: pid u64, pid namespace u64, start time u64
 //	0x078     creation: CLOCK_MONOTONIC ns, CLOCK_REALTIME ns (i64 each)
-//	0x088     length of name u32, number of sections u32, name 64, zero 48
+//	0x088     length of name u32, number of sections u32, name 64
+//	0x0d0     bytes that have memory from the beginning u64, 0: all of them; zero 40
 //	0x100     attributes 16 x u64, meaning by kind
 //	0x180     32 sections of 64 bytes: kind u32, id u32, offset, length, element size,
 //	          capacity, layout hash, alignment (u64 each), zero 8

@@ -53,7 +53,8 @@ func FuzzSections(f *testing.F) {
 		copy(image[offSections:offChecksum], table)
 		le.PutUint32(image[offSectionCnt:], uint32(min(len(table)/sectionBytes, 255)))
 		seal(image)
-		if err := errors.Join(syscall.Ftruncate(fd, 0), sysAllocate(fd, h.TotalBytes)); err != nil {
+		if err := errors.Join(sysResize(fd, 0), sysResize(fd, h.TotalBytes),
+			sysAllocate(fd, 0, h.TotalBytes)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := syscall.Pwrite(fd, image[:page], 0); err != nil {

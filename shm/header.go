@@ -17,7 +17,10 @@ const stateReady = 1
 const (
 	commonFeatures = 1<<32 - 1
 	knownROCompat  = 0
-	knownIncompat  = 0
+	knownIncompat  = featLate
+
+	// featLate: EarlyBytes counts. Whoever does not know it takes such an object for truncated.
+	featLate = 1 << 0
 )
 
 // Header is a private copy of what page 0 of an object said when it was opened.
@@ -38,6 +41,7 @@ type Header struct {
 	CreatedMonoNs int64  // CLOCK_MONOTONIC
 	CreatedRealNs int64  // CLOCK_REALTIME
 	TotalBytes    uint64
+	EarlyBytes    uint64 // of them with memory from the beginning; all but those of late sections
 	Sections      []Section
 	Owner         Owner
 }
@@ -73,6 +77,9 @@ func encodeHeader(page []byte, h *Header) {
 	le.PutUint32(page[offHeaderLen:], headerBytes)
 	le.PutUint32(page[offKind:], uint32(h.Kind))
 	le.PutUint64(page[offTotal:], h.TotalBytes)
+	if h.FeatIncompat&featLate != 0 {
+		le.PutUint64(page[offEarly:], h.EarlyBytes)
+	}
 	le.PutUint64(page[offFeatCompat:], h.FeatCompat)
 	le.PutUint64(page[offFeatRO:], h.FeatROCompat)
 	le.PutUint64(page[offFeatIncomp:], h.FeatIncompat)
@@ -132,8 +139,9 @@ const (
 	offNameLen    = offRealNs + 8
 	offSectionCnt = offNameLen + 4
 	offName       = offSectionCnt + 4
-	offReserved   = offName + maxNameBytes // zero; a later minor version may use it
-	offAttrs      = offReserved + 48
+	offEarly      = offName + maxNameBytes // 0: all, and there is no featLate
+	offReserved   = offEarly + 8           // zero; a later minor version may use it
+	offAttrs      = offReserved + 40
 	offSections   = offAttrs + attrCount*8
 	offChecksum   = offSections + maxSections*sectionBytes // CRC32C of everything before it
 
@@ -217,7 +225,8 @@ var (
 	_ = pin[offNameLen-0x088]
 	_ = pin[offSectionCnt-0x08c]
 	_ = pin[offName-0x090]
-	_ = pin[offReserved-0x0d0]
+	_ = pin[offEarly-0x0d0]
+	_ = pin[offReserved-0x0d8]
 	_ = pin[offAttrs-0x100]
 	_ = pin[offSections-0x180]
 	_ = pin[offChecksum-0x980]
@@ -257,7 +266,7 @@ var (
 // error, or a header whose every section is in bounds, aligned and apart from all others.
 // The caller copies the page first: memory that others write could change between two looks.
 // Feature bits are not checked here, for what they forbid depends on what one wants to do.
-func DecodeHeader(page []byte, fileBytes uint64) (Header, error) {
+func DecodeHeader(page []byte, fileBytes uint64) (_ Header, err error) {
 	if err := checkFrame(page, fileBytes); err != nil {
 		return Header{}, err
 	}
@@ -295,8 +304,23 @@ func DecodeHeader(page []byte, fileBytes uint64) (Header, error) {
 	if err := h.decodeSections(page); err != nil {
 		return Header{}, err
 	}
+	if h.EarlyBytes, err = h.early(le.Uint64(page[offEarly:])); err != nil {
+		return Header{}, err
+	}
 	h.Owner = decodeOwner(page)
 	return h, nil
+}
+
+// early bounds how much of an object has memory from the beginning.
+func (h *Header) early(bytes uint64) (uint64, error) {
+	late := h.FeatIncompat&featLate != 0
+	switch {
+	case !late && bytes == 0:
+		return h.TotalBytes, nil
+	case late && bytes >= headerBytes && bytes < h.TotalBytes && bytes%headerBytes == 0:
+		return bytes, nil
+	}
+	return 0, damaged("bytes from the beginning", bytes, "whole pages with late sections, else 0")
 }
 
 // checkFrame checks what must hold before any other field means anything.

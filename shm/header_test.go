@@ -14,13 +14,17 @@ import (
 
 var update = flag.Bool("update", false, "write the golden images anew")
 
-const goldenPath = "../testdata/golden/object-v0.1.bin"
+const goldenPath = "../testdata/golden/"
 
 // goldenHeader is an object of fixed content, with pages of 4096 bytes whatever the machine has.
-func goldenHeader(t testing.TB) Header {
+func goldenHeader(t testing.TB) Header { return goldenWith(t, 0) }
+
+// goldenWith is one with late sections.
+func goldenWith(t testing.TB, late int) Header {
 	t.Helper()
 	spec := specFor("orders")
-	sections, total, err := place(spec, headerBytes)
+	spec.Late = late
+	sections, total, early, err := place(spec, headerBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +34,11 @@ func goldenHeader(t testing.TB) Header {
 	}
 	return Header{ABIMajor: 0, ABIMinor: 1, Kind: KindLane, Name: "orders",
 		UUID: UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Generation: 41,
-		BootID: boot, FeatCompat: 1, Attrs: spec.Attrs, CreatorPID: 4242,
-		CreatorPIDNS: 4026531836, CreatorStart: 98765, CreatedMonoNs: 1_000_000_007,
-		CreatedRealNs: 1_700_000_000_000_000_009, TotalBytes: total, Sections: sections,
+		BootID: boot, FeatCompat: 1, FeatIncompat: uint64(min(late, 1)),
+		Attrs: spec.Attrs, CreatorPID: 4242, CreatorPIDNS: 4026531836,
+		CreatorStart: 98765, CreatedMonoNs: 1_000_000_007,
+		CreatedRealNs: 1_700_000_000_000_000_009, TotalBytes: total, EarlyBytes: early,
+		Sections: sections,
 		Owner: Owner{PID: 4243, PIDNS: 4026531836, StartTicks: 98766,
 			BootID: boot, State: StateReleased, ClaimedNs: 1_000_000_008, Generation: 42}}
 }
@@ -51,14 +57,18 @@ func seal(page []byte) {
 }
 
 func TestGoldenImage(t *testing.T) {
-	want := goldenHeader(t)
+	t.Run("object", func(t *testing.T) { holdsGolden(t, "object-v0.1.bin", goldenHeader(t)) })
+	t.Run("late", func(t *testing.T) { holdsGolden(t, "late-v0.1.bin", goldenWith(t, 1)) })
+}
+
+func holdsGolden(t *testing.T, file string, want Header) {
 	image := imageOf(want)
 	if *update {
-		if err := os.WriteFile(goldenPath, image, 0o644); err != nil {
+		if err := os.WriteFile(goldenPath+file, image, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	golden, err := os.ReadFile(goldenPath)
+	golden, err := os.ReadFile(goldenPath + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +106,9 @@ func TestDecodeRefuses(t *testing.T) {
 	put32 := func(off int, v uint32) func([]byte) {
 		return func(p []byte) { le.PutUint32(p[off:], v); seal(p) }
 	}
+	early := func(v uint64) func([]byte) {
+		return func(p []byte) { le.PutUint64(p[offFeatIncomp:], featLate); put64(offEarly, v)(p) }
+	}
 	for name, c := range map[string]struct {
 		change func([]byte)
 		want   error
@@ -117,6 +130,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"total larger":       {put64(offTotal, 1<<30), ErrTruncated},
 		"total smaller":      {put64(offTotal, 8192), ErrCorrupt},
 		"total enormous":     {put64(offTotal, 1<<63), ErrCorrupt},
+		"early, none late":   {put64(offEarly, 4096), ErrCorrupt},
+		"late, none early":   {put64(offFeatIncomp, featLate), ErrCorrupt},
+		"early too much":     {early(1 << 20), ErrCorrupt},
+		"early not pages":    {early(4097), ErrCorrupt},
 		"section in page 0":  {put64(sec(0, secOffset), 0), ErrCorrupt},
 		"section outside":    {put64(sec(0, secOffset), 1<<40), ErrCorrupt},
 		"section overflow":   {put64(sec(0, secOffset), 1<<64-4096), ErrCorrupt},
@@ -190,7 +207,7 @@ func TestPlanPlacesSections(t *testing.T) {
 	spec := specFor("x")
 	spec.Sections[1].Align = 128
 	spec.Sections = append(spec.Sections, Section{Kind: 9, Length: 1})
-	got, total, err := place(spec, 4096)
+	got, total, _, err := place(spec, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}

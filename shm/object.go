@@ -196,6 +196,49 @@ func (o *Object) MapWritable(k SectionKind, id uint32) ([]byte, error) {
 	return mem, nil
 }
 
+// Provide gives a late section of an object that was made or opened ReadWrite its memory, and does
+// nothing if it has it. Until then nobody may touch the section. The error is [ErrNoSpace] if there
+// is too little memory.
+func (o *Object) Provide(k SectionKind, id uint32) error {
+	s, ok := o.header.find(k, id)
+	if !ok {
+		return o.noSection(k, id)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return named("provide", o.name, os.ErrClosed)
+	}
+	if s.Offset < o.header.EarlyBytes {
+		return nil
+	}
+	return named("provide", o.name, o.provide(s))
+}
+
+func (o *Object) provide(s Section) error {
+	page := pageBytes()
+	from, to := s.Offset&^(page-1), alignUp(s.Offset+s.Length, page)
+	fd := o.anyFD()
+	info, err := sysStat(fd)
+	if err == nil && (info.ino != o.ino || info.dev != o.dev) { // its number means another file
+		err = syscall.EBADF
+	}
+	if err == nil {
+		err = checkRoom(o.dir.onFS(), to-from)
+	}
+	if err != nil {
+		return err
+	}
+	err = sysAllocate(fd, from, to)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOMEM) {
+		err = noRoom(o.dir.onFS(), to-from)
+	}
+	if err != nil {
+		return err
+	}
+	return sysPrepare(o.mem[from:to], to-from, true)
+}
+
 // ownPages refuses a section whose pages hold something else, which would become writable too.
 func (o *Object) ownPages(s Section) error {
 	page := pageBytes()
@@ -221,7 +264,7 @@ func mapAgain(fd int, s Section) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sysPrepare(mem, true); err != nil {
+	if err := sysPrepare(mem, uint64(len(mem)), true); err != nil {
 		_ = sysUnmap(mem)
 		return nil, err
 	}

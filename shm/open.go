@@ -96,9 +96,9 @@ func (o *Object) mapChecked(info fileInfo) error {
 	if err != nil {
 		return err
 	}
-	// Objects are born with all their memory. Looking at a file that has not would give it some, as
-	// much as somebody wrote into a header.
-	if err = sysDense(o.fd, o.header.TotalBytes); err != nil {
+	// Objects are born with their memory, but for late sections. Looking at a file that has not would
+	// give it some, as much as somebody wrote into a header.
+	if err = sysDense(o.fd, o.header.EarlyBytes); err != nil {
 		return err
 	}
 	write := o.acc == ReadWrite
@@ -106,7 +106,7 @@ func (o *Object) mapChecked(info fileInfo) error {
 		o.mem = nil
 		return err
 	}
-	return sysPrepare(o.mem, write)
+	return sysPrepare(o.mem, o.header.EarlyBytes, write)
 }
 
 // openFile opens what may be an object by its name. The error is ErrKind for what cannot be opened

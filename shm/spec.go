@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -94,6 +95,9 @@ type Spec struct {
 	// HugePageBytes makes an object without a name of pages of this size, a power of two that the
 	// kernel offers, which are to be reserved (vm.nr_hugepages); 0: ordinary pages.
 	HugePageBytes uint64
+	// Late is how many of the last sections have no memory before [Object.Provide] gives it to
+	// them: it costs none what is never used. Their pages are their own.
+	Late int
 }
 
 const (
@@ -102,9 +106,10 @@ const (
 	maxObjectBytes = 1 << 47 // what a Ref can address, with room
 )
 
-// Plan returns how many bytes of shared memory an object of this spec takes.
+// Plan returns how many bytes of shared memory an object of this spec takes, those of late sections
+// included.
 func Plan(spec Spec) (bytes uint64, err error) {
-	_, total, err := place(spec, max(pageBytes(), spec.HugePageBytes))
+	_, total, _, err := place(spec, max(pageBytes(), spec.HugePageBytes))
 	if err != nil {
 		return 0, named("plan", spec.Name, err)
 	}
@@ -114,36 +119,44 @@ func Plan(spec Spec) (bytes uint64, err error) {
 // pageBytes is the unit in which memory can be mapped here, and at least a header.
 func pageBytes() uint64 { return max(headerBytes, uint64(os.Getpagesize())) }
 
-// place gives every section its offset and returns the size of the whole object.
-func place(spec Spec, page uint64) ([]Section, uint64, error) {
+// place gives every section its offset and returns the size of the whole object, and how much of it
+// has memory from the beginning.
+func place(spec Spec, page uint64) (_ []Section, total, early uint64, err error) {
 	if err := checkSpec(spec); err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	out := make([]Section, len(spec.Sections))
 	end := page
 	for i, s := range spec.Sections {
+		if late := len(out) - spec.Late; i >= late {
+			s.Align = max(s.Align, page)
+			if i == late {
+				early = alignUp(end, page)
+			}
+		}
 		if s.Align == 0 {
 			s.Align = page
 		}
 		if err := checkSection(s); err != nil {
-			return nil, 0, inSection(i, err)
+			return nil, 0, 0, inSection(i, err)
 		}
 		if s.Offset > maxObjectBytes {
-			return nil, 0, inSection(i, invalid("bytes left free", s.Offset, "at most 2^47"))
+			return nil, 0, 0, inSection(i, invalid("bytes left free", s.Offset, "at most 2^47"))
 		}
 		s.Offset = alignUp(alignUp(end, s.Align)+s.Offset, s.Align)
 		end = s.Offset + s.Length // both were bounded: no overflow
 		if end > maxObjectBytes {
-			return nil, 0, invalid("total bytes", end, "at most 128 TiB")
+			return nil, 0, 0, invalid("total bytes", end, "at most 128 TiB")
 		}
 		for _, o := range out[:i] {
 			if o.Kind == s.Kind && o.ID == s.ID {
-				return nil, 0, inSection(i, invalid("kind and id", [2]any{s.Kind, s.ID}, "unique"))
+				return nil, 0, 0, inSection(i, invalid("kind and id", [2]any{s.Kind, s.ID}, "unique"))
 			}
 		}
 		out[i] = s
 	}
-	return out, alignUp(end, page), nil
+	total = alignUp(end, page)
+	return out, total, cmp.Or(early, total), nil
 }
 
 func checkSpec(spec Spec) error {
@@ -156,6 +169,8 @@ func checkSpec(spec Spec) error {
 		return invalid("number of sections", len(spec.Sections), "at most 32")
 	case spec.HugePageBytes&(spec.HugePageBytes-1) != 0 || spec.HugePageBytes > maxAlignBytes:
 		return invalid("size of huge pages", spec.HugePageBytes, "a power of two to 2^30")
+	case spec.Late < 0 || spec.Late > len(spec.Sections) || spec.Late > 0 && spec.HugePageBytes != 0:
+		return invalid("late sections", spec.Late, "no more than there are, of ordinary pages")
 	case spec.Mode&^0o700 != 0:
 		return invalid("mode", spec.Mode, "nothing for group and others")
 	}

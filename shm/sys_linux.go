@@ -209,10 +209,15 @@ func sysLink(fd, dirfd int, name string) error {
 	return throughProc(err, fd)
 }
 
-// sysAllocate gives the file its size and real memory for all of it.
-func sysAllocate(fd int, total uint64) error {
-	return inSteps(total, func(at, n uint64) error {
-		return unix.Fallocate(fd, 0, int64(at), int64(n))
+// sysResize gives the file its size.
+func sysResize(fd int, total uint64) error {
+	return again(func() error { return unix.Ftruncate(fd, int64(total)) })
+}
+
+// sysAllocate gives real memory to a part of the file.
+func sysAllocate(fd int, from, to uint64) error {
+	return inSteps(to-from, func(at, n uint64) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, int64(from+at), int64(n))
 	})
 }
 
@@ -247,9 +252,9 @@ func sysReadAt(fd int, b []byte) (n int, err error) {
 // populateTries bounds how often signals may make us begin again.
 const populateTries = 16
 
-// sysPrepare keeps the mapping out of forked children and brings its pages in, so that the hot
-// path does not fault. The memory exists already: a kernel that cannot populate is no error.
-func sysPrepare(b []byte, write bool) error {
+// sysPrepare keeps the mapping out of forked children and brings its first n bytes in, so that the
+// hot path does not fault. The memory exists already: a kernel that cannot populate is no error.
+func sysPrepare(b []byte, n uint64, write bool) error {
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil && err != unix.EINVAL {
 		return err
 	}
@@ -258,7 +263,7 @@ func sysPrepare(b []byte, write bool) error {
 		advice = unix.MADV_POPULATE_WRITE
 	}
 	for range populateTries {
-		switch err := unix.Madvise(b, advice); err {
+		switch err := unix.Madvise(b[:n], advice); err {
 		case unix.EINTR, unix.EAGAIN:
 		case unix.EFAULT: // a page that the file does not have
 			return ErrTruncated

@@ -49,11 +49,12 @@ func sysTmpfile(int, string) (int, error)              { return -1, errSystem }
 func sysMemfd(string, uint64) (int, error)             { return -1, errSystem }
 func sysChmod(int, os.FileMode) error                  { return errSystem }
 func sysLink(int, int, string) error                   { return errSystem }
-func sysAllocate(int, uint64) error                    { return errSystem }
+func sysResize(int, uint64) error                      { return errSystem }
+func sysAllocate(int, uint64, uint64) error            { return errSystem }
 func sysReadAt(int, []byte) (int, error)               { return 0, errSystem }
 func sysMap(int, uint64, uint64, bool) ([]byte, error) { return nil, errSystem }
 func sysUnmap([]byte) error                            { return errSystem }
-func sysPrepare([]byte, bool) error                    { return errSystem }
+func sysPrepare([]byte, uint64, bool) error            { return errSystem }
 func sysLock(int) error                                { return errSystem }
 func sysUnlock(int)                                    {}
 func sysLocked(int) (bool, error)                      { return false, errSystem }

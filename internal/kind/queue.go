@@ -25,8 +25,11 @@ const (
 	MostFormat     = 4
 	MostOverrun    = 1
 	MostLifetime   = 1
-	MostWait       = 6
+	MostWait       = WaitPollFD
 	MostTrust      = 1
+	WaitFD         = 2 // of Wait: a descriptor stands behind it
+	WaitMutexCond  = 5 // as behind this
+	WaitPollFD     = 6 // and this
 	MayOverrun     = 1 // of Overrun: the queue may lose entries
 	Persistent     = 1 // of Lifetime: it waits for a successor
 	CrossUser      = 1 // of Trust: its writers are other users
@@ -85,6 +88,11 @@ func StoredQueue(op, name string, h shm.Header) (q Queue, err error) {
 	return q, HasSections(op, name, h, q.ReaderSpec(name))
 }
 
+// HasFD reports whether a descriptor stands behind the queue's wait object.
+func (q Queue) HasFD() bool {
+	return q.Wait == WaitFD || q.Wait == WaitMutexCond || q.Wait == WaitPollFD
+}
+
 // Others reports whether the queue is for other users.
 func (q Queue) Others() bool { return q.Trust == CrossUser }
 
@@ -127,7 +135,18 @@ func (q Queue) ReaderSpec(name string) shm.Spec {
 			ElemSize: doorbell.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
 	}, q.LaneSections(0)...)}
 	queueCodec(q.Events).put(&s, q)
+	if q.late() { // slots and details of the reader's own lane
+		s.Late = 2
+	}
 	return s
+}
+
+// late reports whether memory that few queues need is not there from the beginning: the slots of
+// the reader's own lane, which its first writer provides, and detail records, which who posts the
+// first error provides, or reserves room that an error may take. Events need both. What goes to
+// other users must be whole.
+func (q Queue) late() bool {
+	return !q.Events && !q.Others() && uint64(q.Capacity)*SlotBytes >= 2*pageLines*lineBytes
 }
 
 // LaneSpec is the layout of a writer's object.
@@ -140,6 +159,9 @@ func (q Queue) LaneSpec(name string, row int, queue shm.UUID) shm.Spec {
 		for i := range s.Sections {
 			s.Sections[i].Align = lineBytes
 		}
+	}
+	if q.late() {
+		s.Late = 1
 	}
 	s.Attrs[AttrLaneRow] = uint64(row)
 	s.Attrs[AttrLaneCapacity] = uint64(q.Capacity)
@@ -205,7 +227,9 @@ var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "row
 	SectHints: "hints", SectLane: "lane", SectSlots: "slots", SectErrors: "details",
 	SectBellArm: "arm", SectBellHints: "hints", SectCounter: "counter", SectAddrWords: "words",
 	SectAddrRows: "rows", SectAddrIndex: "index", SectFrames: "frames", SectDone: "done",
-	SectCounts: "counts"}
+	SectCounts: "counts", SectFabricPage: "page", SectFabricRows: "rows", SectFabricMail: "mail",
+	SectFabricLanes: "lanes", SectFabricSlots: "slots", SectFabricDone: "done",
+	SectFabricPool: "pool"}
 
 // Sections of a queue's objects. The reader object has all of them, with lane 0; a lane object has
 // the lane's three.
@@ -476,6 +500,14 @@ func (q Queue) LanePossible(obj *shm.Object, row int, r *RowWords) error {
 			ErrCorrupt)
 	}
 	return nil
+}
+
+// LaneFits is both: the lane is the one of this row, and a writer can go on in it.
+func (q Queue) LaneFits(obj *shm.Object, row int, queue shm.UUID, r *RowWords) error {
+	if err := q.LaneBelongs(obj, row, queue); err != nil {
+		return err
+	}
+	return q.LanePossible(obj, row, r)
 }
 
 // Slot is an entry as eight words.

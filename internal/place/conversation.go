@@ -1,10 +1,11 @@
-// Package place has the ways to where an object lives. By name: the claim of a lane in a directory
-// ([Claim]), and the bell of a process beside its queues ([ProcessBell], [BellHold]). Whose it is,
-// and who of its owners died ([OwnerWatch]). Over a unix socket, whatever is handed out there: who
-// is at the other end and whether that process has died ([MeetPeer], [CheckPeer]), an accept that a
-// context ends ([Accept]), who of many is served ([Places], [Turns]), and what is said there
-// ([Protocol], [Conversation]; [Meeting] for a lane): whatever a peer does is a message or an
-// error, in the time that it is given, and leaves no descriptor behind.
+// Package place has the ways to where an object lives. To a queue: its lanes, as its reader has
+// them ([Lanes]), and a writer's way to one, by a claim in a directory ([Named], [Claim]) or over
+// a socket ([Joining]); and the bell of a process beside its queues ([ProcessBell], [BellHold]).
+// Whose it is, and who of its owners died ([OwnerWatch]). Over a unix socket, whatever is handed
+// out there: who is at the other end and whether that process has died ([MeetPeer], [CheckPeer]),
+// an accept that a context ends ([Accept]), who of many is served ([Places], [Turns]), and what is
+// said there ([Protocol], [Conversation]; [Meeting] for a lane): whatever a peer does is a message
+// or an error, in the time that it is given, and leaves no descriptor behind.
 package place
 
 import (
@@ -16,6 +17,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -96,7 +98,7 @@ func (p *Protocol) Refuse(field string, got, want any) error {
 
 // Conversation is one side of what is said over a connection for a while, during which the deadline
 // of the connection is its own. One goroutine may send and another one receive; the other methods
-// are for the one that began it, but for Cancel.
+// are for the one that began it, but for Cancel and Limited.
 type Conversation struct {
 	Conn   *net.UnixConn
 	p      *Protocol
@@ -104,7 +106,8 @@ type Conversation struct {
 	cancel context.CancelCauseFunc
 	stop   func() bool   // of the function that ends a blocked call when the context does
 	fired  chan struct{} // closed when that function has run
-	silent *time.Timer   // ends it if the peer says no more; nil while the peer may take its time
+	// It ends the conversation if the peer says no more; nil while the peer may take its time.
+	silent atomic.Pointer[time.Timer]
 }
 
 // Begin begins a conversation, which ends when the context does; End must follow if that can end.
@@ -133,19 +136,18 @@ func (c *Conversation) End() {
 // takes longer.
 func (c *Conversation) Limit(d time.Duration, why error) {
 	c.Pause()
-	c.silent = time.AfterFunc(d, func() { c.cancel(why) })
+	c.silent.Store(time.AfterFunc(d, func() { c.cancel(why) }))
 }
 
 // Pause lets the peer wait for us: how long that takes is not held against it.
 func (c *Conversation) Pause() {
-	if c.silent != nil {
-		c.silent.Stop()
-		c.silent = nil
+	if t := c.silent.Swap(nil); t != nil {
+		t.Stop()
 	}
 }
 
-// Limited reports that Limit bounds the rest.
-func (c *Conversation) Limited() bool { return c.silent != nil }
+// Limited reports that Limit bounds the rest. It may be called from anywhere.
+func (c *Conversation) Limited() bool { return c.silent.Load() != nil }
 
 // Cancel ends the conversation. It may be called from anywhere.
 func (c *Conversation) Cancel(why error) { c.cancel(why) }

@@ -145,7 +145,7 @@ func TestHostileConversation(t *testing.T) {
 				t.Errorf("%s, socket of kind %d: %x, %v, %v, want %v", name, kind, b, got, err, want)
 			}
 			shm.CloseFDs(got)
-			if n := descriptors(t); n != before {
+			if n := descriptors(t); n > before { // others may close theirs late
 				t.Errorf("%s, socket of kind %d: %d descriptors are open, %d were", name, kind, n, before)
 			}
 			noDeadline(t, name, ours)

@@ -4,15 +4,112 @@ import (
 	"context"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/shm"
 )
 
-// meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
-// side for another user's next message once it has begun.
-var meetTimeout = 10 * time.Second // a variable for tests only
+// createMemfds makes a queue without a name in any file system. Its options are resolved.
+func (q *core) createMemfds(name string, o shape) error {
+	seals := kind.LaneSeals
+	if o.others() {
+		seals = shm.SealOthers
+		if err := futex.HasWaitMany(); err != nil && o.Wait != WaitNone {
+			return err
+		}
+	}
+	spec := o.attrs().ReaderSpec(name)
+	if o.others() {
+		// The clock of this boot, which no memfd outlives: a successor has a higher one.
+		spec.Generation = uint64(spin.Now()) | 1
+	}
+	obj, err := place.Sealed(spec, seals, kind.InitReader)
+	if err != nil {
+		return err
+	}
+	return q.init(nil, obj, name, o, true)
+}
+
+// Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
+// one writer to a queue that is [Unnamed]. That process calls [Attach] with [Over]. Accept may be
+// called from anywhere, also while the queue is read, and for several connections at once. The
+// writer gets a lane of its own: a new one, or one whose writer detached or is proved dead, which
+// goes on where that writer stopped.
+//
+// With CrossUser the peer must be on Options.Allow, with the user and groups that it had when it
+// connected. Its lane is always new; its row is free once the reader has read the former lane to
+// its end. A peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever the
+// context says. Peers of one user that have not brought a lane have no more than a quarter of the
+// rows; further ones wait for these. The queue keeps a descriptor of the connection until the
+// lane's end, and never reads from it.
+//
+// The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
+// after the other; after an error it should be closed. Nothing depends on it once Accept has
+// returned: the death of a writer is proved and noticed as with named queues. [Queue.Serve] is a
+// loop around Accept.
+//
+// The context ends an Accept whose peer is silent; so does Close (ErrClosed). Other errors are
+// ErrLanes; ErrPeerGone; shm.ErrOwner for a peer of another user; ErrCorrupt and shm.ErrVersion for
+// a peer that breaks the protocol; and the peer's own reason if it refused. After an error the peer
+// is told why if it waits, every descriptor that came is closed, and the queue is as it was.
+func (q *core) Accept(ctx context.Context, conn *net.UnixConn) error {
+	peer, err := q.identify(ctx, conn)
+	if err == nil {
+		_, err = q.acceptFrom(ctx, conn, peer, false)
+	}
+	return failed("accept", q.name, err)
+}
+
+// identify refuses peers that may not write to the queue, and tells them why. For a queue of one's
+// own user there is no more to know of them, and it returns nil.
+func (q *core) identify(ctx context.Context, conn *net.UnixConn) (peer *place.Peer, err error) {
+	if q.opt.others() {
+		peer, err = place.MeetPeer(conn, q.opt.Allow)
+	} else {
+		err = place.CheckPeer(conn)
+	}
+	if err != nil {
+		refuseConn(ctx, conn, err)
+	}
+	return peer, err
+}
+
+// refuseConn tells a peer why it is not served.
+func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
+	place.Meet(ctx, conn, place.StepOffer).Finish(err)
+}
+
+// acceptFrom goes on with who that is. The peer is its own from now on. If it is limited, the peer
+// has to begin in time.
+func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.Peer,
+	limited bool) (bit int, err error) {
+	if q.side.Named() {
+		return 0, &Error{Pkg: kind.Pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
+			Hint: "writers find this queue by its name: use Attach"}
+	}
+	return q.side.Accept(ctx, conn, peer, limited)
+}
+
+// host is the queue as a rendezvous needs it.
+type host struct{ q *core }
+
+func (h host) Enter() bool { return h.q.guard.enterAny() }
+func (h host) Leave()      { h.q.guard.leaveAny() }
+
+func (h host) Enroll() error {
+	_, err := h.q.enroll()
+	return err
+}
+
+func (h host) Mark(row int) {
+	h.q.bell.Mark(row)
+	processWatch.nudge()
+}
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
 // ended: ErrClosed, or the listener's error (net.ErrClosed). It may be called from anywhere,
@@ -65,12 +162,11 @@ func (q *core) Serve(l *net.UnixListener, report func(error)) error {
 		}
 		conn, err := place.Accept(ctx, l)
 		if err == nil {
-			err = q.admit(ctx, &all, places, conn, report)
-			if err != nil {
+			if err = q.admit(ctx, &all, places, conn, report); err != nil {
 				_ = conn.Close()
-			}
-			if err != nil && ctx.Err() == nil {
-				report(failed("serve", q.name, err))
+				if ctx.Err() == nil {
+					report(failed("serve", q.name, err))
+				}
 			}
 			continue
 		}
@@ -93,9 +189,8 @@ func (q *core) Serve(l *net.UnixListener, report func(error)) error {
 // attach take nobody's place.
 func (q *core) admit(ctx context.Context, all *sync.WaitGroup, places *place.Places,
 	conn *net.UnixConn, report func(error)) error {
-	peer, err := q.identify(conn)
+	peer, err := q.identify(ctx, conn)
 	if err != nil {
-		refuseConn(ctx, conn, err)
 		return err
 	}
 	user := 0

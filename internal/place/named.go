@@ -5,9 +5,126 @@ import (
 	"io/fs"
 
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
+
+// WriterSide is a writer's way to the objects of a queue: [Named] or [Joining].
+type WriterSide interface {
+	OpenReader() (*shm.Object, error)
+	// ClaimLane returns a lane object that this process owns, and its row.
+	ClaimLane(reader *shm.Object, rows []kind.RowWords, q kind.Queue) (*shm.Object, int, error)
+	// Gone reports whether the queue was destroyed, beyond what its words say.
+	Gone(reader *shm.Object) (bool, error)
+	// OpenFace returns a descriptor that wakes the user of the reader of that generation, or -1.
+	OpenFace(reader *shm.Object, words *kind.QueueWords, generation uint16) int
+	// Leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
+	// last then reports.
+	Leave(lane *shm.Object, closed func() bool) (last bool, err error)
+	// Bell returns the directory of the bell of the reader's process, or a descriptor of it, which
+	// stay the side's; nil and -1 if there is no such way to it.
+	Bell() (*shm.Dir, int)
+	RemoveDir()
+	Close() error
+}
+
+// Named is the directory of a queue that has a name, for its reader and its writers.
+type Named struct {
+	Dir  *shm.Dir // the queue's own
+	at   *shm.Dir // where that has its name
+	name string
+}
+
+// NewNamed takes over dir. The caller's own handle on the directory above may be closed before
+// Named is.
+func NewNamed(at *shm.Dir, name string, dir *shm.Dir) *Named {
+	return &Named{at: at.Dup(), name: name, Dir: dir}
+}
+
+// Owned is for who owns an object in the directory from now on: that keeps it, and no descriptor
+// need do so.
+func (h *Named) Owned() *Named {
+	h.Dir.Nest(h.at, h.name)
+	return h
+}
+
+// OpenReader opens the queue's reader object.
+func (h *Named) OpenReader() (*shm.Object, error) {
+	return h.Dir.Open(kind.ReaderFile, shm.ReadOnly)
+}
+
+// ClaimLane finds a row that nobody owns.
+func (h *Named) ClaimLane(reader *shm.Object, rows []kind.RowWords,
+	q kind.Queue) (*shm.Object, int, error) {
+	c := Claim{Dir: h.Dir, Name: h.name, Queue: q, Reader: reader, Rows: rows}
+	obj, row, err := c.Lane()
+	if err == nil {
+		h.Owned()
+	}
+	return obj, row, err
+}
+
+// Gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that
+// came later.
+func (h *Named) Gone(reader *shm.Object) (bool, error) {
+	linked, err := reader.Linked()
+	return !linked, err
+}
+
+// OpenFace gets the reader's own eventfd, or the queue's FIFO where the kernel does not let us
+// have it.
+func (h *Named) OpenFace(reader *shm.Object, words *kind.QueueWords, _ uint16) int {
+	if fd := takeEvent(reader, words); fd >= 0 {
+		return fd
+	}
+	fd, err := h.Dir.OpenFIFO(kind.FifoFile, false)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
+// one that its predecessor left; and the reader clears the word before it closes what the number
+// means, so that one which still stands afterwards was the right one.
+func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
+	n, owner := words.Face.Load(), reader.Owner()
+	if n == 0 || n >= 1<<31 || words.FaceGen.Load() != owner.Generation {
+		return -1
+	}
+	fd, err := shm.PidfdGetfd(owner, int(n-1))
+	if err != nil {
+		return -1
+	}
+	if words.Face.Load() != n || !eventfd.Is(fd) {
+		eventfd.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// Leave gives the lane to the next writer, or removes it if the queue is closed.
+func (h *Named) Leave(lane *shm.Object, closed func() bool) (last bool, err error) {
+	if closed() {
+		return true, lane.Unlink()
+	}
+	err = lane.Release()
+	if closed() && lane.Claim(nil) == nil {
+		// Closed between the look and the release: its reader found the lane ours.
+		return true, lane.Unlink()
+	}
+	return false, err
+}
+
+// Bell returns the directory in which the queue has its name.
+func (h *Named) Bell() (*shm.Dir, int) { return h.at, -1 }
+
+// RemoveDir removes the queue's directory if it is empty. That takes no descriptor.
+func (h *Named) RemoveDir() { _ = h.at.RemoveSub(h.name) }
+
+// Close closes both directories.
+func (h *Named) Close() error { return errors.Join(h.Dir.Close(), h.at.Close()) }
 
 // Claim is the search of a writer for a lane of a queue that has a name.
 type Claim struct {
