@@ -2,9 +2,11 @@ package ctl_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -58,7 +61,9 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 		_, err := v.Insert([][]byte{[]byte(a)}, cq.InsertOptions{})
 		must(t, err)
 	}
+	ends := specimenEndpoints(t, d)
 	out := images(t, d.Path())
+	ends()
 	must(t, set.Remove(q))
 	must(t, set.Close())
 	must(t, w.Close())
@@ -70,10 +75,74 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 		out[path] = image
 	}
 	for path, image := range out {
-		if strings.HasPrefix(path, "bell-") { // it is gone, and its owner did not leave it
+		if strings.HasPrefix(path, "bell-") || isFabric(path) { // gone, and its owner did not leave it
 			binary.LittleEndian.PutUint64(image[ownerAt(image, 40):], 2)
 		}
 	}
+	return out
+}
+
+// specimenEndpoints makes two endpoints, of which one has sent. It returns what closes
+// them.
+func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
+	t.Helper()
+	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{})
+	must(t, err)
+	w, err := q.Writer()
+	must(t, err)
+	o := fabric.Options{Transmit: w, Receive: w, Peers: 2}
+	b, err := fabric.Open(d, "answers", o)
+	must(t, err)
+	a, err := fabric.Open(d, "asks", o)
+	must(t, err)
+	to, err := a.Resolve("answers")
+	must(t, err)
+	must(t, a.Send(nil, to, 1))
+	must(t, a.Send(make([]byte, 300), to, 2))
+	_, err = b.Progress()
+	must(t, err)
+	return func() { must(t, errors.Join(a.Close(), b.Close(), w.Close(), q.Close())) }
+}
+
+// isFabric tells the objects of endpoints.
+func isFabric(path string) bool {
+	return path == "asks" || path == "answers" || strings.HasPrefix(path, "outbox-")
+}
+
+// fabricDamages are those of a receiver, and of the outbox of its sender.
+func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
+	const page, rows, lanes, slots, done = 0x600, 0x601, 0x603, 0x604, 0x605
+	in := func(name, file string, kind uint32, at, word, reports uint64) {
+		out = append(out, damage{name: name, file: file, kind: kind, at: at, word: word,
+			reports: reports})
+	}
+	box := ""
+	for path, image := range whole {
+		if strings.HasPrefix(path, "outbox-") && strings.HasPrefix(string(image[0x90:]), "asks") {
+			box = path
+		}
+	}
+	lane := binary.LittleEndian.Uint64(whole[box][section(t, whole[box], lanes)+128:])
+	in("endpoint.state", "answers", page, 128, 2, 0)
+	in("endpoint.armed", "answers", page, 0, 1<<40, 0)
+	in("endpoint.owner", "answers", rows, 256+128, 3, 0)
+	in("endpoint.granted", "answers", rows, 144, 1, 0)
+	in("endpoint.record", "answers", rows, 256+192, 0xffff, 0)
+	in("endpoint.owed", "answers", rows, 256+168, 2, 0)
+	in("endpoint.lane", "answers", rows, 128, lane+2, 0)
+	in("endpoint.head", "answers", rows, 136, 3, 0)
+	in("endpoint.control", "answers", rows, 176, 9, 0)
+	in("outbox.lane", box, lanes, 256+128, 5, 0)
+	in("outbox.done", box, done, 8, lane, 0)
+	in("outbox.slots", box, lanes, 144, 3, 136)
+	in("outbox.slots", box, lanes, 136, 9, 0)
+	in("outbox.order", box, lanes, 160, 2, 0)
+	in("outbox.sequence", box, slots, 0, 12, 0)
+	for _, head := range []uint64{0, 3, 1 | 1<<11, 1 | 193<<32, 2 | 1<<32, 4 | 1<<11, 4 | 1<<28,
+		5 | 1<<8, 6, 1 | 1<<10 | 1<<52} {
+		in("outbox.slot", box, slots, 8, head, 0)
+	}
+	in("outbox.pool", box, slots, 256+232, 1<<20, 0)
 	return out
 }
 
@@ -151,7 +220,9 @@ func damages(bell string) []damage {
 		h("owner.turn", cnt, 0xa80, 0, 8), h("owner.generation", cnt, 0xa88, 99, 8),
 
 		h("object.name", cnt, 0x90, 'x', 1), h("object.name", rd, 0x90, 'x', 1),
-		h("object.name", lane, 0x90, 'x', 1), h("object.name", bell, 0x38, 1, 1),
+		h("object.name", lane, 0x90, 'x', 1),
+		// The version of its uuid, which is never this one; the rest is random.
+		{name: "object.name", file: bell, at: 0x3e, word: 1, size: 1, reports: 0x38},
 		h("object.attributes", cnt, 0x108, 7, 8), h("object.attributes", rd, 0x108, 12, 8),
 		h("object.attributes", rd, 0x178, 1, 8), h("object.attributes", lane, 0x108, 16, 8),
 		h("object.attributes", bell, 0x100, 1, 8), h("object.attributes", av, 0x100, 3, 8),
@@ -216,6 +287,11 @@ func TestCheckFindsDamage(t *testing.T) {
 		for _, name := range []string{"q", "ev", "count", "peers", bell} {
 			paths = append(paths, filepath.Join(dir, name))
 		}
+		for name := range files {
+			if isFabric(name) {
+				paths = append(paths, filepath.Join(dir, name))
+			}
+		}
 		r, err := ctl.Check(ctl.CheckOptions{}, paths...)
 		must(t, err)
 		var got []string
@@ -234,7 +310,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		"umem.geometry": true, "device.layout": true, "device.update": true,
 		"device.returned": true, "device.frames": true,
 		"owner.lock": true} // see TestCheckFindsLostLock
-	all := append(damages(bell), more(t, whole)...)
+	all := slices.Concat(damages(bell), more(t, whole), fabricDamages(t, whole))
 	for _, g := range all {
 		covered[g.name] = true
 		t.Run(g.name+" "+filepath.Base(g.file), func(t *testing.T) {

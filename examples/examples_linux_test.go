@@ -145,6 +145,20 @@ func TestTagged(t *testing.T) {
 	answers.interrupt()
 }
 
+func TestMegabyte(t *testing.T) {
+	start := builder(t, "megabyte")
+	receiver := start("megabyte")
+	receiver.prints("receiving")
+	for range 2 {
+		sender := start("megabyte", "hello")
+		receiver.prints("1048576 bytes, with 209715 times hello")
+		sender.prints("sent")
+		sender.ends()
+		receiver.prints("receiving")
+	}
+	receiver.interrupt()
+}
+
 func TestWaitSet(t *testing.T) {
 	start := builder(t, "waitset")
 	set := start("waitset", "bids", "asks")
@@ -182,6 +196,18 @@ func TestSocket(t *testing.T) {
 	start("socket", "call", path).ends()
 	reader.prints("done: 7")
 	reader.interrupt()
+}
+
+func TestWeb(t *testing.T) {
+	start := builder(t, "web")
+	server := start("web", "serve", "pages")
+	server.prints("serving")
+	for range 2 {
+		client := start("web", "get", "pages")
+		client.prints("/page of pages")
+		client.ends()
+	}
+	server.interrupt()
 }
 
 func TestUDPEcho(t *testing.T) {

@@ -7,6 +7,8 @@
 //	err = e.Send(payload, to, context)      // fi_send; TSend has a tag, Inject is silent
 //	err = e.SendContext(ctx, &fabric.Msg{}) // waits for room
 //	n, err := cq.ReadContext(ctx, q, ...)   // moves the endpoint, and sleeps on its bell
+//	b, err := e.Alloc(n)                    // memory that peers read in place: fill it, send it
+//	b, err := e.Payload(&entry)             // a message in place; e.Release(entry) gives it back
 //
 // # Memory
 //
@@ -23,6 +25,14 @@
 // alone: the bytes stay with the sender until there is a buffer, and follow in segments, which
 // takes moves of both sides. Such a message completes later than it is matched, so receives need
 // not complete in the order of the messages.
+//
+// # Without a copy
+//
+// Memory of [Endpoint.Alloc] goes by reference: the header travels, and the receiver copies once,
+// out of the sender's memory. A receive with FlagFrame copies nothing. It has no memory; its
+// completion lends the message, mapped for reading only, until [Endpoint.Release]. The send
+// completes then, or when the receiver has died or closed. What came otherwise is lent from private
+// memory, as long as the message. Loans are sent on as any memory is, by a copy.
 //
 // # Matching
 //
@@ -48,8 +58,14 @@
 //
 // # Levels
 //
-// Of the levels there are inject and transmit. Connections, remote memory and other users are not
-// here.
+// Of the levels there are inject and transmit. Remote memory and other users are not here.
+//
+// # Connections
+//
+// [Listen] and [Dial] give programs that know nothing of all this a net.Listener and a net.Conn:
+//
+//	l, err := fabric.Listen(dir, "web")     // err = http.Serve(l, handler)
+//	c, err := fabric.Dial(dir, "web")       // http.Transport.DialContext likewise
 //
 // # Files
 //
@@ -57,8 +73,11 @@
 //	endpoint       its life
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
-//	pool           chunks for payload
+//	pool           memory for payload: chunks, and pieces of the user's
+//	loan           payload in place
 //	match          which receive a message gets
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps
+//	listen         listeners and dials, and the endpoint below them
+//	conn           one connection; connlane its messages; connwait who sleeps for all
 package fabric

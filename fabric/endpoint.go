@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
@@ -55,9 +56,12 @@ type Endpoint struct {
 	told    uint64    // of those, how many Options.Buffered had reported
 	self    uint64    // bytes of those that came from here
 	owing   int       // messages from here that are held by their sends
+	loans   map[shm.Ref]*loan
+	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
 	entry   cq.Entry
-	stop    func() // what Options.Progress began
+	arrival arrival // that a lane has now
+	stop    func()  // what Options.Progress began
 	stats   Stats
 	closed  bool
 	over    atomic.Bool // closed, for those without the lock
@@ -84,6 +88,11 @@ type Stats struct {
 	FreeChunks uint64 // of Options.Chunks
 	UsedChunks uint64 // peers have not examined these
 	LostChunks uint64 // peers that were cut off may read these until they end
+
+	// Bytes of Options.Pool: HeldPool are allocated, and with nobody else; LentPool are of sends
+	// under way, or peers that were cut off may read them until they end.
+	FreePool, HeldPool, LentPool uint64
+	Loans                        uint64 // messages that are lent here, and were not given back
 }
 
 // Open makes an endpoint and gives it a name in a directory (fi_endpoint, fi_ep_bind, fi_enable).
@@ -96,7 +105,8 @@ func Open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{name: name, opt: o, dir: d.Dup(), peers: map[Address]*peer{},
-		uses: make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
+		loans: map[shm.Ref]*loan{},
+		uses:  make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
 	err := futex.HasWaitMany()
 	if err == nil {
 		err = e.create()
@@ -120,8 +130,8 @@ func (e *Endpoint) create() (err error) {
 	for {
 		e.addr.Outbox = kind.FabricOutboxID(rand.Uint64())
 		o := kind.Outbox{Lanes: e.opt.Peers, Slots: e.opt.Peers * e.opt.Slots, ID: e.addr.Outbox,
-			High: high, Low: low, Generation: e.addr.Generation, Chunks: e.opt.Chunks,
-			ChunkBytes: chunkBytes}
+			High: high, Low: low, Generation: e.addr.Generation, ChunkBytes: chunkBytes,
+			Chunks: e.opt.Chunks + (e.opt.Pool+chunkBytes-1)/chunkBytes}
 		e.box, err = e.dir.Create(kind.FabricOutboxName(e.addr.Outbox), o.Spec(e.name), nil)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -163,7 +173,7 @@ func (e *Endpoint) mapOutbox(o kind.Outbox) (err error) {
 		return err
 	}
 	e.slots = kind.Overlays[kind.FabricSlot](mem)
-	return e.pool.open(e.box, o)
+	return e.pool.open(e.box, o, e.opt.Chunks)
 }
 
 // locker is the bell's lock, for who waits.
@@ -219,6 +229,8 @@ func (e *Endpoint) Stats() Stats {
 	s := e.stats
 	s.Waiting = uint64(e.stored[0].Len() + e.stored[1].Len() + e.claimed.Len())
 	s.FreeChunks = uint64(len(e.pool.free))
+	s.Loans = uint64(len(e.loans))
+	e.pool.count(&s)
 	for _, l := range e.out {
 		if l != nil {
 			s.UsedChunks += uint64(l.chunks)
@@ -231,12 +243,19 @@ func (e *Endpoint) Stats() Stats {
 // Close ends the endpoint. Every operation that has not completed ends with ECANCELED; of sends
 // among them some may still arrive, since what was sent stays for its receivers. Messages without a
 // receive are lost. Peers learn of it: what they had sent and was examined here succeeds, the rest
-// fails. Close waits for calls in other goroutines, which it ends. Closing twice is harmless.
+// fails. Loans of messages end: their bytes stay until Release, but their senders may change them.
+// Memory of Alloc goes. Close waits for calls in other goroutines, which it ends. Closing twice is
+// harmless.
 func (e *Endpoint) Close() error {
 	e.bell.Lock()
 	if e.closed {
 		e.bell.Unlock()
 		return nil
+	}
+	for place, l := range e.out { // that a peer has died can be known before it is marked
+		if l != nil && l.p.dead.Load() {
+			e.bell.Consider(len(e.rows) + place)
+		}
 	}
 	e.poll() // what is examined by now succeeds for its sender
 	e.closed = true
@@ -245,6 +264,7 @@ func (e *Endpoint) Close() error {
 	for e.users > 0 {
 		e.idle.Wait()
 	}
+	e.returnLoans()
 	e.leave()
 	e.cancel()
 	e.bell.Unlock()
@@ -267,7 +287,9 @@ func (e *Endpoint) Close() error {
 // did not know it.
 func (e *Endpoint) leave() {
 	e.flush()
+	crash.At(crash.FabricHeads)
 	e.page.State.Store(kind.FabricClosed)
+	crash.At(crash.FabricShut)
 	// Who claims from now on finds the state; who claimed before is found here.
 	for row := range e.rows {
 		if id := e.claims[row].Load(); id != 0 && e.in[row] == nil {
@@ -321,10 +343,12 @@ func (e *Endpoint) boxes() (ids []uint64) {
 func (e *Endpoint) remove() {
 	if e.obj != nil {
 		_ = e.obj.Unlink()
+		crash.At(crash.FabricNameless)
 		_ = e.obj.Close()
 	}
 	if e.box != nil {
 		_ = e.box.Release()
+		crash.At(crash.FabricReleased)
 		_ = e.box.Close()
 		e.collect(e.addr.Outbox)
 	}

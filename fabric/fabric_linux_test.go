@@ -83,6 +83,15 @@ func TestRefusedCalls(t *testing.T) {
 	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrNoPeer) {
 		t.Errorf("closed: %v", err)
 	}
+	again := opened(t, "b", fabric.Options{})
+	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrNoPeer) {
+		t.Errorf("closed, and its name is another's: %v", err)
+	}
+	forged := again.Address()
+	forged.UUID = address.UUID
+	if to, err = a.Insert(forged); err != nil || !errors.Is(a.Send(nil, to, 1), fabric.ErrNoPeer) {
+		t.Errorf("of the former one in the outbox of this one: %v", err)
+	}
 	if err := b.Send(nil, 0, 1); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("by a closed one: %v", err)
 	}

@@ -44,6 +44,14 @@ func scribble(t *testing.T, e *end, name string) (s scribbled) {
 	return s
 }
 
+// in writes a slot whose payload lies in the pool.
+func in(what, at uint64, n int) func(s scribbled) {
+	return func(s scribbled) {
+		s.slots[0].More[1].Store(at)
+		s.slots[0].Head.Store(what | kind.FabricInPool | uint64(n)<<32)
+	}
+}
+
 // TestHostileSender: a sender that writes what cannot be is cut off, in both directions and with an
 // error each; others notice nothing.
 func TestHostileSender(t *testing.T) {
@@ -52,25 +60,19 @@ func TestHostileSender(t *testing.T) {
 		write func(s scribbled)
 	}{
 		{"kind", func(s scribbled) { s.slots[0].Head.Store(99) }},
-		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<11) }},
+		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<12) }},
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
 		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricGrow) }},
-		{"header in a chunk", func(s scribbled) {
-			s.slots[0].Head.Store(kind.FabricRTS | kind.FabricInChunk)
-		}},
-		{"no such chunk", func(s scribbled) {
-			s.slots[0].More[1].Store(8)
-			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk | 1<<32)
-		}},
-		{"far chunk", func(s scribbled) {
-			s.slots[0].More[1].Store(1 << 63)
-			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk)
-		}},
-		{"longer than a chunk", func(s scribbled) {
-			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricInChunk | (chunk+1)<<32)
-		}},
+		{"chunk beyond the pool", in(kind.FabricMessage, 8*chunk, 1)},
+		{"chunk far beyond", in(kind.FabricMessage, 1<<63, 0)},
+		{"chunk that ends beyond", in(kind.FabricMessage, 7*chunk, chunk+1)},
+		{"reference beyond the pool", in(kind.FabricRTS, 8*chunk+1, 0)},
+		{"reference that ends beyond", in(kind.FabricRTS, 7*chunk, chunk+1)},
+		{"reference that is too long", in(kind.FabricRTS, 0, 8*chunk+1)},
+		{"reference that wraps", in(kind.FabricRTS, 1<<64-1, 300)},
+		{"reference of a long message", in(kind.FabricRTS, 0, 0xffffffff)},
 		{"operation of a message", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricMessage | 1<<16)
 		}},
@@ -133,10 +135,11 @@ func TestHostileSegments(t *testing.T) {
 		right uint64
 	}{
 		{"twice", []uint64{of}, 0},
+		{"twice, by reference", []uint64{of | kind.FabricInPool}, 0},
 		{"too many bytes", []uint64{part | 100<<32, part | 101<<32}, 100},
 		{"too many in a slot", []uint64{part | 193<<32}, 0},
 		{"none", []uint64{part | 1<<32, part}, 1},
-		{"too many in a chunk", []uint64{part | kind.FabricInChunk | (chunk+1)<<32}, 0},
+		{"too many in the pool", []uint64{part | kind.FabricInPool | (8*chunk+1)<<32}, 0},
 		{"another operation", []uint64{kind.FabricData | 6<<16 | 1<<32}, 0},
 		{"flags", []uint64{part | 1<<32, part | 1<<15 | 1<<32}, 1},
 	} {
@@ -201,7 +204,7 @@ func TestHostileReceiver(t *testing.T) {
 		{"head far ahead", func(r *kind.FabricRow) { r.Head.Store(1 << 63) }},
 		{"head behind", func(r *kind.FabricRow) { r.Head.Store(0) }},
 		{"more records than fit", func(r *kind.FabricRow) { r.Control.Store(9) }},
-		{"asks for too much", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, 301)) }},
+		{"asks for too much", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, chunk+301)) }},
 		{"asks another", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 2, 300)) }},
 		{"asks nobody", func(r *kind.FabricRow) { asks(r, kind.FabricClear(1, 1, 0)) }},
 		{"asks twice", func(r *kind.FabricRow) {
@@ -217,7 +220,7 @@ func TestHostileReceiver(t *testing.T) {
 			_, err = b.Progress()
 			noError(t, err)
 			completes(t, a)
-			noError(t, a.Send(make([]byte, 300), to, 2))
+			noError(t, a.Send(make([]byte, chunk+300), to, 2))
 			row := &scribble(t, b, "b").rows[0]
 			c.write(row)
 			row.Rev.Add(1)
@@ -263,32 +266,57 @@ func TestHostileRings(t *testing.T) {
 
 // TestHostileClaims: claims of lanes that are not there, or lead elsewhere, cost a row at most.
 func TestHostileClaims(t *testing.T) {
-	a, b, evil := opened(t, "a", fabric.Options{Peers: 4}), opened(t, "b", fabric.Options{}),
+	a, b, evil := opened(t, "a", fabric.Options{Peers: 8}), opened(t, "b", fabric.Options{}),
 		opened(t, "evil", fabric.Options{})
 	s, of := scribble(t, a, "a"), scribble(t, evil, "evil")
 	box := evil.Address().Outbox
-	s.claims[0].Store(kind.FabricLaneID(kind.FabricOutboxID(1<<40), 3, 1)) // no such outbox
-	s.claims[1].Store(kind.FabricLaneID(box, 4000, 1))                     // no such place
 	high, low := kind.UuidWords(a.Address().UUID)
-	of.lanes[0].TargetHigh.Store(high)
-	of.lanes[0].TargetLow.Store(low)
-	of.lanes[0].Slab.Store(1 << 62)
-	of.lanes[0].Slots.Store(8)
-	of.lanes[0].ID.Store(kind.FabricLaneID(box, 0, 1))
-	s.claims[2].Store(kind.FabricLaneID(box, 0, 1)) // slots beyond the outbox
+	lane := func(place int, slab, high uint64) {
+		of.lanes[place].TargetHigh.Store(high)
+		of.lanes[place].TargetLow.Store(low)
+		of.lanes[place].Slab.Store(slab)
+		of.lanes[place].Slots.Store(8)
+		of.lanes[place].ID.Store(kind.FabricLaneID(box, place, 1))
+	}
+	lane(0, 1<<62, high)
+	lane(1, 0, high+1)
+	for place := 2; place < 5; place++ {
+		lane(place, uint64(8*place), high)
+	}
+	ids := []uint64{
+		kind.FabricLaneID(kind.FabricOutboxID(1<<40), 3, 1), // no such outbox
+		kind.FabricLaneID(box, 4000, 1),                     // no such place
+		kind.FabricLaneID(box, 0, 1),                        // slots beyond the outbox
+		kind.FabricLaneID(box, 1, 1),                        // to another
+		kind.FabricLaneID(box, 2, 2),                        // of another number
+		kind.FabricLaneID(box, 3, 1),                        // one that can be
+		kind.FabricLaneID(box, 4, 1),                        // a second one
+	}
+	for row, id := range ids {
+		s.claims[row].Store(id)
+	}
 	mail, err := a.d.Open("a", shm.ReadOnly)
 	noError(t, err)
 	defer mail.Close()
 	mem, err := mail.MapWritable(kind.SectFabricMail, 0)
 	noError(t, err)
-	mem[384] = 0xff // every row rings, and lanes that nobody has
+	mem[384], mem[385] = 0xff, 0xff // every row rings, and lanes that nobody has
 	to, err := b.Resolve("a")
 	noError(t, err)
 	noError(t, b.Send(nil, to, 1))
 	noError(t, a.Recv(nil, 2))
 	completes(t, a)
 	completes(t, b)
-	if n := a.Stats().Refused; n != 2 || s.claims[0].Load() != 0 {
+	if n := a.Stats().Refused; n != 5 || s.claims[0].Load() != 0 {
 		t.Errorf("%d were refused, and claims are %x", n, s.claims[0].Load())
+	}
+	for row, id := range ids[1:] {
+		want := id | kind.FabricRefused
+		if row+1 == 5 {
+			want = id
+		}
+		if got := s.rows[row+1].Owner.Load(); got != want {
+			t.Errorf("row %d is that of %#x, want %#x", row+1, got, want)
+		}
 	}
 }

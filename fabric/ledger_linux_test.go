@@ -36,6 +36,8 @@ type matcher struct {
 	bufs     map[uint64][]byte // by context
 	looks    map[uint64]bool   // those that receive nothing
 	ended    map[uint64]bool   // those that were given back
+	pool     int               // of senders: some messages go by reference, and some are lent
+	loans    []cq.Entry
 }
 
 type message struct {
@@ -64,6 +66,9 @@ func (m *matcher) expect(format string, args ...any) {
 // whether it is over.
 func (m *matcher) give(p *posting, msg *message) (taken, over bool) {
 	left := len(p.Buf) - p.used
+	if p.Flags&cq.FlagFrame != 0 {
+		left = len(msg.Buf)
+	}
 	multi := p.Flags&cq.FlagMultiRecv != 0
 	if len(msg.Buf) > left && p.used > 0 {
 		m.expect("%d released", p.Context)
@@ -74,6 +79,7 @@ func (m *matcher) give(p *posting, msg *message) (taken, over bool) {
 	if flags&cq.FlagTagged == 0 {
 		flags |= cq.FlagMsg
 	}
+	flags |= p.Flags & cq.FlagFrame
 	if multi && over && !m.late {
 		flags |= cq.FlagMultiRecv
 	}
@@ -132,8 +138,16 @@ func (m *matcher) send() {
 		Data: m.r.Uint64N(9), Buf: make([]byte, 4+m.r.IntN(m.most-4)),
 		Flags: cq.FlagTagged*cq.Flags(m.r.IntN(2)) | cq.FlagRemoteCQData*cq.Flags(m.r.IntN(2))}}
 	binary.LittleEndian.PutUint32(msg.Buf, uint32(msg.id))
+	of, private := m.from[from], msg.Buf
+	if m.pool > 0 && m.r.IntN(2) == 0 {
+		if mem, err := of.Alloc(len(private)); err == nil {
+			copy(mem, private)
+			msg.Buf = mem
+			defer func() { noError(m.t, of.Free(mem)) }()
+		}
+	}
 	for {
-		err := m.from[from].SendMsg(&msg.Msg)
+		err := of.SendMsg(&msg.Msg)
 		m.progress()
 		if err == nil {
 			break
@@ -144,7 +158,7 @@ func (m *matcher) send() {
 		m.read()
 	}
 	m.messages++
-	msg.Addr = m.addr[from]
+	msg.Addr, msg.Buf = m.addr[from], private
 	m.arrives(msg)
 }
 
@@ -175,6 +189,9 @@ func (m *matcher) recv(flags cq.Flags) {
 	}
 	if flags&cq.FlagMultiRecv != 0 {
 		p.Buf = make([]byte, 16+m.r.IntN(3*m.most))
+	}
+	if flags == 0 && m.pool > 0 && m.r.IntN(3) == 0 {
+		p.Buf, p.Flags = nil, p.Flags|cq.FlagFrame
 	}
 	m.bufs[p.Context], m.looks[p.Context] = p.Buf, flags&cq.FlagPeek != 0
 	err := m.e.RecvMsg(&p.Msg)
@@ -263,6 +280,12 @@ func (m *matcher) read() {
 				m.say("%d released", c.Context)
 			case m.looks[c.Context]:
 				m.say("%d found %d from %v", c.Context, c.Len, c.Src)
+			case c.Flags&cq.FlagFrame != 0:
+				mem, err := m.e.Payload(&c)
+				noError(m.t, err)
+				id := binary.LittleEndian.Uint32(mem)
+				m.say("%d %v %d from %v at %d: %d", c.Context, c.Flags, c.Len, c.Src, 0, id)
+				m.loans = append(m.loans, c)
 			default:
 				id := binary.LittleEndian.Uint32(m.bufs[c.Context][at:])
 				m.say("%d %v %d from %v at %d: %d", c.Context, c.Flags, c.Len, c.Src, at, id)
@@ -282,6 +305,11 @@ func (m *matcher) read() {
 			case cq.Errno(syscall.ENOMSG):
 				m.say("%d no message", failed.Context)
 			}
+		}
+		if n := len(m.loans); n > 0 && m.r.IntN(3) == 0 {
+			k := 1 + m.r.IntN(n)
+			noError(m.t, m.e.Release(m.loans[:k]...))
+			m.loans = m.loans[k:]
 		}
 		m.progress()
 	}
@@ -307,13 +335,13 @@ func (m *matcher) say(format string, args ...any) {
 }
 
 // newMatcher is a receiver with some senders.
-func newMatcher(t *testing.T, seed uint64, size, most int) *matcher {
-	m := &matcher{t: t, most: most, late: size == 4 || most > fabric.MaxInline,
+func newMatcher(t *testing.T, seed uint64, size, most, pool int) *matcher {
+	m := &matcher{t: t, most: most, pool: pool, late: size == 4 || most > fabric.MaxInline,
 		r: rand.New(rand.NewPCG(seed, 7)), claimed: map[uint64]message{}, ended: map[uint64]bool{},
 		bufs: map[uint64][]byte{}, looks: map[uint64]bool{}}
 	m.e = openedSized(t, "receiver", size, fabric.Options{MinMultiRecv: 16})
 	for i := range 3 {
-		e := opened(t, fmt.Sprint("sender", i), fabric.Options{})
+		e := opened(t, fmt.Sprint("sender", i), fabric.Options{Pool: pool})
 		to, err := e.Resolve("receiver")
 		noError(t, err)
 		addr, err := m.e.Insert(e.Address())
@@ -326,13 +354,14 @@ func newMatcher(t *testing.T, seed uint64, size, most int) *matcher {
 // TestMatchingModel: whatever is sent, posted, looked for, claimed and cancelled, in any order, a
 // message gets the receive that a search through plain lists finds, and a receive ends once. The
 // same happens, but later, with a queue that runs out of room, and with messages whose header goes
-// alone.
+// alone. The same happens to messages by reference, and by loans; then all memory comes back.
 func TestMatchingModel(t *testing.T) {
 	shmtest.Conforms(t)
-	for _, c := range []struct{ size, most int }{{1024, 24}, {4, 24}, {1024, 600}} {
+	for _, c := range []struct{ size, most, pool int }{{1024, 24, 0}, {4, 24, 0}, {1024, 600, 0},
+		{1024, 600, 2 * chunk}} {
 		for seed := range uint64(10) {
-			t.Run(fmt.Sprintf("%d/%d/%d", c.size, c.most, seed), func(t *testing.T) {
-				m := newMatcher(t, seed, c.size, c.most)
+			t.Run(fmt.Sprintf("%d/%d/%d/%d", c.size, c.most, c.pool, seed), func(t *testing.T) {
+				m := newMatcher(t, seed, c.size, c.most, c.pool)
 				for range 1500 {
 					switch op := m.r.IntN(20); {
 					case op < 8:
@@ -362,8 +391,21 @@ func TestMatchingModel(t *testing.T) {
 					m.read()
 				}
 				m.compare()
+				m.returns()
 			})
 		}
+	}
+}
+
+// returns ends the receiver, and fails if a sender's memory is not all free then.
+func (m *matcher) returns() {
+	m.t.Helper()
+	noError(m.t, errors.Join(m.e.Close(), m.e.Release(m.loans...)))
+	for _, e := range m.from {
+		_, err := e.Progress()
+		noError(m.t, err)
+		account(m.t, e, 8, 0, 0)
+		poolAccount(m.t, e, m.pool, 0, 0)
 	}
 }
 

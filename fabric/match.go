@@ -53,7 +53,8 @@ func (e *Endpoint) TRecv(buf []byte, from cq.Addr, tag, ignore, context uint64) 
 
 const (
 	storeFlags = cq.FlagPeek | cq.FlagClaim | cq.FlagDiscard
-	recvFlags  = cq.FlagTagged | cq.FlagCompletion | cq.FlagMore | cq.FlagMultiRecv | storeFlags
+	recvFlags  = cq.FlagTagged | cq.FlagCompletion | cq.FlagMore | cq.FlagMultiRecv | cq.FlagFrame |
+		storeFlags
 )
 
 // RecvMsg is the receive that takes everything (fi_recvmsg, fi_trecvmsg). Flags beside FlagTagged,
@@ -66,6 +67,7 @@ const (
 //	FlagClaim                a receive of the message that was claimed with this Context, or that
 //	                         Message names
 //	FlagClaim|FlagDiscard    no memory: that message is dropped
+//	FlagFrame                no memory: the completion lends the message, see Payload
 //
 // A peek completes at once: with length, tag, data and source of the message, or with ENOMSG. It
 // examines first what has been sent. [ErrNotFound]: no message was claimed with this Context.
@@ -78,7 +80,12 @@ const (
 // ([ErrFlags]).
 func (e *Endpoint) RecvMsg(m *Msg) error {
 	e.bell.Lock()
-	defer e.bell.Unlock()
+	err := e.receive(m)
+	e.bell.Unlock()
+	return err
+}
+
+func (e *Endpoint) receive(m *Msg) error {
 	key, err := e.allowedReceive(m)
 	if err != nil {
 		return err
@@ -96,7 +103,11 @@ func (e *Endpoint) RecvMsg(m *Msg) error {
 			return ErrNotFound
 		}
 	}
-	r, err := e.posted.Begin(m.Flags)
+	op := m.Flags
+	if op&cq.FlagFrame != 0 { // it is found by its completion
+		op |= cq.FlagCompletion
+	}
+	r, err := e.posted.Begin(op)
 	if err != nil {
 		return err
 	}
@@ -138,9 +149,11 @@ func (e *Endpoint) allowedReceive(m *Msg) (key posted.Key, err error) {
 	switch {
 	case e.closed:
 		return key, errClosed
-	case e.rx == nil:
+	case e.rx == nil, m.Flags&cq.FlagFrame != 0 && e.opt.Receive == nil:
 		return key, cq.ENoCQ
 	case m.Flags&^recvFlags != 0,
+		m.Flags&cq.FlagFrame != 0 && (multi || m.Flags&(cq.FlagPeek|cq.FlagDiscard) != 0 ||
+			len(m.Buf)+len(m.Iov) > 0),
 		multi && (looks || len(m.Iov) > 0 || len(m.Buf) < e.opt.MinMultiRecv),
 		m.Flags&storeFlags == cq.FlagDiscard, m.Flags&storeFlags == storeFlags:
 		return key, ErrFlags
@@ -335,5 +348,8 @@ func (e *Endpoint) endReceive(s *posted.Span, m *arrival, num cq.Errno, n int) {
 	}
 	e.entry = cq.Entry{Flags: cq.FlagRecv | m.flags, Len: uint64(n), Data: m.data, Tag: m.tag,
 		Src: cq.From(m.peer.index)}
+	if s.Lends() {
+		e.endLent(s, num)
+	}
 	e.posted.Done(s, &e.entry, num, nil)
 }

@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/posted"
+	"github.com/shmring/shmring/ring"
 )
 
 // arrival is a message whose header was examined: who sent it, and where its bytes are. Lanes make
@@ -22,15 +24,19 @@ type arrival struct {
 	tag, data uint64
 	n         int    // bytes
 	here      []byte // they: in a slot, in kept, or in memory of a send to oneself
+	lies      []byte // they: in the sender's pool, which lends them
 	kept      []byte // private memory, which outlives the message for the next that is kept here
 	held      bool   // its send goes on: the bytes are its sender's until they have a receive
 	op        uint16 // of the sender, if held
 	self      sendOp // it, of this endpoint
 }
 
-// headed says of a message what its slot does. head is what was loaded of that.
-func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m arrival) {
-	m = arrival{from: l, peer: l.p, n: int(head >> 32), flags: cq.FlagMsg}
+// headed says of a message what its slot does, until the next is examined. head is what was loaded
+// of that.
+func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
+	m = &l.p.e.arrival
+	m.from, m.peer, m.flags, m.tag, m.data = l, l.p, cq.FlagMsg, 0, 0
+	m.n, m.here, m.lies, m.held = int(head>>32), nil, nil, false
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
 	}
@@ -45,11 +51,11 @@ func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m arrival) {
 func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	if o.flags&cq.FlagTagged != 0 {
 		head = kind.FabricTagged
-		s.Tag.Store(o.tag)
+		ring.StoreRelease(&s.Tag, o.tag)
 	}
 	if o.flags&cq.FlagRemoteCQData != 0 {
 		head |= kind.FabricWithData
-		s.Data.Store(o.data)
+		ring.StoreRelease(&s.Data, o.data)
 	}
 	return head
 }
@@ -82,6 +88,9 @@ func (m *arrival) forget() { *m = arrival{kept: m.kept[:0]} }
 // cancels it.
 func (e *Endpoint) bring(m *arrival, s posted.Span) {
 	switch {
+	case m.lies != nil:
+		m.from.lend(m, s)
+		return
 	case m.from != nil && m.held:
 		m.from.clear(m, s)
 		return
@@ -93,7 +102,11 @@ func (e *Endpoint) bring(m *arrival, s posted.Span) {
 	default:
 		e.self -= charge(m.n)
 	}
-	s.Put(0, m.here)
+	if s.Lends() {
+		e.lend(&s, bytes.Clone(m.here))
+	} else {
+		s.Put(0, m.here)
+	}
 	e.endReceive(&s, m, 0, m.n)
 }
 
@@ -125,24 +138,43 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 // owed as long as the control ring has no room.
 func (l *inLane) clear(m *arrival, to posted.Span) {
 	p := l.pulls[m.op]
+	if to.Lends() {
+		l.p.e.lend(&to, make([]byte, m.n))
+	}
 	p.m, p.to, p.clear = *m, to, true
 	p.m.kept = nil
-	l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, to.Len))
+	l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, p.to.Len))
 	l.touch()
 }
 
-// tellClear puts what is owed into the control ring, as far as it fits. The sender stores the head
-// of the ring before it publishes a segment, and publishes one at least for each record: so there
-// is a look at the lane when there is room.
+// tells reports whether there is room for records that are owed.
+func (l *inLane) tells() bool { return len(l.owed) > 0 && l.room() > 0 }
+
+// room is how many records the control ring has room for.
+func (l *inLane) room() uint64 {
+	used := l.cleared - l.lanes[l.place].Control.Load()
+	return kind.FabricControls - min(used, kind.FabricControls)
+}
+
+// tellClear puts what is owed into the control ring, as far as it fits. What does not is said,
+// before a last look for room: the sender stores the head of the ring, looks whether more is owed,
+// and rings then. So one of them notices.
 func (l *inLane) tellClear() {
-	head := l.lanes[l.place].Control.Load()
-	n := 0
-	for ; n < len(l.owed) && l.cleared-head < kind.FabricControls; n++ {
-		l.row.Clear[l.cleared%kind.FabricControls].Store(l.owed[n])
-		l.cleared++
+	for l.tells() {
+		n := min(len(l.owed), int(l.room()))
+		for _, record := range l.owed[:n] {
+			l.row.Clear[l.cleared%kind.FabricControls].Store(record)
+			l.cleared++
+		}
+		crash.At(crash.FabricRecorded)
+		l.row.Control.Store(l.cleared)
+		if l.owed = append(l.owed[:0], l.owed[n:]...); len(l.owed) == 0 {
+			l.row.Owed.Store(0)
+			return
+		}
+		l.row.Owed.Store(1)
 	}
-	l.owed = append(l.owed[:0], l.owed[n:]...)
-	l.row.Control.Store(l.cleared)
+	l.row.Owed.Store(1)
 }
 
 // placeSegment takes a segment of a message, and ends its receive after the last one.
@@ -163,6 +195,9 @@ func (l *inLane) placeSegment(op uint16, from []byte) (ok bool) {
 // orphan ends what the sender will not go on with: receives fail with what they have, and headers
 // without a receive go.
 func (l *inLane) orphan(num cq.Errno) {
+	if m := l.p.e.opt.mux; m != nil {
+		m.lost(l.p)
+	}
 	if len(l.pulls) == 0 {
 		return
 	}
@@ -211,6 +246,12 @@ func (l *outLane) announce(s *kind.FabricSlot, payload []byte, op *sendOp) (id u
 	return id
 }
 
+// freePush has an operation be for another message.
+func (l *outLane) freePush(id uint16) {
+	l.pushes[id] = push{generation: l.pushes[id].generation}
+	l.free = append(l.free, id)
+}
+
 // takeClear takes what the receiver asks for, in the control ring up to its tail. Fewer than none:
 // it cannot be.
 func (l *outLane) takeClear(tail uint64) (work int) {
@@ -227,12 +268,20 @@ func (l *outLane) takeClear(tail uint64) (work int) {
 		if p.is != pushAnnounced || p.generation != generation || want > len(p.payload) {
 			return -1
 		}
+		if work++; p.piece != nil { // the receiver has it, or has done with it
+			l.p.e.completeSend(&p.sendOp)
+			l.freePush(id)
+			continue
+		}
 		p.is, p.want = pushClear, want
 		l.clear = append(l.clear, id)
-		work++
 	}
 	if work > 0 {
 		l.head.Control.Store(tail)
+		crash.At(crash.FabricAsked)
+		if l.row.Owed.Load() != 0 {
+			l.ringer.Published(l.sent, 0)
+		}
 	}
 	return work
 }
@@ -251,10 +300,10 @@ func (l *outLane) pump() {
 		s, pass := &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
 		*pass = passage{}
 		what := kind.FabricData | l.fill(s, pass, p.payload[p.sent:p.sent+n])
+		crash.At(crash.FabricSegmented)
 		if p.sent += n; p.sent == p.want {
 			pass.sendOp, pass.ends = p.sendOp, true
-			*p = push{generation: p.generation}
-			l.free = append(l.free, id)
+			l.freePush(id)
 			done++
 		}
 		l.publish(s, what, id, n)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -35,16 +36,17 @@ type reporter struct {
 	seen    map[uint64]cq.Entry // by context
 }
 
-func reporting(t *testing.T, name, to string) *reporter {
+func reporting(t *testing.T, name, to string, pool int) *reporter {
 	t.Helper()
 	if to == "queue" {
-		return &reporter{end: opened(t, name, fabric.Options{}), seen: map[uint64]cq.Entry{}}
+		return &reporter{end: opened(t, name, fabric.Options{Pool: pool}),
+			seen: map[uint64]cq.Entry{}}
 	}
 	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
 	noError(t, err)
 	d, err := shm.OpenDir("")
 	noError(t, err)
-	e, err := fabric.Open(d, name, fabric.Options{
+	e, err := fabric.Open(d, name, fabric.Options{Pool: pool,
 		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})
 	noError(t, err)
 	t.Cleanup(func() { noError(t, errors.Join(e.Close(), c.Close(), d.Close())) })
@@ -71,19 +73,21 @@ func (r *reporter) ended(t *testing.T, n int) bool {
 }
 
 // TestLengths: messages of all lengths arrive whole, expected or not, whoever is told, sent by
-// either call, between endpoints of one process and of two.
+// either call, from any memory or the pool, to a buffer or as a loan, between endpoints of one
+// process and of two. In the end nothing is used of chunks and pool.
 func TestLengths(t *testing.T) {
-	for _, where := range []string{"here", "process"} {
+	for _, where := range []string{"here", "mirror", "lender"} {
 		var c *child
-		if where == "process" {
-			c = start(t, "mirror")
+		if where != "here" {
+			c = start(t, where)
 			c.says(t, "ready")
 		}
 		for _, to := range []string{"queue", "counter"} {
 			for _, expected := range []bool{true, false} {
 				for _, n := range lengths {
-					for _, call := range []string{"send", "inject"} {
-						if call == "inject" && n > fabric.MaxInline {
+					for _, call := range []string{"send", "inject", "reference", "loan", "both"} {
+						if call == "inject" && n > fabric.MaxInline || call == "reference" && n == 0 ||
+							call == "both" && n == 0 || isLoan(call) && to == "counter" {
 							continue
 						}
 						t.Run(fmt.Sprintf("%s/%s/expected=%v/%s/%d", where, to, expected, call, n),
@@ -98,12 +102,18 @@ func TestLengths(t *testing.T) {
 	}
 }
 
+func isLoan(call string) bool { return call == "loan" || call == "both" }
+
 // oneMessage sends a message to an endpoint here, or to a process that sends it back.
 func oneMessage(t *testing.T, where, to string, expected bool, call string, n int) {
-	a := reporting(t, "a", to)
-	b, name, sends, receives := a, "mirror", 1, 2
+	pool := 0
+	if call == "reference" || call == "both" {
+		pool = n
+	}
+	a := reporting(t, "a", to, pool)
+	b, name, sends, receives := a, where, 1, 2
 	if where == "here" {
-		b, name, receives = reporting(t, "b", to), "b", 1
+		b, name, receives = reporting(t, "b", to, 0), "b", 1
 	}
 	if call == "inject" && to == "queue" {
 		sends, receives = sends-1, receives+sends-2
@@ -111,14 +121,26 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	addr, err := a.Resolve(name)
 	noError(t, err)
 	payload, buf := pattern(n), make([]byte, n)
-	if expected {
-		noError(t, b.Recv(buf, 7))
+	if pool > 0 {
+		payload, err = a.Alloc(n)
+		noError(t, err)
+		copy(payload, pattern(n))
 	}
-	if call == "send" {
-		noError(t, a.Send(payload, addr, 9))
-	} else {
+	recv := func() {
+		m := fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 7}
+		if isLoan(call) {
+			m.Buf, m.Flags = nil, cq.FlagFrame
+		}
+		noError(t, b.RecvMsg(&m))
+	}
+	if expected {
+		recv()
+	}
+	if call == "inject" {
 		noError(t, a.Inject(payload, addr))
 		clear(payload)
+	} else {
+		noError(t, a.Send(payload, addr, 9))
 	}
 	for stored := uint64(0); !expected && stored == 0; stored = b.Stats().Stored {
 		_, err1 := a.Progress()
@@ -126,7 +148,19 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 		noError(t, errors.Join(err1, err2))
 	}
 	if !expected {
-		noError(t, b.Recv(buf, 7))
+		recv()
+	}
+	for _, has := b.seen[7]; isLoan(call) && !has; _, has = b.seen[7] {
+		_, _ = b.ended(t, receives), a.ended(t, sends)
+	}
+	flags := cq.FlagRecv | cq.FlagMsg
+	if isLoan(call) {
+		flags |= cq.FlagFrame
+		c := b.seen[7]
+		mem, err := b.Payload(&c)
+		noError(t, err)
+		buf = bytes.Clone(mem)
+		noError(t, b.Release(c))
 	}
 	for !b.ended(t, receives) || !a.ended(t, sends) {
 		_ = a.ended(t, sends)
@@ -134,17 +168,64 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	if !bytes.Equal(buf, pattern(n)) {
 		t.Errorf("other bytes came")
 	}
-	if s := a.Stats(); s.FreeChunks != 8 || s.UsedChunks+s.LostChunks != 0 {
-		t.Errorf("chunks: %+v", s)
+	account(t, a.end, 8, 0, 0)
+	if pool > 0 {
+		poolAccount(t, a.end, pool, pieces(n), 0)
+		noError(t, a.Free(payload))
+		poolAccount(t, a.end, pool, 0, 0)
 	}
 	if to == "counter" {
 		return
 	}
-	if c := b.seen[7]; c.Len != uint64(n) || c.Flags != cq.FlagRecv|cq.FlagMsg {
+	if c := b.seen[7]; c.Len != uint64(n) || c.Flags != flags {
 		t.Errorf("received %+v", c)
 	}
-	if c := a.seen[9]; call == "send" && (c.Len != uint64(n) || c.Flags != cq.FlagSend|cq.FlagMsg) {
+	if c := a.seen[9]; call != "inject" && (c.Len != uint64(n) || c.Flags != cq.FlagSend|cq.FlagMsg) {
 		t.Errorf("sent %+v", c)
+	}
+}
+
+// lender sends back what comes from "a": it borrows the message, and sends it from its pool.
+func lender() {
+	e, err := open("lender", fabric.Options{Pool: 17 << 20})
+	must(err)
+	borrow := func() {
+		must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagFrame, Context: 1}))
+	}
+	borrow()
+	fmt.Println("ready")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	var dst [1]cq.Entry
+	for {
+		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+		switch {
+		case ctx.Err() != nil:
+			must(e.close())
+			return
+		case err == cq.ErrAvail:
+			var failed cq.ErrorEntry
+			must(e.q.ReadErr(&failed))
+			continue
+		}
+		must(err)
+		if dst[0].Context != 1 {
+			continue
+		}
+		from, err := e.Payload(&dst[0])
+		must(err)
+		mem, err := e.Alloc(max(len(from), 1))
+		must(err)
+		copy(mem, from)
+		borrow()
+		must(e.Release(dst[0]))
+		to, err := e.Resolve("a")
+		must(err)
+		must(e.SendContext(ctx, &fabric.Msg{Buf: mem[:len(from)], Addr: to, Context: 2}))
+		must(e.Free(mem))
 	}
 }
 
@@ -381,6 +462,37 @@ func untilFound(t *testing.T, e, other *end, to cq.Addr) {
 		}
 		completes(t, other)
 	}
+}
+
+// TestManyAsked: a receiver asks for more messages at once than a control ring has room for.
+func TestManyAsked(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{Chunks: -1}), opened(t, "b", fabric.Options{})
+	to, err := a.Resolve("b")
+	noError(t, err)
+	const most = 3 * kind.FabricControls
+	for i := range most {
+		for err = syscall.EAGAIN; errors.Is(err, syscall.EAGAIN); {
+			if err = a.Send(pattern(300+i), to, uint64(i)); err != nil {
+				_, _ = b.Progress()
+			}
+		}
+		noError(t, err)
+	}
+	bufs := make([][400]byte, most)
+	for i := range bufs {
+		noError(t, b.Recv(bufs[i][:], uint64(i)))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- a.moves(ctx) }()
+	for range most {
+		c := completes(t, b)
+		if c.Len != 300+c.Context || !bytes.Equal(bufs[c.Context][:c.Len], pattern(int(c.Len))) {
+			t.Errorf("%+v", c)
+		}
+	}
+	cancel()
+	noError(t, <-done)
 }
 
 const floods = 5000

@@ -59,6 +59,10 @@ type Options struct {
 	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
 	// and a peer that stands cannot keep more than half of them.
 	Chunks int
+	// Pool is how many bytes of shared memory there are for [Endpoint.Alloc], rounded up to 32 KiB,
+	// up to 1 GiB. By default there is none.
+	Pool int
+	mux  *mux // takes all messages: connections go over this endpoint
 	// Private memory is taken as messages come, up to Peers windows.
 }
 
@@ -70,6 +74,8 @@ const (
 	defaultMulti  = 64
 	defaultChunks = 8
 	chunkBytes    = 32 << 10
+	mostChunks    = 1 << 12
+	mostPool      = 1 << 30
 )
 
 func (o *Options) resolve() error {
@@ -83,7 +89,8 @@ func (o *Options) resolve() error {
 		{"Slots", &o.Slots, defaultSlots, 2, kind.FabricMostSlots, true},
 		{"Window", &o.Window, defaultWindow, kind.FabricMinWindow, kind.FabricMaxWindow, false},
 		{"Buffered", &o.Buffered, 0, 0, math.MaxInt32, false},
-		{"Chunks", &o.Chunks, defaultChunks, -1, kind.FabricMostChunks, false},
+		{"Chunks", &o.Chunks, defaultChunks, -1, mostChunks, false},
+		{"Pool", &o.Pool, 0, 0, mostPool, false},
 		{"MinMultiRecv", &o.MinMultiRecv, defaultMulti, 1, math.MaxInt32, false},
 	} {
 		if *n.v == 0 {
@@ -114,7 +121,7 @@ var (
 	ErrRefused = oserror.New("the peer has refused this endpoint's lane", syscall.ECONNABORTED)
 	// ErrCorrupt: the peer wrote what cannot be, and is cut off (EBADMSG).
 	ErrCorrupt = cq.ErrCorrupt
-	// ErrTooLong: more bytes than MaxMessage, or MaxInline of Inject (EMSGSIZE).
+	// ErrTooLong: more bytes than MaxMessage, MaxInline of Inject, or Options.Pool (EMSGSIZE).
 	ErrTooLong = oserror.New("message is too long", syscall.EMSGSIZE)
 	// ErrPeers: this endpoint, or the peer, has as many peers as it takes (ENOSPC).
 	ErrPeers = oserror.New("no room for one more peer: open with more Options.Peers",
@@ -126,7 +133,8 @@ var (
 	ErrFlags = oserror.New("flags not supported by this call", syscall.EINVAL)
 	// ErrNotSupported: what these endpoints do not do (EOPNOTSUPP).
 	ErrNotSupported = oserror.New("not supported by this endpoint", syscall.EOPNOTSUPP)
-	// ErrNotFound: no receive waits with this context, or no message was claimed with it (ENOENT).
+	// ErrNotFound: no receive waits with this context, no message was claimed with it, or a loan was
+	// given back before (ENOENT).
 	ErrNotFound = oserror.New("no such operation is under way", syscall.ENOENT)
 )
 

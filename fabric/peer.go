@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -30,6 +31,7 @@ type peer struct {
 	out      *outLane
 	unfollow func()
 	buried   bool
+	line     *line // connections with it
 
 	dead          atomic.Bool  // it was proved; stays
 	inBit, outBit atomic.Int32 // of its lanes, + 1
@@ -90,19 +92,27 @@ func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
 	if err := e.usable(); err != nil {
 		return cq.AddrNotAvail, err
 	}
+	p, err := e.resolve(name)
+	if err != nil {
+		return cq.AddrNotAvail, fault("resolve", name, err)
+	}
+	return e.insert(p), nil
+}
+
+func (e *Endpoint) resolve(name string) (*peer, error) {
 	obj, err := e.dir.Open(name, shm.ReadOnly)
 	if err != nil {
-		return cq.AddrNotAvail, fault("resolve", name, gone(err))
+		return nil, gone(err)
 	}
 	defer obj.Close()
 	h := obj.Header()
 	f, err := kind.StoredFabric(name, h)
 	if err != nil {
-		return cq.AddrNotAvail, fault("resolve", name, err)
+		return nil, err
 	}
 	p := e.peerOf(Address{Outbox: f.Outbox, UUID: h.UUID, Generation: h.Generation})
 	p.name = name
-	return e.insert(p), nil
+	return p, nil
 }
 
 // Lookup returns the address that has a number (fi_av_lookup). [ErrAddress]: there is none.
@@ -240,8 +250,10 @@ func (p *peer) bury() {
 	}
 	p.buried = true
 	e.stats.Died++
+	crash.At(crash.FabricBurying)
 	_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
 		Object: p.addr.UUID})
+	crash.At(crash.FabricBuried)
 	e.collect(p.addr.Outbox)
 }
 
@@ -268,7 +280,7 @@ func (p *peer) stop() {
 
 func (p *peer) close() {
 	if p.in != nil {
-		_ = p.in.box.Close()
+		p.in.unmap()
 	}
 	if p.obj != nil {
 		_ = p.obj.Close()

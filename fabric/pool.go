@@ -1,53 +1,168 @@
 package fabric
 
 import (
+	"slices"
+
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
-// pool is the endpoint's memory for payload that fits no slot. A chunk belongs to the slot that
-// names it: it is free again when the receiver has examined that, since it has copied the payload
-// then, to a buffer or to its store. So no receiver holds a chunk beyond its lane, and none can
-// return what it has not, or twice.
+// pool is the endpoint's memory for payload that fits no slot. Its first part are chunks: one
+// belongs to the slot that names it, and is free again when the receiver has examined that, since
+// it has copied the payload then, to a buffer or to its store. The rest are pieces, which the user
+// allocates, and which peers read in place. Who has what is private: peers know offsets.
 type pool struct {
 	kind.FabricPool
-	free []uint32
+	chunks int
+	free   []uint32
+	pieces []*piece // all there are, in their order
 }
 
-func (p *pool) open(box *shm.Object, o kind.Outbox) (err error) {
+// piece is some of the pool. It is free if nobody holds it and nothing refers to it.
+type piece struct {
+	at, n int
+	held  bool // the user has it
+	refs  int  // sends under way, and those that ended since their peer was cut off
+}
+
+func (p *piece) free() bool { return !p.held && p.refs == 0 }
+
+func (p *pool) open(box *shm.Object, o kind.Outbox, chunks int) (err error) {
 	p.FabricPool, err = kind.OutboxPool(box, o)
-	for i := p.Chunks; i > 0; i-- {
+	for i := chunks; i > 0; i-- {
 		p.free = append(p.free, uint32(i-1))
 	}
+	p.chunks = chunks
+	if at := chunks * chunkBytes; at < len(p.FabricPool) {
+		p.pieces = []*piece{{at: at, n: len(p.FabricPool) - at}}
+	}
 	return err
+}
+
+// pieceBytes is what the lengths of pieces are multiples of.
+const pieceBytes = 4096
+
+// alloc takes the first free piece that is long enough, and leaves the rest of it free. It is nil
+// if there is none.
+func (p *pool) alloc(n int) *piece {
+	n = (n + pieceBytes - 1) &^ (pieceBytes - 1)
+	for i, x := range p.pieces {
+		if !x.free() || x.n < n {
+			continue
+		}
+		if x.n > n {
+			p.pieces = slices.Insert(p.pieces, i+1, &piece{at: x.at + n, n: x.n - n})
+			x.n = n
+		}
+		x.held = true
+		return x
+	}
+	return nil
+}
+
+// find returns the place of the piece that has a byte of the pool, or of the one before it.
+func (p *pool) find(at int) int {
+	i, ok := slices.BinarySearchFunc(p.pieces, at, func(x *piece, at int) int { return x.at - at })
+	if !ok {
+		i--
+	}
+	return i
+}
+
+// settle joins a piece to its neighbours if it is free.
+func (p *pool) settle(x *piece) {
+	if !x.free() {
+		return
+	}
+	i := p.find(x.at)
+	if i+1 < len(p.pieces) && p.pieces[i+1].free() {
+		x.n += p.pieces[i+1].n
+		p.pieces = slices.Delete(p.pieces, i+1, i+2)
+	}
+	if i > 0 && p.pieces[i-1].free() {
+		p.pieces[i-1].n += x.n
+		p.pieces = slices.Delete(p.pieces, i, i+1)
+	}
+}
+
+// holds returns the piece that the user holds and payload lies in, and where; nil if there is none,
+// or payload may change as soon as the call returns.
+func (p *pool) holds(payload []byte, op *sendOp) (x *piece, offset uint64) {
+	if len(p.pieces) == 0 || op.copied() {
+		return nil, 0
+	}
+	at, ok := kind.Within(p.FabricPool, payload)
+	if !ok || at < p.pieces[0].at {
+		return nil, 0
+	}
+	x = p.pieces[p.find(at)]
+	if !x.held || at+len(payload) > x.at+x.n {
+		return nil, 0
+	}
+	return x, uint64(at)
+}
+
+// hold has a send hold a piece until it ends.
+func (o *sendOp) hold(x *piece) {
+	x.refs++
+	o.piece = x
+}
+
+// release ends what a send that has ended holds.
+func (p *pool) release(o *sendOp) {
+	if x := o.piece; x != nil {
+		o.piece = nil
+		x.refs--
+		p.settle(x)
+	}
+}
+
+// count says what pieces are.
+func (p *pool) count(s *Stats) {
+	for _, x := range p.pieces {
+		switch {
+		case x.refs > 0:
+			s.LentPool += uint64(x.n)
+		case x.held:
+			s.HeldPool += uint64(x.n)
+		default:
+			s.FreePool += uint64(x.n)
+		}
+	}
 }
 
 // hasChunk reports whether a lane can have one more chunk: no peer that stands can keep them all.
 func (l *outLane) hasChunk() bool {
 	e := l.p.e
-	if l.chunks >= (e.pool.Chunks+1)/2 {
+	if l.chunks >= (e.pool.chunks+1)/2 {
 		return false
 	}
 	if len(e.pool.free) == 0 {
-		e.findChunks()
+		e.findLost()
 	}
 	return len(e.pool.free) > 0
 }
 
-// findChunks takes those back that peers had when they were cut off, and that have died since.
-func (e *Endpoint) findChunks() {
+// findLost takes back what peers had when they were cut off, and that have died since.
+func (e *Endpoint) findLost() {
 	for _, l := range e.out {
-		if l != nil && len(l.lost) > 0 && l.p.dead.Load() {
-			e.pool.free = append(e.pool.free, l.lost...)
-			l.lost = nil
-			l.p.bury()
+		if l == nil || len(l.lost)+len(l.kept) == 0 || !l.p.dead.Load() {
+			continue
 		}
+		e.pool.free = append(e.pool.free, l.lost...)
+		for _, x := range l.kept {
+			x.refs--
+			e.pool.settle(x)
+		}
+		l.lost, l.kept = nil, nil
+		l.p.bury()
 	}
 }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.
 func (l *outLane) fits(n int) bool {
-	return n <= MaxInline || n <= l.p.e.pool.Bytes && l.hasChunk()
+	return n <= MaxInline || n <= chunkBytes && l.hasChunk()
 }
 
 // next returns how many of n bytes the next segment has. Fewer than none: a chunk of this lane
@@ -57,7 +172,7 @@ func (l *outLane) next(n int) int {
 	case n <= MaxInline:
 		return n
 	case l.hasChunk():
-		return min(n, l.p.e.pool.Bytes)
+		return min(n, chunkBytes)
 	case l.chunks > 0:
 		return -1
 	}
@@ -75,10 +190,11 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 	p.free = p.free[:len(p.free)-1]
 	l.chunks++
 	pass.chunk = c + 1
-	mem, _ := p.Chunk(uint64(c), len(payload))
-	copy(mem, payload)
-	s.More[1].Store(uint64(c))
-	return kind.FabricInChunk
+	at := uint64(c) * chunkBytes
+	copy(p.FabricPool[at:], payload)
+	crash.At(crash.FabricChunkFilled)
+	s.More[1].Store(at)
+	return kind.FabricInPool
 }
 
 // giveBack frees the chunk of a slot that was examined, or whose receiver is proved dead.
@@ -93,8 +209,8 @@ func (l *outLane) giveBack(pass *passage) {
 // payload finds the bytes of a slot. It is false if there cannot be any.
 func (l *inLane) payload(s *kind.FabricSlot, head uint64) (mem []byte, ok bool) {
 	n := head >> 32
-	if head&kind.FabricInChunk != 0 {
-		return l.pool.Chunk(s.More[1].Load(), int(n))
+	if head&kind.FabricInPool != 0 {
+		return l.pool.At(s.More[1].Load(), int(n))
 	}
 	if n > MaxInline {
 		return nil, false

@@ -14,11 +14,11 @@ import (
 // there was nothing to do. Errors: os.ErrClosed.
 func (e *Endpoint) Progress() (work int, err error) {
 	e.bell.Lock()
-	defer e.bell.Unlock()
-	if err := e.usable(); err != nil {
-		return 0, err
+	if err = e.usable(); err == nil {
+		work = e.poll()
 	}
-	return e.poll(), nil
+	e.bell.Unlock()
+	return work, err
 }
 
 // poll looks at every lane that can have something, and tells senders before it returns.
@@ -30,7 +30,9 @@ func (e *Endpoint) poll() (work int) {
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
 		n := 0
 		if bit < len(e.rows) {
-			n = e.in[bit].examine()
+			if l := e.in[bit]; l.has() || l.tells() || l.p.dead.Load() {
+				n = l.examine()
+			}
 		} else {
 			n = e.out[bit-len(e.rows)].look()
 		}

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -35,6 +37,8 @@ type inLane struct {
 	pulls   map[uint16]*pull // by the sender's operation
 	owed    []uint64         // records for the control ring
 	cleared uint64           // its tail
+	loans   int              // of its messages
+	over    bool             // the outbox is needed for loans only
 }
 
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
@@ -61,6 +65,7 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 		e.claims[bit].CompareAndSwap(id, 0)
 		return c, false
 	}
+	crash.At(crash.FabricMapped)
 	row.Head.Store(0)
 	row.Control.Store(0)
 	row.Granted.Store(uint64(e.opt.Window))
@@ -70,7 +75,9 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 		row.Rev.Add(1)
 		return c, false
 	}
+	crash.At(crash.FabricRowFilled)
 	row.Owner.Store(id)
+	crash.At(crash.FabricAdopted)
 	l.rev = row.Rev.Load()
 	e.in[bit], l.p.in = l, l
 	l.p.inBit.Store(int32(bit + 1))
@@ -153,7 +160,7 @@ func (l *inLane) meet(place int) error {
 
 // Level implements doorbell.Source. A lane whose sender is dead has more to look at than it holds.
 func (l *inLane) Level() (head, tail uint64) {
-	if l.p.dead.Load() || l.slots[l.head&l.mask].Seq.Load() == l.head+1 {
+	if l.p.dead.Load() || l.has() || l.tells() {
 		return l.head, l.head + 1
 	}
 	return l.head, l.head
@@ -161,6 +168,9 @@ func (l *inLane) Level() (head, tail uint64) {
 
 // Solicited implements doorbell.Source.
 func (l *inLane) Solicited() uint64 { return 0 }
+
+// has reports whether there is a message.
+func (l *inLane) has() bool { return l.slots[l.head&l.mask].Seq.Load() == l.head+1 }
 
 // mostMessages is how many messages of a lane are examined before it is the next one's turn.
 const mostMessages = 32
@@ -172,11 +182,8 @@ func (l *inLane) examine() (work int) {
 	if dead {
 		most = max(most, len(l.slots))
 	}
-	for work < most {
+	for ; work < most && l.has(); l.head++ {
 		s := &l.slots[l.head&l.mask]
-		if s.Seq.Load() != l.head+1 {
-			break
-		}
 		head := s.Head.Load() // once: the length is bounded and used as it was
 		work++
 		switch {
@@ -188,9 +195,12 @@ func (l *inLane) examine() (work int) {
 			l.p.cut()
 			return work
 		}
-		l.head++
+	}
+	if l.tells() {
+		work++
 	}
 	if work > 0 {
+		crash.At(crash.FabricExamined)
 		l.touch()
 	}
 	if dead {
@@ -208,23 +218,29 @@ func (l *inLane) examine() (work int) {
 // it was then. It reports whether that can be.
 func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 	const said = kind.FabricTagged | kind.FabricWithData
+	if m := l.p.e.opt.mux; m != nil {
+		return l.streamed(m, s, head)
+	}
 	op, what := uint16(head>>16), head&0xffff
 	switch what &^ said {
 	case kind.FabricRTS:
+		return l.announced(s, op, l.headed(s, head))
+	case kind.FabricRTS | kind.FabricInPool:
 		m := l.headed(s, head)
-		return l.announced(s, op, &m)
-	case kind.FabricMessage, kind.FabricMessage | kind.FabricInChunk:
+		m.lies, ok = l.pool.At(s.More[1].Load(), m.n)
+		return ok && l.announced(s, op, m)
+	case kind.FabricMessage, kind.FabricMessage | kind.FabricInPool:
 		m := l.headed(s, head)
 		if m.here, ok = l.payload(s, head); !ok || op != 0 ||
 			l.bytes+charge(m.n) > l.matched+uint64(l.p.e.opt.Window) {
 			return false
 		}
 		l.bytes += charge(m.n)
-		l.p.e.arrive(&m)
+		l.p.e.arrive(m)
 		return true
 	}
 	here, ok := l.payload(s, head)
-	return ok && what&^kind.FabricInChunk == kind.FabricData && l.placeSegment(op, here)
+	return ok && what&^kind.FabricInPool == kind.FabricData && l.placeSegment(op, here)
 }
 
 // match notes that a message has its receive. Its sender may send more.
@@ -245,13 +261,16 @@ func (l *inLane) touch() {
 // tell publishes how far the lane was examined, and rings if its sender has parked that. The
 // sequence is the sender's look in reverse: rev last.
 func (l *inLane) tell() {
-	l.row.Head.Store(l.head)
-	l.row.Granted.Store(l.matched + uint64(l.p.e.opt.Window))
+	ring.StoreRelease(&l.row.Head, l.head)
+	crash.At(crash.FabricHeadStored)
+	ring.StoreRelease(&l.row.Granted, l.matched+uint64(l.p.e.opt.Window))
 	if len(l.owed) > 0 {
 		l.tellClear()
 	}
 	l.rev++
+	crash.At(crash.FabricGranted)
 	l.row.Rev.Store(l.rev)
+	crash.At(crash.FabricTold)
 	if l.ringer != nil {
 		l.ringer.Published(l.rev, 0)
 	}
@@ -270,14 +289,17 @@ func (l *inLane) free() {
 	e := l.p.e
 	l.orphan(number(ErrPeerDied))
 	l.markDone()
+	crash.At(crash.FabricDone)
 	e.bell.Drop(l.bit)
 	l.p.inBit.Store(0)
 	l.p.in, e.in[l.bit], l.freed = nil, nil, true
 	l.row.Bell.Parked.Store(doorbell.Parked)
 	l.row.Owner.Store(0)
+	crash.At(crash.FabricDisowned)
 	e.claims[l.bit].CompareAndSwap(l.id, 0)
+	crash.At(crash.FabricFreed)
 	last := len(kind.OutboxOpen(l.lanes, l.done)) == 0
-	_ = l.box.Close()
+	l.unmap()
 	if box, _ := kind.FabricLaneOf(l.id); last {
 		e.collect(box)
 	}

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
-		"pinger": pinger, "mirror": mirror, "flood": flood})
+		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker})
 }
 
 // end is an endpoint with a queue for both sides.
@@ -224,7 +224,7 @@ const longBytes = 1 << 20
 
 // idle has an endpoint and does nothing with it, but for what it is told.
 func idle() {
-	e, err := open("idle", fabric.Options{Window: 4096})
+	e, err := open("idle", fabric.Options{Window: 4096, Pool: longBytes})
 	must(err)
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
@@ -235,10 +235,18 @@ func idle() {
 			must(err)
 		case "receive":
 			must(e.Recv(make([]byte, longBytes), 1))
-		case "send":
+		case "borrow":
+			must(e.borrow(1))
+		case "send", "lend":
 			to, err := e.Resolve("main")
 			must(err)
-			must(e.Send(pattern(longBytes), to, 1))
+			payload := pattern(longBytes)
+			if lines.Text() == "lend" {
+				payload, err = e.Alloc(longBytes)
+				must(err)
+				copy(payload, pattern(longBytes))
+			}
+			must(e.Send(payload, to, 1))
 		}
 		fmt.Println(e.Stats().Stored)
 	}

@@ -6,7 +6,9 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/ring"
 )
 
 // sendFlags are what SendMsg knows.
@@ -44,6 +46,7 @@ type outLane struct {
 
 	chunks int      // that it uses
 	lost   []uint32 // that it had when it was cut off
+	kept   []*piece // that sends had then
 }
 
 type sendOp struct {
@@ -52,6 +55,7 @@ type sendOp struct {
 	bytes   int
 
 	tag, data uint64
+	piece     *piece // of the pool, that it holds: the payload goes by reference
 }
 
 // kind are the flags of its completion.
@@ -86,19 +90,19 @@ func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 // [ErrPeerClosed], [ErrRefused], [ErrCorrupt], which stay; [ErrPeers]; cq.ENoCQ without
 // Options.Transmit; errors of queues and of shared memory; os.ErrClosed.
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
-	return e.SendMsg(&Msg{Buf: payload, Addr: to, Context: context})
+	return e.begin(payload, to, sendOp{context: context})
 }
 
 // TSend is Send of a message with a tag (fi_tsend), which gets receives of TRecv and its like.
 func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error {
-	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagTagged, Tag: tag, Context: context})
+	return e.begin(payload, to, sendOp{context: context, flags: cq.FlagTagged, tag: tag})
 }
 
 // Inject is Send of at most MaxInline bytes without a completion (fi_inject). The payload can be
 // used again at once. Should it fail later there is an error entry
 // with FlagNoContext. SendMsg with FlagInjectCall does that with a tag and data.
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
-	return e.SendMsg(&Msg{Buf: payload, Addr: to, Flags: cq.FlagInjectCall})
+	return e.begin(payload, to, sendOp{flags: cq.FlagInjectCall})
 }
 
 // SendMsg is the send that takes everything (fi_sendmsg, fi_tsendmsg, fi_senddata and so on).
@@ -111,8 +115,13 @@ func (e *Endpoint) SendMsg(m *Msg) error {
 	if err != nil {
 		return err
 	}
+	return e.begin(payload, m.Addr, op)
+}
+
+// begin is a send that does not wait.
+func (e *Endpoint) begin(payload []byte, to cq.Addr, op sendOp) error {
 	e.bell.Lock()
-	_, err = e.send(payload, m.Addr, op)
+	_, err := e.send(payload, to, &op)
 	e.bell.Unlock()
 	return err
 }
@@ -129,8 +138,7 @@ func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
 	if len(m.Iov) > 0 {
 		payload = slices.Concat(append([][]byte{m.Buf}, m.Iov...)...)
 	}
-	return payload, sendOp{context: m.Context, flags: m.Flags, bytes: len(payload), tag: m.Tag,
-		data: m.Data}, nil
+	return payload, sendOp{context: m.Context, flags: m.Flags, tag: m.Tag, data: m.Data}, nil
 }
 
 // SendContext is SendMsg that waits for room in the lane and for a grant, until the context ends.
@@ -148,7 +156,7 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 	}()
 	for {
 		e.bell.Lock()
-		wait, err := e.send(payload, m.Addr, op)
+		wait, err := e.send(payload, m.Addr, &op)
 		if !wait {
 			e.bell.Unlock()
 			return err
@@ -182,7 +190,8 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 
 // send is what every send ends in. wait says that the error is for want of room that the peer
 // makes.
-func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err error) {
+func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err error) {
+	op.bytes = len(payload)
 	switch {
 	case e.closed:
 		return false, errClosed
@@ -195,7 +204,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 	}
 	p := e.byAddr[to]
 	if p.addr == e.addr {
-		return e.sendSelf(p, payload, &op)
+		return e.sendSelf(p, payload, op)
 	}
 	l := p.out
 	if l == nil {
@@ -203,7 +212,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op sendOp) (wait bool, err e
 			return false, err
 		}
 	}
-	return l.send(payload, &op)
+	return l.send(payload, op)
 }
 
 // send sends a message, or its header if it is too long or the receiver has granted too little.
@@ -228,6 +237,13 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	head := op.head(s)
 	pass := &l.passes[l.sent&l.mask]
 	*pass = passage{}
+	if x, at := e.pool.holds(payload, op); x != nil && (len(payload) > MaxInline ||
+		l.bytes+n > l.granted) {
+		s.More[1].Store(at)
+		op.hold(x)
+		l.publish(s, head|kind.FabricRTS|kind.FabricInPool, l.announce(s, nil, op), len(payload))
+		return false, nil
+	}
 	if l.bytes+n > l.granted || !l.fits(len(payload)) {
 		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
 		return false, nil
@@ -241,9 +257,11 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 // publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
 // store is sequentially consistent, so this writer pays for order.
 func (l *outLane) publish(s *kind.FabricSlot, what uint64, op uint16, n int) {
-	s.Head.Store(what | uint64(op)<<16 | uint64(n)<<32)
+	ring.StoreRelease(&s.Head, what|uint64(op)<<16|uint64(n)<<32)
 	l.sent++
+	crash.At(crash.FabricFilled)
 	s.Seq.Store(l.sent)
+	crash.At(crash.FabricPublished)
 	l.ringer.Published(l.sent, 0)
 }
 
@@ -271,6 +289,10 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 	}
 	if op.flags&cq.FlagRemoteCQData != 0 {
 		m.flags, m.data = m.flags|cq.FlagRemoteCQData, op.data
+	}
+	if x, _ := e.pool.holds(payload, op); x != nil {
+		op.hold(x)
+		m.self.piece = x
 	}
 	e.arrive(&m)
 	e.flush()
@@ -309,7 +331,9 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.Pays.Store(1)
 	l.head.Control.Store(0)
 	l.head.Bell.Parked.Store(doorbell.Parked)
+	crash.At(crash.FabricLaneFilled)
 	l.head.ID.Store(l.id) // whole before anybody can find it
+	crash.At(crash.FabricLaneNamed)
 	row := l.claim()
 	if row < 0 || p.words.page.State.Load() == kind.FabricClosed {
 		if row >= 0 {
@@ -349,6 +373,7 @@ func (l *outLane) claim() int {
 		if w.claims[row].Load() != 0 || !w.claims[row].CompareAndSwap(0, l.id) {
 			continue
 		}
+		crash.At(crash.FabricClaimed)
 		l.row = &w.rows[row]
 		l.rev = l.row.Rev.Load() // before the state is looked at: see Endpoint.leave
 		return row
@@ -405,6 +430,9 @@ func (l *outLane) look() (work int) {
 		l.idle = 0
 		l.pump()
 	}
+	if m := l.p.e.opt.mux; m != nil {
+		m.roomy(l.p)
+	}
 	l.p.e.makeRoom()
 	return 1
 }
@@ -414,6 +442,7 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 	if head-l.seen > l.sent-l.seen {
 		return -1
 	}
+	crash.At(crash.FabricLooked)
 	for ; l.seen != head; work++ {
 		p := &l.passes[l.seen&l.mask]
 		l.giveBack(p)
@@ -453,12 +482,19 @@ func (l *outLane) end(why error, num cq.Errno) {
 	}
 	for i := range l.pushes {
 		if p := &l.pushes[i]; p.is != pushFree {
+			if p.piece != nil && !over {
+				l.kept = append(l.kept, p.piece)
+				p.piece = nil
+			}
 			e.failSend(&p.sendOp, num)
 		}
 	}
 	l.pushes = nil
 	e.bell.Drop(len(e.rows) + l.place)
 	l.p.outBit.Store(0)
+	if m := e.opt.mux; m != nil {
+		m.deaf(l.p, why)
+	}
 	if over {
 		l.head.ID.Store(0)
 		e.out[l.place] = nil
@@ -469,9 +505,11 @@ func (l *outLane) end(why error, num cq.Errno) {
 func (l *outLane) finish() {
 	l.passes[l.sent&l.mask] = passage{}
 	l.publish(&l.slots[l.sent&l.mask], kind.FabricFin, 0, 0)
+	crash.At(crash.FabricEnded)
 }
 
 func (e *Endpoint) completeSend(o *sendOp) {
+	e.pool.release(o)
 	if e.tx == nil {
 		return
 	}
@@ -482,6 +520,7 @@ func (e *Endpoint) completeSend(o *sendOp) {
 }
 
 func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
+	e.pool.release(o)
 	if e.tx == nil {
 		return
 	}

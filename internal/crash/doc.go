@@ -155,6 +155,41 @@ const (
 	FollowTaken  // the successor has it, the former lane is still there
 	FollowClosed // the former lane is gone
 
+	// An endpoint begins to send to another (fabric, send.go), which finds it (receive.go).
+	FabricLaneFilled // the header of a lane is filled, it has no number
+	FabricLaneNamed  // it has one, no row of the receiver's is claimed
+	FabricClaimed    // a row is claimed, nobody was rung
+	FabricMapped     // the receiver has mapped the lane, the row has no owner
+	FabricRowFilled  // head and grant are stored, the owner is not
+	FabricAdopted    // it is
+
+	// A message goes (fabric, send.go, pool.go and message.go).
+	FabricChunkFilled // the payload is in a chunk, no slot names it
+	FabricFilled      // the slot is filled, its sequence is the old one
+	FabricPublished   // the sequence is stored, the row was not looked at
+	FabricAsked       // the head of the control ring is stored, no segment is sent
+	FabricSegmented   // a segment is in its slot or chunk, which is not published
+	FabricLooked      // what the receiver told is loaded, no send has completed
+
+	// It is examined (fabric, receive.go and message.go).
+	FabricExamined   // messages are in buffers or the store, no word says so
+	FabricHeadStored // the head is stored, the grant is the old one
+	FabricRecorded   // records are in the control ring, its tail is the old one
+	FabricGranted    // head, grant and control ring are stored, rev is the old one
+	FabricTold       // rev is stored, the lane was not looked at
+
+	// An endpoint ends, or is dead (fabric, endpoint.go, receive.go and peer.go).
+	FabricHeads    // the final heads are stored, the state is open
+	FabricShut     // the state is closed, no sender was told
+	FabricEnded    // the end of a lane is published
+	FabricDone     // a receiver is done with a lane, the row is the lane's
+	FabricDisowned // the row has no owner, it is claimed
+	FabricFreed    // it is free, the sender's outbox was not looked at
+	FabricNameless // the endpoint has no name, its outbox is there
+	FabricReleased // the outbox is given back
+	FabricBurying  // a death is proved, the objects of the dead are there
+	FabricBuried   // its endpoint is removed, its outbox is not
+
 	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
 	// begin with App are passed by the application, those with Dev by the device process.
 	AppHello    // the application has said what it wants, nothing is booked
@@ -255,6 +290,20 @@ var names = [count]string{
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
 	AcceptTold: "accept-told", FollowFilled: "follow-filled", FollowTaken: "follow-taken",
 	FollowClosed: "follow-closed",
+
+	FabricLaneFilled: "fabric-lane-filled", FabricLaneNamed: "fabric-lane-named",
+	FabricClaimed: "fabric-claimed", FabricMapped: "fabric-mapped",
+	FabricRowFilled: "fabric-row-filled", FabricAdopted: "fabric-adopted",
+	FabricChunkFilled: "fabric-chunk-filled", FabricFilled: "fabric-filled",
+	FabricPublished: "fabric-published", FabricAsked: "fabric-asked",
+	FabricSegmented: "fabric-segmented", FabricLooked: "fabric-looked",
+	FabricExamined: "fabric-examined", FabricHeadStored: "fabric-head-stored",
+	FabricRecorded: "fabric-recorded", FabricGranted: "fabric-granted",
+	FabricTold: "fabric-told", FabricHeads: "fabric-heads", FabricShut: "fabric-shut",
+	FabricEnded: "fabric-ended", FabricDone: "fabric-done",
+	FabricDisowned: "fabric-disowned", FabricFreed: "fabric-freed",
+	FabricNameless: "fabric-nameless", FabricReleased: "fabric-released",
+	FabricBurying: "fabric-burying", FabricBuried: "fabric-buried",
 
 	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
 	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",

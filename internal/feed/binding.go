@@ -317,12 +317,25 @@ func (b *Binding) Slots(n, credited int) (first, second []cq.Entry, err error) {
 	if b.closed || b.queue == nil {
 		return nil, nil, cq.ErrClosed
 	}
-	if b.reserving {
-		credited = min(credited, b.credits)
-		b.credits -= credited
-		b.queue.Credits().Return(credited)
-	}
+	b.giveUp(credited)
 	return b.queue.Reserve(n)
+}
+
+// Post is Slots of one completion, which it publishes.
+func (b *Binding) Post(e *cq.Entry, credited int) error {
+	if b.closed || b.queue == nil {
+		return cq.ErrClosed
+	}
+	b.giveUp(credited)
+	return b.queue.Post(e)
+}
+
+func (b *Binding) giveUp(credits int) {
+	if b.reserving {
+		credits = min(credits, b.credits)
+		b.credits -= credits
+		b.queue.Credits().Return(credits)
+	}
 }
 
 // Count adds n operations of a kind that went well, of so many bytes together, to the counters.

@@ -6,6 +6,7 @@
 //	check    invariants, one object, and names for numbers of package cq
 //	queue    the memory of a queue for as long as somebody looks, and what must hold in it
 //	object   what stands beside the queues
+//	fabric   of that, endpoints and their outboxes
 //	held     what a process has, whatever names that has
 package inspect
 
@@ -76,6 +77,23 @@ func Invariants() []shm.Invariant {
 		{Name: "device.returned", Exact: true, What: "no frame came back that was not handed out"},
 		{Name: "device.frames", Exact: true, What: "no more frames are out than there are"},
 
+		{Name: "endpoint.state", Exact: true, What: "the endpoint is open or closed"},
+		{Name: "endpoint.armed", Exact: true, What: "only known bits of the armed word are set"},
+		{Name: "endpoint.owner", Exact: true, What: "a row is that of a lane that there can be"},
+		{Name: "endpoint.granted", Exact: true, What: "no grant was taken back"},
+		{Name: "endpoint.owed", Exact: true, What: "records wait for room or do not"},
+		{Name: "endpoint.record", Exact: true, What: "a record asks for what a lane can have"},
+		{Name: "endpoint.lane", Exact: true, What: "the lane of a row has the row's number"},
+		{Name: "endpoint.head", Exact: true, What: "nothing was examined that was not sent"},
+		{Name: "endpoint.control", Exact: true, What: "a control ring holds what it has room for"},
+		{Name: "outbox.lane", Exact: true, What: "the number of a lane names its outbox and place"},
+		{Name: "outbox.done", Exact: true, What: "who is done was done with a lane of the place"},
+		{Name: "outbox.slots", Exact: true, What: "a lane's slots are of its outbox"},
+		{Name: "outbox.order", Exact: true, What: "the order of publishes is one of the two"},
+		{Name: "outbox.sequence", Exact: true, What: "a slot has a number of its place"},
+		{Name: "outbox.slot", Exact: true, What: "a slot holds what there is, as long as it can be"},
+		{Name: "outbox.pool", Exact: true, What: "payload that a slot names begins in the pool"},
+
 		{Name: "addresses.state", Exact: true, What: "the vector is open or closed"},
 		{Name: "addresses.row", Exact: true, What: "a row that is used has an address of the format"},
 		{Name: "addresses.cell", What: "an index cell leads to a row with an address of its hash"},
@@ -99,7 +117,8 @@ type Checked struct {
 // checker collects what is wrong with one object.
 type checker struct {
 	obj   *shm.Object
-	held  *Held // nil: the object stands in a directory
+	held  *Held  // nil: the object stands in a directory
+	dir   string // which is that, if others of it are to be looked at
 	found []shm.Violation
 	busy  bool
 }

@@ -17,7 +17,10 @@ import (
 // What it finds in an object that is used may be of a moment in between: only what is found again
 // and again holds. Errors are those of opening shared memory.
 func CheckObject(path string, more func(*shm.Object) []shm.Violation) (Checked, error) {
-	return checkPath(path, func(c *checker) { c.object(filepath.Base(path), more) })
+	return checkPath(path, func(c *checker) {
+		c.dir = filepath.Dir(path)
+		c.object(filepath.Base(path), more)
+	})
 }
 
 // object checks one that is not part of a queue.
@@ -34,6 +37,11 @@ func (c *checker) object(file string, more func(*shm.Object) []shm.Violation) {
 		c.addresses()
 	case shm.KindUMEM:
 		c.umem()
+	case shm.KindFabric:
+		c.named(file)
+		c.endpoint()
+	case shm.KindOutbox:
+		c.outbox()
 	default:
 		if kind.IsStatusPage(c.obj) {
 			c.statusPage()

@@ -155,8 +155,8 @@ var Objects = []struct {
 	{"address vector", shm.KindAddresses, AddressAttributes},
 	{"UMEM", shm.KindUMEM, UMEMAttributes},
 	{"capture", shm.KindCapture, captureCodec.attributes()},
-	{"fabric endpoint", shm.KindFabric, fabricCodec.attributes()},
-	{"outbox of a fabric endpoint", shm.KindOutbox, outboxCodec.attributes()},
+	{"fabric endpoint", shm.KindFabric, FabricAttributes},
+	{"outbox of a fabric endpoint", shm.KindOutbox, OutboxAttributes},
 	{"status page of a device", shm.KindRegion, PageAttributes},
 }
 

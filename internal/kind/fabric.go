@@ -15,7 +15,7 @@ const (
 	SectFabricLanes                                // outbox, its owner writes: a header a lane
 	SectFabricSlots                                // outbox, its owner writes
 	SectFabricDone                                 // outbox, its receivers write: a word a lane
-	SectFabricPool                                 // outbox, its owner writes: chunks, if it has any
+	SectFabricPool                                 // outbox, its owner writes: payload, if it has any
 )
 
 // Bounds of what an endpoint has.
@@ -28,7 +28,7 @@ const (
 	FabricMostBytes      = 1 << 30 // of a message
 	FabricMostOps        = 1 << 12 // open operations of a lane
 	FabricControls       = 8       // records in a control ring
-	FabricMostChunks     = 1 << 12
+	FabricMostChunks     = 1<<15 + 1<<12
 	FabricMostChunkBytes = 1 << 20
 	FabricCharge         = 64 // bytes that a message counts at least against a grant
 	FabricClosed         = 1  // state of an endpoint that takes nothing any more
@@ -63,7 +63,7 @@ const (
 	FabricFlags    = 0xff << 8
 	FabricTagged   = 1 << 8  // the message has a tag
 	FabricWithData = 1 << 9  // it has remote CQ data
-	FabricInChunk  = 1 << 10 // the payload, also of a segment, lies in a chunk of the outbox
+	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No
@@ -115,6 +115,9 @@ var fabricCodec = codec[Fabric]{
 	{Attribute{"outbox", Bound{Most: anyWord}, "number of the endpoint's own outbox"},
 		func(f *Fabric) any { return &f.Outbox }},
 }
+
+// FabricAttributes and OutboxAttributes describe the attributes of both objects.
+var FabricAttributes, OutboxAttributes = fabricCodec.attributes(), outboxCodec.attributes()
 
 // FabricMailBytes returns the size of what senders write: the hints of a bell with a bit for each
 // row and then one for each lane, and, from [FabricClaims] on, a claim for each row.
@@ -219,29 +222,24 @@ func OutboxLanes(obj *shm.Object, o Outbox) ([]FabricLane, []Word, error) {
 	return Overlays[FabricLane](heads)[:o.Lanes], Overlays[Word](done)[:o.Lanes], nil
 }
 
-// OutboxPool lays the chunks of an outbox out, if it has any.
+// OutboxPool returns the memory of an outbox for payload, if it has any.
 func OutboxPool(obj *shm.Object, o Outbox) (FabricPool, error) {
 	if o.Chunks == 0 {
-		return FabricPool{}, nil
+		return nil, nil
 	}
 	mem, _, err := obj.Section(SectFabricPool, 0)
-	return FabricPool{Mem: mem, Chunks: o.Chunks, Bytes: o.ChunkBytes}, err
+	return mem, err
 }
 
 // FabricPool is memory of a sender for payload that does not fit a slot.
-type FabricPool struct {
-	Mem    []byte
-	Chunks int
-	Bytes  int // of each
-}
+type FabricPool []byte
 
-// Chunk returns the first bytes of a chunk. It is false if there are none such.
-func (p *FabricPool) Chunk(number uint64, n int) (mem []byte, ok bool) {
-	if number >= uint64(p.Chunks) || n < 0 || n > p.Bytes {
+// At returns n bytes of it. It is false if there are none such.
+func (p FabricPool) At(offset uint64, n int) (mem []byte, ok bool) {
+	if size := uint64(len(p)); offset > size || uint64(n) > size-offset {
 		return nil, false
 	}
-	at := int(number) * p.Bytes
-	return p.Mem[at : at+n : at+p.Bytes], true
+	return p[offset : offset+uint64(n) : offset+uint64(n)], true
 }
 
 // OutboxOpen returns the lanes of an outbox whose receivers have not said that they are done.

@@ -14,7 +14,9 @@ type Word = atomic.Uint64
 type FabricPage struct {
 	Arm   doorbell.Arm // of the endpoint's bell
 	State Word         // FabricClosed after the last head was stored
-	_     [FabricPageBytes - 136]byte
+	// Accepts is 1 while connections to the endpoint are taken.
+	Accepts Word
+	_       [FabricPageBytes - 144]byte
 }
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
@@ -25,7 +27,7 @@ type FabricRow struct {
 	Granted   Word                 // bytes that the sender may have sent in all
 	Delivered Word                 // 0: room for the watermarks of levels
 	Matched   Word                 // 0
-	Returned  Word                 // 0: tail of the ring of returned chunks
+	Owed      Word                 // 1: records wait for room in the control ring
 	Control   Word                 // tail of the control ring
 	Rev       Word                 // stored last: it moves when one of the others has
 	Clear     [FabricControls]Word // the control ring: see FabricClear
@@ -52,7 +54,14 @@ type FabricSlot struct {
 	Tag     Word // with FabricTagged
 	Data    Word // with FabricWithData
 	Payload [FabricInline]byte
-	More    [4]Word // generation of an operation; number of a chunk; the others are 0
+	More    [4]Word // generation of an operation; offset in the pool; the others are 0
+}
+
+// Within returns where in mem the slice b of it begins. It is false if b is no slice of it.
+func Within(mem, b []byte) (at int, ok bool) {
+	from, to := unsafe.Pointer(unsafe.SliceData(mem)), unsafe.Pointer(unsafe.SliceData(b))
+	off := uintptr(to) - uintptr(from)
+	return int(off), off < uintptr(len(mem)) && uintptr(len(b)) <= uintptr(len(mem))-off
 }
 
 // Layouts, asserted in both directions.

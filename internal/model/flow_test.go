@@ -96,6 +96,7 @@ const (
 	takenByOther         // a message that was peeked to be taken is matched by another
 	readByOther          // what somebody may still read is free, or written
 	ringFull             // a return finds no room
+	unmapped             // memory is unmapped that somebody reads
 	notThere             // a send succeeds, and the receiver does not have it
 	thereAfterAll        // a send is cancelled, and delivered
 	otherOperation       // a record meant another operation

@@ -18,8 +18,8 @@ import (
 
 // families are all that is explored, in the order of the page.
 var families = []family{queues, others, counters, frames, follows, glances, many, rooms, rings,
-	wraps, ends, feeders, flows, chunks, transfers, lives,
-	regions}
+	wraps, ends, feeders, flows, chunks, references, transfers, lives,
+	regions, connections}
 
 // family is the variants of one model, and rules that are left out of them.
 type family struct {

@@ -89,6 +89,15 @@ func (s *Span) Put(at int, b []byte) {
 	}
 }
 
+// Lends reports whether the receive has no memory, and is for a loan of the message.
+func (s *Span) Lends() bool { return s.of != nil && s.of.Of.Flags&cq.FlagFrame != 0 }
+
+// Lend says what the completion calls the loan, and where bytes of the message go that are put.
+func (s *Span) Lend(as shm.Ref, mem []byte) { s.of.Of.Base, s.of.Of.buf = as, mem }
+
+// Loan returns what the completion calls the loan.
+func (s *Span) Loan() shm.Ref { return s.of.Of.Base }
+
 // Receives are those of one endpoint.
 type Receives struct {
 	Options
@@ -183,6 +192,9 @@ func (p *Receives) PlaceIn(of *Node[Receive], n int) (s Span, ok bool) {
 	if n > left && r.used > 0 {
 		r.over = true
 		return s, false
+	}
+	if r.Flags&cq.FlagFrame != 0 {
+		left = n
 	}
 	s = Span{of: of, at: r.used, Len: min(n, left), n: n}
 	r.spans++
@@ -398,22 +410,30 @@ func (p *Receives) Commit() error {
 	*p.Count.Received += uint64(s.count)
 	s.count, s.bytes = 0, 0
 	for at := 0; at < s.n; {
-		a, b, e2 := p.Binding.Slots(s.n-at, s.credited)
-		s.credited = 0
-		if e2 == nil {
-			n := copy(a, s.entries[at:s.n])
-			n += copy(b, s.entries[at+n:s.n])
-			at += n
-			e2 = p.Queue.Commit(n)
-		}
-		if e2 != nil {
+		n, failed := p.publish(s.entries[at:s.n], s.credited)
+		if s.credited = 0; failed != nil {
 			*p.Count.Abandoned += uint64(s.n - at)
-			if !errors.Is(e2, cq.ErrOverrun) { // the queue tells its reader
-				err = e2
+			if !errors.Is(failed, cq.ErrOverrun) { // the queue tells its reader
+				err = failed
 			}
 			break
 		}
+		at += n
 	}
 	s.n, s.credited = 0, 0
 	return err
+}
+
+// publish publishes some of the entries. So many as credited of them hold a credit.
+func (p *Receives) publish(entries []cq.Entry, credited int) (n int, err error) {
+	if len(entries) == 1 {
+		return 1, p.Binding.Post(&entries[0], credited)
+	}
+	a, b, err := p.Binding.Slots(len(entries), credited)
+	if err != nil {
+		return 0, err
+	}
+	n = copy(a, entries)
+	n += copy(b, entries[n:])
+	return n, p.Queue.Commit(n)
 }

@@ -37,8 +37,10 @@ type Options struct {
 	// Progress is told now and then how far it is, with a report that does not change any more.
 	Progress func(done time.Duration, r *Report)
 
-	// spoil makes a process do what must be found: for tests of the torture itself.
-	spoil string
+	// spoil makes a process do what must be found: for tests of the torture itself. latest is what
+	// counts in place of seenLatest then, if it is not 0.
+	spoil  string
+	latest time.Duration
 }
 
 // Kinds of Options.Trust.

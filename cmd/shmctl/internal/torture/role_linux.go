@@ -91,7 +91,7 @@ func table() []*role {
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
 		vectorUserRole(), watcherRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
 		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
-		app2Role()}
+		app2Role(), endpointRole()}
 	return all
 }
 
@@ -202,7 +202,10 @@ func ledgerWords() int {
 // often are steps that a process passes many times a second.
 var often = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
 	crash.PublishStored: true, crash.PublishEnded: true, crash.TakeMarks: true,
-	crash.PeekChosen: true, crash.PeekStored: true, crash.Releasing: true, crash.Released: true}
+	crash.PeekChosen: true, crash.PeekStored: true, crash.Releasing: true, crash.Released: true,
+	crash.FabricFilled: true, crash.FabricPublished: true, crash.FabricLooked: true,
+	crash.FabricExamined: true, crash.FabricHeadStored: true, crash.FabricGranted: true,
+	crash.FabricTold: true}
 
 // aim chooses where a process of a role is to die, and at which passage: most likely at a step that
 // lags far behind, in this run and those before. None is a process that dies from outside; there is

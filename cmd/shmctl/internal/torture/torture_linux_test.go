@@ -61,14 +61,19 @@ func TestNothingIsLost(t *testing.T) {
 // promise, and expects the count that it belongs to.
 func TestFindsWhatIsBroken(t *testing.T) {
 	shmtest.Long(t)
-	for spoil, found := range map[string]func(r *Report) uint64{
-		spoilMark: func(r *Report) uint64 { return r.Duplicate },
-		spoilSkip: func(r *Report) uint64 { return r.Lost },
+	for _, c := range []struct {
+		role, spoil string
+		found       func(r *Report) uint64
+	}{
+		{"reader", spoilMark, func(r *Report) uint64 { return r.Duplicate }},
+		{"reader", spoilSkip, func(r *Report) uint64 { return r.Lost }},
+		{"endpoint", spoilSkip, func(r *Report) uint64 { return r.Hung }},
+		{"endpoint", spoilText, func(r *Report) uint64 { return r.Unpublished }},
 	} {
-		t.Run(spoil, func(t *testing.T) {
-			r, err := Run(t.Context(), Options{Duration: 5 * time.Minute, Seed: 2, spoil: spoil,
-				Roles: []string{"reader"}})
-			if !errors.Is(err, ErrViolation) || found(r) == 0 || len(r.Violations) == 0 {
+		t.Run(c.role+": "+c.spoil, func(t *testing.T) {
+			r, err := Run(t.Context(), Options{Duration: 5 * time.Minute, Seed: 2, spoil: c.spoil,
+				Roles: []string{c.role}, latest: time.Second})
+			if !errors.Is(err, ErrViolation) || c.found(r) == 0 || len(r.Violations) == 0 {
 				t.Errorf("%v; report %+v", err, r)
 			}
 		})

@@ -1,0 +1,485 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
+)
+
+// Endpoints, one in each process, which send each other messages of all lengths, with a tag or not,
+// before there is a receive for them or after. What a process sends to one endpoint for a while is
+// a talk; a message has the number of its talk and its place there as data, so that whoever gets it
+// knows what it must be. For each talk the ledger has
+//
+//	to, from   the outboxes of receiver and sender: no two endpoints ever have the same
+//	intent     the sender stores it before each call: so many messages it may have sent
+//	done       the sender sets the bit of each that completed without an error
+//	seen       the receiver sets the bit of each that came whole, or longer than its receive
+//
+// What is done must be seen, unless its receiver has ended: at the latest when all keep still.
+const (
+	endpoints    = 4
+	endLongest   = 150 << 10
+	endChunks    = 6
+	endRoom      = 256 // completions
+	talkBits     = 9   // of the place of a message in its talk
+	talkMessages = 1 << talkBits
+	maxTalks     = 1 << 15 // of the processes of a place together
+)
+
+func endpointRole() *role {
+	var looked [endpoints]uint64 // talks before these are seen, or their receiver has ended
+	return &role{name: "endpoint", places: endpoints, stops: true, run: (*child).runEndpoints,
+		words: endHead + endpoints*(endPlace+maxTalks*talkWords),
+		lacks: futex.HasWaitMany, with: []string{"endpoint"}, // they wait for each other
+		steps: append([]crash.Label{crash.RingParked, crash.RingMarked, crash.RingWoken,
+			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.CollectObject}, fabricSteps()...),
+		starting: func(s *supervisor, p *proc) {
+			mine := s.ledger.talks().place(p.index)
+			for _, w := range []int{endHolder, endBy, endOpen} {
+				mine[w].Store(0)
+			}
+		},
+		calm: func(s *supervisor, r *role) error { return s.calmEndpoints(r, &looked) },
+		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
+			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
+			"calms": endCalms}}
+}
+
+// fabricSteps are all steps of endpoints.
+func fabricSteps() (all []crash.Label) {
+	for l := crash.FabricLaneFilled; l <= crash.FabricBuried; l++ {
+		all = append(all, l)
+	}
+	return all
+}
+
+// endText has the bytes of all messages.
+var endText = sync.OnceValue(func() []byte {
+	b := make([]byte, endLongest+256)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < len(b)-7; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rnd.Uint64())
+	}
+	return b
+})
+
+// endMessage is what a message must be: its bytes, its flags and its tag.
+func endMessage(id uint64) (text []byte, flags cq.Flags, tag uint64) {
+	x := mix(1, id)
+	y := x >> 16
+	n := y % (fabric.MaxInline + 1)
+	switch x >> 8 % 16 {
+	case 0:
+		n = y % endLongest
+	case 1, 2, 3:
+		n = y % (32<<10 + 2)
+	}
+	if flags = cq.FlagRemoteCQData; x%4 > 0 {
+		flags, tag = flags|cq.FlagTagged, x
+	}
+	at := x % 256
+	return endText()[at : at+n], flags, tag
+}
+
+// talker is an endpoint while its process has it.
+type talker struct {
+	*child
+	*fabric.Endpoint
+	of   talks
+	here []atomic.Uint64 // of them, this place's
+	q    *cq.Queue
+	w    *cq.Writer
+	run  context.Context // ends with the run
+
+	mu    sync.Mutex
+	sends map[uint64]bool // that have not ended
+	recvs map[uint64]*endReceive
+	posts uint64            // receives
+	wants [endKinds]int     // how many receives there are to be of a kind
+	there [endKinds]int     // how many there are
+	bufs  [][]byte          // of receives
+	order map[line][]landed // what came last
+	over  bool              // it is closing
+}
+
+// Kinds of receives: without a tag, with the low bit of one, and with any.
+const endKinds = 4
+
+type endReceive struct {
+	kind int
+	buf  []byte
+}
+
+// line is what has an order: what one endpoint sends of one kind.
+type line struct {
+	from uint64
+	kind int
+}
+
+// landed is a message and the receive that it got.
+type landed struct{ receive, id uint64 }
+
+func endName(place int) string { return fmt.Sprintf("endpoint-%d", place) }
+
+// runEndpoints has one endpoint after the other.
+func (c *child) runEndpoints() (err error) {
+	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
+	for c.ledger.phase() == phaseRun && err == nil {
+		err = c.oneEndpoint()
+	}
+	return err
+}
+
+func (c *child) oneEndpoint() (err error) {
+	e := &talker{child: c, of: c.ledger.talks(), sends: map[uint64]bool{},
+		recvs: map[uint64]*endReceive{}, order: map[line][]landed{}}
+	e.here = e.of.place(c.Index)
+	var end func()
+	e.run, end = c.running(phaseStop)
+	defer end()
+	if e.q, err = cq.Create(cq.Unnamed("ends"), cq.Options{Size: endRoom, Shared: true}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.q.Close()) }()
+	if e.w, err = e.q.Writer(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.w.Close()) }()
+	e.Endpoint, err = fabric.Open(c.dir, endName(c.Index), fabric.Options{Transmit: e.w,
+		Receive: e.w, Progress: []*cq.Queue{e.q}, Peers: 16, Chunks: endChunks, Window: 16 << 10})
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	e.here[endHolder].Store(e.Address().Outbox)
+	e.of[endOpened].Add(1)
+	reading, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- e.read(reading) }()
+	err = e.speak()
+	e.here[endHolder].Store(0)
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
+	if c.rnd.IntN(2) == 0 { // else it is closed while somebody reads
+		stop()
+	}
+	err = errors.Join(err, e.Endpoint.Close())
+	stop()
+	err = errors.Join(err, <-ended)
+	for empty := false; !empty && err == nil; {
+		empty, err = e.some(func(dst []cq.Entry) (int, error) { return cq.Read(e.q, dst) })
+	}
+	if n := len(e.sends) + len(e.recvs); n > 0 && err == nil {
+		e.tellN(kindLost, uint64(n), "%d sends and %d receives never ended, though it is closed",
+			len(e.sends), len(e.recvs))
+	}
+	return err
+}
+
+// read reads completions and posts receives until the context ends. It sleeps for as long as nobody
+// wakes it.
+func (e *talker) read(ctx context.Context) error {
+	for {
+		e.post()
+		_, err := e.some(func(dst []cq.Entry) (int, error) {
+			return cq.ReadContext(ctx, e.q, dst, cq.ReadOptions{})
+		})
+		if ctx.Err() != nil {
+			return withoutCancel(err)
+		}
+		if err != nil {
+			e.tell(kindFailed, "read: %v", err)
+			return err
+		}
+		s := e.Stats()
+		if s.FreeChunks+s.UsedChunks+s.LostChunks != endChunks || s.Corrupt+s.Refused > 0 {
+			e.tell(kindBroken, "%+v", s)
+		}
+	}
+}
+
+// some takes a few completions.
+func (e *talker) some(read func([]cq.Entry) (int, error)) (empty bool, err error) {
+	var dst [16]cq.Entry
+	n, err := read(dst[:])
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range dst[:max(n, 0)] {
+		e.ended(&cq.ErrorEntry{Context: dst[i].Context, Flags: dst[i].Flags, Len: dst[i].Len,
+			Data: dst[i].Data, Tag: dst[i].Tag})
+	}
+	if errors.Is(err, cq.ErrAvail) {
+		var failed cq.ErrorEntry
+		if err = e.q.ReadErr(&failed); err == nil {
+			e.ended(&failed)
+		}
+	}
+	if errors.Is(err, cq.ErrWouldBlock) {
+		return true, nil
+	}
+	return false, err
+}
+
+// ended looks at the end of an operation.
+func (e *talker) ended(c *cq.ErrorEntry) {
+	switch {
+	case c.Flags&cq.FlagRecv != 0:
+		r := e.recvs[c.Context]
+		if r == nil {
+			e.tell(kindDuplicate, "receive %d ended twice", c.Context)
+			return
+		}
+		delete(e.recvs, c.Context)
+		e.there[r.kind]--
+		e.received(c, r)
+		if len(r.buf) == endLongest {
+			e.bufs = append(e.bufs, r.buf)
+		}
+	case c.Err != 0 && c.Flags&cq.FlagNoContext != 0: // of an inject
+		e.of[endFailed].Add(1)
+		e.excuse(c.Err, 0)
+	case !e.sends[c.Context]:
+		e.tell(kindDuplicate, "send %#x ended twice: %+v", c.Context, c)
+	default:
+		delete(e.sends, c.Context)
+		talk, k, _ := e.of.of(c.Context)
+		if c.Err == 0 {
+			e.of[endDone].Add(1)
+			talk.set(talkDone, k)
+		} else {
+			e.of[endFailed].Add(1)
+			e.excuse(c.Err, talk[talkTo].Load())
+		}
+		e.here[endOpen].Add(^uint64(0))
+	}
+}
+
+// excuse looks whether there is a reason for what a send says of its receiver.
+func (e *talker) excuse(err error, to uint64) {
+	at := e.of.has(to)
+	switch {
+	case errors.Is(err, syscall.ECANCELED) && e.over:
+	case errors.Is(err, fabric.ErrPeers):
+		e.of[endNoRoom].Add(1)
+	case !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) &&
+		!errors.Is(err, syscall.EHOSTUNREACH):
+		e.tell(kindBroken, "a send failed: %v", err)
+	case at >= 0 && survives(int(e.of.place(at)[endBy].Load())) && e.of.has(to) == at:
+		e.tell(kindUsurped, "a send failed, though endpoint %d lives: %v", at, err)
+	}
+}
+
+// received compares what came with what was sent.
+func (e *talker) received(c *cq.ErrorEntry, r *endReceive) {
+	if errors.Is(c.Err, syscall.ECANCELED) && e.over && c.Data == 0 {
+		return // it had no message
+	}
+	talk, k, ok := e.of.of(c.Data)
+	text, flags, tag := endMessage(c.Data)
+	flags |= cq.FlagRecv
+	if flags&cq.FlagTagged == 0 {
+		flags |= cq.FlagMsg
+	}
+	n := int(c.Len)
+	switch {
+	case !ok || k >= int(talk[talkIntent].Load()) ||
+		talk[talkTo].Load() != e.Address().Outbox:
+		e.tell(kindUnpublished, "nobody sent %+v here", *c)
+	case c.Flags != flags || c.Tag != tag || n > min(len(r.buf), len(text)) ||
+		!bytes.Equal(r.buf[:n], text[:n]) || c.Err == 0 && n != len(text) ||
+		c.Err == cq.ETrunc && (n != len(r.buf) || n+int(c.OverrunBytes) != len(text)):
+		e.tell(kindUnpublished, "%#x came as %+v with other bytes, flags or tag", c.Data, *c)
+	case c.Err != 0 && c.Err != cq.ETrunc:
+		if e.of[endCut].Add(1); talk.is(talkDone, k) {
+			e.tell(kindLost, "the receive of %#x, whose send is done, failed: %v", c.Data, c.Err)
+		}
+		e.inOrder(c, talk[talkFrom].Load(), tag)
+	default:
+		e.inOrder(c, talk[talkFrom].Load(), tag)
+		if e.Spoil == spoilSkip && c.Data%100 == 0 {
+			return
+		}
+		if e.of[endSeen].Add(1); talk.set(talkSeen, k) {
+			e.tell(kindDuplicate, "%#x came again", c.Data)
+		}
+	}
+}
+
+// inOrder looks whether the messages of a sender and a kind got receives in the order in which
+// these were posted. Long ones end later than they got theirs.
+func (e *talker) inOrder(c *cq.ErrorEntry, from, tag uint64) {
+	if len(e.order) > 64 {
+		clear(e.order)
+	}
+	at := line{from, 0}
+	if c.Flags&cq.FlagTagged != 0 {
+		at.kind = 1 + int(tag&1)
+	}
+	last := e.order[at]
+	for _, l := range last {
+		if (l.receive < c.Context) != (l.id < c.Data) {
+			e.tell(kindLost, "%#x got receive %d, and %#x got %d", c.Data, c.Context, l.id, l.receive)
+		}
+	}
+	if last = append(last, landed{c.Context, c.Data}); len(last) > 32 {
+		last = last[1:]
+	}
+	e.order[at] = last
+}
+
+// post posts receives, as many as there are to be of each kind.
+func (e *talker) post() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	least := 0
+	if e.still.Load() != 0 || e.ledger.phase() != phaseRun {
+		least = 1
+	}
+	for kind := range endKinds {
+		for e.there[kind] < max(e.wants[kind], least) && !e.over {
+			r := &endReceive{kind: kind}
+			if len(e.bufs) == 0 {
+				e.bufs = append(e.bufs, make([]byte, endLongest))
+			}
+			if e.posts%8 == 7 {
+				r.buf = make([]byte, 100)
+			} else {
+				r.buf, e.bufs = e.bufs[len(e.bufs)-1], e.bufs[:len(e.bufs)-1]
+			}
+			m := fabric.Msg{Buf: r.buf, Addr: fabric.Anybody, Context: e.posts}
+			if kind > 0 {
+				m.Flags, m.Tag, m.Ignore = cq.FlagTagged, uint64(kind-1), ^uint64(1)
+			}
+			if kind == endKinds-1 {
+				m.Ignore = ^uint64(0)
+			}
+			if err := e.RecvMsg(&m); err != nil {
+				if !errors.Is(err, cq.ErrFull) {
+					e.tell(kindFailed, "receive: %v", err)
+				}
+				return
+			}
+			e.recvs[e.posts] = r
+			e.there[kind]++
+			e.posts++
+		}
+	}
+}
+
+// speak has talks until the endpoint is to close.
+func (e *talker) speak() error {
+	most := 3000
+	if step, _ := crash.Parse(e.Step); step >= crash.FabricHeads && step <= crash.FabricReleased {
+		most = 10
+	}
+	for left := 1 + e.rnd.IntN(most); left > 0 && e.ledger.phase() == phaseRun; left-- {
+		e.mu.Lock()
+		for i := range e.wants {
+			e.wants[i] = e.rnd.IntN(6)
+		}
+		e.mu.Unlock()
+		if e.hushed() {
+			e.post()
+			nap(time.Millisecond)
+		} else if err := e.talk(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// talk sends some messages to one endpoint, which may be this one.
+func (e *talker) talk() error {
+	place := e.rnd.IntN(endpoints)
+	to, err := e.Resolve(endName(place))
+	if errors.Is(err, fabric.ErrNoPeer) {
+		nap(time.Millisecond)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("resolve: %w", err)
+	}
+	addr, err := e.Lookup(to)
+	n := e.here[endTalks].Load()
+	if err != nil || n == maxTalks {
+		nap(time.Millisecond) // the ledger is full: it only receives
+		return err
+	}
+	talk := e.of.at(e.Index, n)
+	talk[talkTo].Store(addr.Outbox)
+	talk[talkFrom].Store(e.Address().Outbox)
+	e.here[endTalks].Store(n + 1)
+	begin := uint64(e.Index+1)<<40 | n<<talkBits
+	for k := range e.rnd.IntN(talkMessages) {
+		if e.hushed() || e.ledger.phase() != phaseRun {
+			break
+		}
+		if over, err := e.send(talk, begin+uint64(k), to); over || err != nil {
+			return err
+		}
+		if e.rnd.IntN(50) == 0 {
+			nap(time.Duration(e.rnd.IntN(3000)) * time.Microsecond)
+		}
+	}
+	return nil
+}
+
+// send sends a message. over says that its receiver takes no more.
+func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
+	m := fabric.Msg{Addr: to, Context: id, Data: id}
+	m.Buf, m.Flags, m.Tag = endMessage(id)
+	if e.Spoil == spoilText && e.rnd.IntN(1000) == 0 {
+		m.Data++
+	}
+	inject := len(m.Buf) <= fabric.MaxInline && e.rnd.IntN(8) == 0
+	if inject {
+		m.Flags |= cq.FlagInjectCall
+	} else {
+		e.mu.Lock()
+		e.sends[id] = true
+		e.mu.Unlock()
+	}
+	e.here[endOpen].Add(1)
+	talk[talkIntent].Store(id%talkMessages + 1)
+	for waits := e.rnd.IntN(4) == 0; ; nap(200 * time.Microsecond) {
+		e.post()
+		if err = cq.ErrFull; e.here[endOpen].Load() > endRoom/2 { // else there is none for receives
+		} else if waits {
+			err = e.SendContext(e.run, &m)
+		} else {
+			err = e.SendMsg(&m)
+		}
+		if !errors.Is(err, cq.ErrFull) || e.ledger.phase() != phaseRun {
+			break
+		}
+	}
+	if err == nil && !inject {
+		e.of[endSent].Add(1)
+		return false, nil
+	}
+	e.here[endOpen].Add(^uint64(0))
+	if err == nil {
+		return false, nil
+	}
+	talk[talkIntent].Store(id % talkMessages) // nothing of it may come
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.sends, id)
+	if e.run.Err() == nil && !errors.Is(err, cq.ErrFull) {
+		e.excuse(err, talk[talkTo].Load())
+	}
+	return true, nil
+}

@@ -1,0 +1,416 @@
+package fabric
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// connState says how far a connection has come.
+type connState uint8
+
+const (
+	connAsking  connState = iota // for the listener's answer
+	connOffered                  // accepted, and not opened by who asked
+	connReady                    // for Accept
+	connOpen
+)
+
+// conn implements net.Conn. Its fields are under the bell's lock of its mux.
+type conn struct {
+	m          *mux
+	p          *peer
+	number, to uint64 // by which the peer names it, and we
+	is         connState
+	err        error // it is broken
+
+	reading, writing sync.Mutex // one call at a time
+	reader, writer   waiter
+	readBy, writeBy  deadline
+
+	wrote   uint64
+	allowed uint64 // bytes in all
+	window  uint64 // the peer's
+	ended   bool   // no more of us
+	unheard bool   // the peer examines nothing more
+
+	in         inbox
+	into       []byte // a Read's that waits, as far as it is not filled
+	filled     int
+	read, told uint64
+	eof        bool // no more of the peer
+
+	closed      bool // by Close
+	said, heard bool // the last message of each side
+}
+
+// deadline is a moment for calls, and stays over until it is moved.
+type deadline struct {
+	timer *time.Timer
+	over  bool
+}
+
+// accepted opens a connection that was asked for, or closes it if nobody waits for it any more.
+func (c *conn) accepted(number uint64, here []byte) (ok bool) {
+	window, ok := windowOf(here)
+	if !ok || c.is != connAsking || c.to != 0 || number&connWhat != 0 {
+		return false
+	}
+	c.to, c.window, c.allowed = number, window, window
+	if c.is = connOpen; c.closed {
+		return c.last()
+	}
+	c.m.wake(&c.reader)
+	return c.m.say(c.p, connOpened|c.to, 0, 0)
+}
+
+// opened has Accept return a connection.
+func (c *conn) opened() (ok bool) {
+	if c.is != connOffered {
+		return false
+	}
+	l := c.m.listener
+	c.is = connReady
+	if l == nil || c.closed { // it was closed meanwhile, and said so
+		return true
+	}
+	l.offered--
+	l.ready = append(l.ready, c)
+	c.m.wake(&l.waiter)
+	return true
+}
+
+// arrived gives bytes to the Read that waits, or keeps them.
+func (c *conn) arrived(b []byte) (ok bool) {
+	held := uint64(c.filled + c.in.len())
+	if c.is < connReady || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
+		return false
+	}
+	if c.closed {
+		return true // who sent it did not know
+	}
+	if c.in.len() == 0 {
+		n := copy(c.into[c.filled:], b)
+		c.filled += n
+		b = b[n:]
+	}
+	c.in.put(b)
+	c.m.wake(&c.reader)
+	return true
+}
+
+// hung takes the peer's last message, and answers with ours.
+func (c *conn) hung() (ok bool) {
+	if c.is == connAsking {
+		return false
+	}
+	c.heard, c.eof = true, true
+	c.m.wake(&c.reader)
+	c.m.wake(&c.writer)
+	ok = true
+	if c.is == connOffered {
+		c.withdraw()
+	}
+	if !c.said {
+		ok = c.last()
+	}
+	c.m.free(c)
+	return ok
+}
+
+// withdraw takes one that was not opened out of the backlog.
+func (c *conn) withdraw() {
+	if l := c.m.listener; l != nil && !c.closed {
+		l.offered--
+	}
+	c.closed = true
+}
+
+// last says the last message.
+func (c *conn) last() (ok bool) {
+	c.said, c.ended = true, true
+	return c.m.say(c.p, connClose|c.to, 0, 0)
+}
+
+// fail breaks a connection of which nothing more comes.
+func (c *conn) fail(err error) {
+	if c.is == connOffered {
+		c.withdraw()
+	}
+	if c.err == nil {
+		c.err = err
+	}
+	c.m.wake(&c.reader)
+	c.m.wake(&c.writer)
+	c.m.free(c)
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (n int, err error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	if err = c.stopped(&c.readBy); err != nil || len(b) == 0 {
+		return 0, c.fault("read", err)
+	}
+	if c.in.len() == 0 && !c.drained() {
+		c.into = b
+		c.m.await(&c.reader, func() bool {
+			return c.filled > 0 || c.drained() || c.stopped(&c.readBy) != nil
+		})
+		n, c.into, c.filled = c.filled, nil, 0
+	}
+	n += c.in.take(b[n:])
+	if n > 0 {
+		c.tell(n)
+		return n, nil
+	}
+	switch err = c.stopped(&c.readBy); {
+	case err != nil:
+	case c.eof:
+		return 0, io.EOF
+	default:
+		err = c.err
+	}
+	return 0, c.fault("read", err)
+}
+
+// drained reports that nothing more comes.
+func (c *conn) drained() bool { return c.eof || c.err != nil }
+
+// stopped says why a call ends at once.
+func (c *conn) stopped(d *deadline) error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case d.over:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// tell allows the peer to send what was read, half a window at a time.
+func (c *conn) tell(n int) {
+	c.read += uint64(n)
+	if c.read-c.told >= connWindow/2 && !c.said && !c.drained() {
+		c.told = c.read
+		c.m.say(c.p, connCredit|c.to, c.read+connWindow, 0)
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	ready := func() bool {
+		for err = c.unwritable(); n < len(b) && err == nil; err = c.unwritable() {
+			sent, ok := c.put(b[n:])
+			if !ok {
+				return false
+			}
+			n += sent
+		}
+		return true
+	}
+	if !ready() {
+		c.writer.room = true
+		c.m.await(&c.writer, ready)
+		c.writer.room = false
+	}
+	if n == len(b) && n > 0 {
+		err = nil // what came after it is the next one's
+	}
+	return n, c.fault("write", err)
+}
+
+func (c *conn) unwritable() error {
+	err := c.stopped(&c.writeBy)
+	switch {
+	case err != nil:
+		return err
+	case c.err != nil:
+		return c.err
+	case c.ended:
+		return syscall.EPIPE
+	case c.unheard:
+		return syscall.ECONNRESET
+	}
+	return nil
+}
+
+// put sends as much as may be sent now. It is false if that is nothing.
+func (c *conn) put(b []byte) (n int, ok bool) {
+	b = b[:min(uint64(len(b)), c.allowed-c.wrote)]
+	if len(b) == 0 || len(c.p.line.owed) > 0 {
+		return 0, false
+	}
+	n, ok = c.p.out.stream(connData|c.to, 0, b)
+	c.wrote += uint64(n)
+	c.writer.moved = c.wrote
+	return n, ok
+}
+
+// CloseWrite ends this direction: the peer reads what was written, and then io.EOF.
+func (c *conn) CloseWrite() error {
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	switch {
+	case c.closed:
+		return c.fault("close", net.ErrClosed)
+	case c.err != nil || c.heard || c.unheard:
+		return c.fault("close", syscall.ENOTCONN)
+	case !c.ended:
+		c.ended = true
+		c.m.say(c.p, connEnd|c.to, 0, 0)
+		c.m.wake(&c.writer)
+	}
+	return nil
+}
+
+// closePatience is how long Close waits for room in the lane.
+const closePatience = time.Second
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	defer c.m.leave()
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	if c.closed {
+		return c.fault("close", net.ErrClosed)
+	}
+	c.close()
+	if len(c.p.line.owed) == 0 {
+		return nil
+	}
+	late := false
+	w := &waiter{room: true}
+	w.init()
+	stop := time.AfterFunc(closePatience, func() {
+		c.m.e.bell.Lock()
+		late = true
+		c.m.wake(w)
+		c.m.e.bell.Unlock()
+	})
+	c.m.await(w, func() bool { return len(c.p.line.owed) == 0 || late })
+	stop.Stop()
+	return nil
+}
+
+// close ends both directions.
+func (c *conn) close() {
+	if c.is == connOffered {
+		c.withdraw()
+	}
+	c.closed = true
+	c.in = inbox{}
+	c.readBy.stop()
+	c.writeBy.stop()
+	c.m.wake(&c.reader)
+	c.m.wake(&c.writer)
+	if !c.said && c.err == nil {
+		c.last()
+	}
+}
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return connAddr(c.m.e.name) }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return connAddr(c.p.name) }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error { return c.setDeadline(t, true, true) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, true, false) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, false, true) }
+
+func (c *conn) setDeadline(t time.Time, read, write bool) error {
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	if c.closed {
+		return c.fault("set", net.ErrClosed)
+	}
+	if read {
+		c.readBy.set(c.m, t, &c.reader)
+	}
+	if write {
+		c.writeBy.set(c.m, t, &c.writer)
+	}
+	return nil
+}
+
+func (d *deadline) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+}
+
+func (d *deadline) set(m *mux, t time.Time, w *waiter) {
+	d.stop()
+	left := time.Until(t)
+	if d.over = !t.IsZero() && left <= 0; d.over {
+		m.wake(w)
+	}
+	if t.IsZero() || d.over {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(left, func() { // it comes to the lock after timer is set
+		m.e.bell.Lock()
+		defer m.e.bell.Unlock()
+		if d.timer == timer {
+			d.over = true
+			m.wake(w)
+		}
+	})
+	d.timer = timer
+}
+
+// fault is an error of a call, as package net has them.
+func (c *conn) fault(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// inbox is bytes that came before their Read. It grows to what a window holds, and is given up when
+// it is empty and large.
+type inbox struct {
+	mem []byte
+	at  int // of the first
+}
+
+// mostKept is how large an empty one may be that is kept.
+const mostKept = 4 << 10
+
+func (q *inbox) len() int { return len(q.mem) - q.at }
+
+func (q *inbox) put(b []byte) {
+	if q.at > 0 && len(q.mem)+len(b) > cap(q.mem) {
+		q.mem = q.mem[:copy(q.mem, q.mem[q.at:])]
+		q.at = 0
+	}
+	q.mem = append(q.mem, b...)
+}
+
+func (q *inbox) take(b []byte) (n int) {
+	n = copy(b, q.mem[q.at:])
+	if q.at += n; q.len() == 0 {
+		if q.at = 0; cap(q.mem) > mostKept {
+			q.mem = nil
+		}
+		q.mem = q.mem[:0]
+	}
+	return n
+}

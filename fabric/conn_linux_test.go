@@ -1,0 +1,475 @@
+package fabric_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/shm"
+)
+
+func directory(t testing.TB) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir("")
+	noError(t, err)
+	t.Cleanup(func() { noError(t, d.Close()) })
+	return d
+}
+
+func listens(t testing.TB, d *shm.Dir, name string) net.Listener {
+	t.Helper()
+	l, err := fabric.Listen(d, name)
+	noError(t, err)
+	t.Cleanup(func() { _ = l.Close() }) // may be closed
+	return l
+}
+
+func dials(t testing.TB, d *shm.Dir, name string) net.Conn {
+	t.Helper()
+	c, err := fabric.Dial(d, name)
+	noError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func accepts(t testing.TB, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := l.Accept()
+	noError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// connected is a connection with both ends here.
+func connected(t testing.TB) (client, server net.Conn) {
+	t.Helper()
+	d := directory(t)
+	l := listens(t, d, "server")
+	client = dials(t, d, "server")
+	return client, accepts(t, l)
+}
+
+// failsWith compares an error of a call.
+func failsWith(t testing.TB, what string, got, want error) {
+	t.Helper()
+	var op *net.OpError
+	if !errors.Is(got, want) || want != io.EOF && !errors.As(got, &op) {
+		t.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func reads(t testing.TB, c net.Conn, want string) {
+	t.Helper()
+	b := make([]byte, len(want))
+	_, err := io.ReadFull(c, b)
+	if err != nil || string(b) != want {
+		t.Fatalf("read %q, %v: want %q", b, err, want)
+	}
+}
+
+func writes(t testing.TB, c net.Conn, text string) {
+	t.Helper()
+	n, err := c.Write([]byte(text))
+	if err != nil || n != len(text) {
+		t.Fatalf("wrote %d of %d bytes, %v", n, len(text), err)
+	}
+}
+
+type halfCloser interface{ CloseWrite() error }
+
+// TestConnEnds: what was written is read, then the end; and what each call says after what.
+func TestConnEnds(t *testing.T) {
+	var b [8]byte
+	t.Run("half", func(t *testing.T) {
+		c, s := connected(t)
+		writes(t, c, "question")
+		noError(t, c.(halfCloser).CloseWrite())
+		_, err := c.Write(b[:])
+		failsWith(t, "write after CloseWrite", err, syscall.EPIPE)
+		reads(t, s, "question")
+		_, err = s.Read(b[:])
+		failsWith(t, "read at the end", err, io.EOF)
+		writes(t, s, "answer")
+		noError(t, s.Close())
+		reads(t, c, "answer")
+		_, err = c.Read(b[:])
+		failsWith(t, "read after the peer's close", err, io.EOF)
+	})
+	t.Run("closed", func(t *testing.T) {
+		c, s := connected(t)
+		noError(t, c.Close())
+		failsWith(t, "close twice", c.Close(), net.ErrClosed)
+		_, err := c.Read(b[:])
+		failsWith(t, "read", err, net.ErrClosed)
+		_, err = c.Write(b[:])
+		failsWith(t, "write", err, net.ErrClosed)
+		failsWith(t, "deadline", c.SetDeadline(time.Time{}), net.ErrClosed)
+		_, err = s.Read(b[:])
+		failsWith(t, "the peer's read", err, io.EOF)
+		_, err = s.Write(b[:])
+		failsWith(t, "the peer's write", err, syscall.EPIPE)
+	})
+	t.Run("unread", func(t *testing.T) {
+		c, s := connected(t)
+		writes(t, c, "nobody reads this")
+		noError(t, s.Close())
+		_, err := c.Read(b[:])
+		failsWith(t, "read", err, io.EOF)
+	})
+	t.Run("nothing", func(t *testing.T) {
+		c, s := connected(t)
+		writes(t, c, "")
+		if n, err := s.Read(nil); n != 0 || err != nil {
+			t.Fatalf("read of nothing: %d, %v", n, err)
+		}
+	})
+}
+
+// TestListen: names, the backlog, and who is refused.
+func TestListen(t *testing.T) {
+	d := directory(t)
+	_, err := fabric.Dial(d, "server")
+	failsWith(t, "dial to nobody", err, syscall.ECONNREFUSED)
+	l := listens(t, d, "server")
+	_, err = fabric.Listen(d, "server")
+	failsWith(t, "listen twice", err, syscall.EADDRINUSE)
+	waits := dials(t, d, "server") // nobody accepts it
+	taken := dials(t, d, "server")
+	if a := taken.RemoteAddr(); a.Network() != "shmring" || a.String() != "server" {
+		t.Fatalf("address %v of %s", a, a.Network())
+	}
+	_ = waits.Close()
+	s := accepts(t, l) // it was open, and has its end
+	_, err = s.Read(make([]byte, 1))
+	failsWith(t, "read of what was closed at once", err, io.EOF)
+	s = accepts(t, l)
+	var many []net.Conn
+	for {
+		c, err := fabric.Dial(d, "server")
+		if err != nil {
+			failsWith(t, "dial to a full backlog", err, syscall.ECONNREFUSED)
+			break
+		}
+		many = append(many, c)
+	}
+	if len(many) != 128 {
+		t.Errorf("the backlog has %d", len(many))
+	}
+	noError(t, l.Close())
+	_, err = l.Accept()
+	failsWith(t, "accept", err, net.ErrClosed)
+	_, err = many[0].Read(make([]byte, 1))
+	failsWith(t, "read of what nobody accepted", err, io.EOF)
+	for _, c := range many {
+		noError(t, c.Close())
+	}
+	l2 := listens(t, d, "server") // beside connections of the former one
+	writes(t, taken, "still here")
+	reads(t, s, "still here")
+	c2 := dials(t, d, "server")
+	s2 := accepts(t, l2)
+	writes(t, c2, "the next")
+	reads(t, s2, "the next")
+	e := opened(t, "plain", fabric.Options{})
+	_, err = fabric.Dial(d, e.name())
+	failsWith(t, "dial to an endpoint that does not listen", err, syscall.ECONNREFUSED)
+}
+
+func (e *end) name() string { return "plain" }
+
+// TestConnDeadlines: calls that wait end at deadlines, at closes and with contexts; what they did
+// before counts.
+func TestConnDeadlines(t *testing.T) {
+	c, s := connected(t)
+	noError(t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+	_, err := c.Read(make([]byte, 1))
+	failsWith(t, "read", err, os.ErrDeadlineExceeded)
+	noError(t, c.SetReadDeadline(time.Time{}))
+	long := pattern(1 << 20)
+	n, wrote := 0, make(chan error)
+	go func() {
+		var err error
+		n, err = c.Write(long)
+		wrote <- err
+	}()
+	reads(t, s, string(long[:1])) // it is under way, and finds no room in the end
+	noError(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+	failsWith(t, "write", <-wrote, os.ErrDeadlineExceeded)
+	noError(t, c.SetWriteDeadline(time.Time{}))
+	noError(t, c.(halfCloser).CloseWrite())
+	got, err := io.ReadAll(s)
+	if err != nil || string(got) != string(long[1:n]) {
+		t.Fatalf("%d bytes were said to be written, %d came, %v", n, len(got), err)
+	}
+	done := make(chan error)
+	for _, call := range []func() error{
+		func() error { _, err := s.Read(make([]byte, 1)); return err },
+		func() error { _, err := c.Read(make([]byte, 1)); return err },
+	} {
+		go func() { done <- call() }()
+	}
+	failsWith(t, "read at the end", <-done, io.EOF)
+	noError(t, c.Close())
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Fatalf("read when closed: %v", err)
+	}
+}
+
+// TestDialStopped: a listener whose process stands keeps who asks until the context ends, and one
+// that dies refuses it. What it says when it goes on harms nobody.
+func TestDialStopped(t *testing.T) {
+	d := directory(t)
+	ch := start(t, "talker")
+	ch.says(t, "ready")
+	ch.stop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := fabric.DialContext(ctx, d, "talker")
+	failsWith(t, "dial", err, context.DeadlineExceeded)
+	noError(t, ch.Process.Signal(syscall.SIGCONT))
+	c := dials(t, d, "talker")
+	writes(t, c, "hello")
+	reads(t, c, "hello")
+	ch.stop(t)
+	done := make(chan error)
+	go func() {
+		_, err := fabric.Dial(d, "talker")
+		done <- err
+	}()
+	ch.kill(t)
+	failsWith(t, "dial", <-done, syscall.ECONNREFUSED)
+	_, err = c.Read(make([]byte, 1))
+	failsWith(t, "read", err, syscall.ECONNRESET)
+}
+
+// stop returns when the child stands.
+func (c *child) stop(t testing.TB) {
+	t.Helper()
+	noError(t, c.Process.Signal(syscall.SIGSTOP))
+	var ws syscall.WaitStatus
+	_, err := syscall.Wait4(c.Process.Pid, &ws, syscall.WUNTRACED, nil)
+	if err != nil || !ws.Stopped() {
+		t.Fatalf("the child does not stand: %v, %v", ws, err)
+	}
+}
+
+// talker echoes every connection.
+func talker() {
+	d, err := shm.OpenDir("")
+	must(err)
+	l, err := fabric.Listen(d, "talker")
+	must(err)
+	fmt.Println("ready")
+	var all sync.WaitGroup
+	all.Go(func() {
+		untilTold()
+		must(l.Close())
+	})
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		must(err)
+		all.Go(func() {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		})
+	}
+	all.Wait()
+	must(d.Close())
+}
+
+// TestConnStream: bytes arrive as they were written, whatever the sizes of writes and reads.
+func TestConnStream(t *testing.T) {
+	d := directory(t)
+	ch := start(t, "talker")
+	ch.says(t, "ready")
+	total := 64 << 20
+	if testing.Short() {
+		total = 4 << 20
+	}
+	c := dials(t, d, "talker")
+	sums := make(chan [32]byte)
+	go func() {
+		h, random := sha256.New(), rand.New(rand.NewPCG(1, 2))
+		for left := total; left > 0; {
+			b := make([]byte, min(left, 1+random.IntN(100<<10)))
+			if random.IntN(2) == 0 {
+				b = b[:min(len(b), 300)]
+			}
+			for i := range b {
+				b[i] = byte(random.Uint32())
+			}
+			if n, err := c.Write(b); err != nil || n != len(b) {
+				t.Errorf("wrote %d of %d, %v", n, len(b), err)
+				break
+			}
+			h.Write(b)
+			left -= len(b)
+		}
+		if err := c.(halfCloser).CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		sums <- [32]byte(h.Sum(nil))
+	}()
+	h, random := sha256.New(), rand.New(rand.NewPCG(3, 4))
+	got := 0
+	for {
+		b := make([]byte, 1+random.IntN(64<<10))
+		n, err := c.Read(b)
+		h.Write(b[:n])
+		got += n
+		if err == io.EOF {
+			break
+		}
+		noError(t, err)
+	}
+	if sum := <-sums; [32]byte(h.Sum(nil)) != sum || got != total {
+		t.Errorf("%d of %d bytes came, and not as they were", got, total)
+	}
+	noError(t, c.Close())
+	ch.ends(t)
+}
+
+// TestConnStands: a connection whose reader stands stops no other one of its pair.
+func TestConnStands(t *testing.T) {
+	d := directory(t)
+	l := listens(t, d, "server")
+	stands := dials(t, d, "server")
+	_ = accepts(t, l)
+	full := make(chan error)
+	go func() {
+		_, err := stands.Write(make([]byte, 1<<20))
+		full <- err
+	}()
+	c := dials(t, d, "server")
+	s := accepts(t, l)
+	for range 1000 {
+		writes(t, c, "across")
+		reads(t, s, "across")
+		writes(t, s, "and back")
+		reads(t, c, "and back")
+	}
+	noError(t, stands.Close())
+	if err := <-full; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the write that waited: %v", err)
+	}
+}
+
+// TestConnMany: a thousand connections of one pair of processes, each with bytes under way.
+func TestConnMany(t *testing.T) {
+	d := directory(t)
+	ch := start(t, "talker")
+	ch.says(t, "ready")
+	n := 1000
+	if testing.Short() {
+		n = 200
+	}
+	conns := make([]net.Conn, n)
+	for i := range conns {
+		conns[i] = dials(t, d, "talker")
+	}
+	var all sync.WaitGroup
+	for i, c := range conns {
+		all.Go(func() {
+			for k := range 10 {
+				text := fmt.Sprintf("connection %d, message %d", i, k)
+				writes(t, c, text)
+				reads(t, c, text)
+			}
+		})
+	}
+	all.Wait()
+	for _, c := range conns {
+		noError(t, c.Close())
+	}
+	ch.ends(t)
+}
+
+// TestConnHostile: what an endpoint of another program writes that knows the numbers costs it its
+// lane, and nobody else anything.
+func TestConnHostile(t *testing.T) {
+	d := directory(t)
+	l := listens(t, d, "server")
+	c := dials(t, d, "server")
+	s := accepts(t, l)
+	window := []byte{0, 16, 0, 0, 0, 0, 0, 0}
+	type message struct {
+		tag, data uint64
+		payload   []byte
+	}
+	mine := uint64(1 << 32)   // a number of the hostile one's own
+	theirs := uint64(1 << 32) // that of the connection between the others
+	next := theirs + 1<<8     // that the server gives the hostile one
+	asked := 0
+	for i, c2 := range []struct {
+		name     string
+		messages []message
+	}{
+		{"no such number", []message{{5 | 7<<8, 0, nil}}},
+		{"the number of others", []message{{5 | theirs, 0, []byte("forged")}}},
+		{"the end of others", []message{{8 | theirs, 0, nil}}},
+		{"an accept that nobody asked for", []message{{2, mine, window}}},
+		{"a kind that is not there", []message{{9 | theirs, 0, nil}}},
+		{"asks without a window", []message{{1, mine, nil}}},
+		{"asks for no window", []message{{1, mine, make([]byte, 8)}}},
+		{"asks by a number", []message{{1 | theirs, mine, window}}},
+		{"bytes before it is opened", []message{{1, mine, window}, {5 | next, 0, []byte("early")}}},
+		{"opened twice", []message{{1, mine, window}, {4 | next, 0, nil}, {4 | next, 0, nil}}},
+		{"ended twice", []message{{1, mine, window}, {4 | next, 0, nil}, {6 | next, 0, nil},
+			{6 | next, 0, nil}}},
+		{"closed twice", []message{{1, mine, window}, {8 | next, 0, nil}, {8 | next, 0, nil}}},
+		{"more credit than a window", []message{{1, mine, window}, {4 | next, 0, nil},
+			{7 | next, 1 << 40, nil}}},
+	} {
+		t.Run(c2.name, func(t *testing.T) {
+			e := opened(t, fmt.Sprint("hostile-", i), fabric.Options{})
+			to, err := e.Resolve("server")
+			noError(t, err)
+			for k, m := range c2.messages {
+				if k > 0 { // the place is used once more by each that asked
+					m.tag += uint64(asked-1) << 32
+				} else if len(c2.messages) > 1 {
+					asked++
+				}
+				err := e.SendMsg(&fabric.Msg{Buf: m.payload, Addr: to, Tag: m.tag, Data: m.data,
+					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall})
+				if err != nil {
+					failedBy(t, err)
+				}
+			}
+			for { // until it is refused
+				err := e.SendMsg(&fabric.Msg{Addr: to, Tag: 5 | 7<<8,
+					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall})
+				if err != nil && !errors.Is(err, cq.ErrFull) {
+					failedBy(t, err)
+					break
+				}
+			}
+			writes(t, c, "as before")
+			reads(t, s, "as before")
+			writes(t, s, "and back")
+			reads(t, c, "and back")
+		})
+	}
+}
+
+// failedBy says that the peer has refused the lane.
+func failedBy(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, fabric.ErrRefused) {
+		t.Fatalf("the send failed by %v", err)
+	}
+}

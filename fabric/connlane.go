@@ -1,0 +1,236 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"syscall"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
+)
+
+// What a message of a connection does: the lowest byte of its tag. The rest is the receiver's
+// number of the connection.
+const (
+	connAsk    = 1 + iota // for a connection: data is the sender's number, the payload its window
+	connAccept            // likewise, of who was asked
+	connReject            // nobody listens, or too many wait
+	connOpened            // who asked has it: it may be handed out
+	connData
+	connEnd    // no more data comes
+	connCredit // data: how many bytes may have been sent in all
+	connClose  // the last message of this side, which reads no more
+)
+
+// The number of a connection is its place and how often that was used.
+//
+//	bits 32..63  use of the place     bits 8..31  place     bits 0..7  0, or what a message does
+const (
+	connPlace = 8
+	connUse   = 32
+	connWhat  = 0xff
+)
+
+const (
+	// connWindow is how many bytes a peer may send beyond what was read.
+	connWindow = 256 << 10
+	// mostConnWindow is the most that is believed of a peer's.
+	mostConnWindow = 1 << 30
+	// mostConns is how many connections one peer can have here, with those whose end is under way.
+	mostConns = 1 << 12
+	// mostBacklog is how many connections wait for Accept.
+	mostBacklog = 128
+	// mostOwed is how many messages wait for room in a lane, of which a connection has a few.
+	mostOwed = 8 * mostConns
+)
+
+// line is what there is of one peer: its connections, and messages to it for which the lane had no
+// room. What came later waits behind them.
+type line struct {
+	conns map[*conn]bool
+	owed  []connMessage
+}
+
+type connMessage struct{ tag, data, window uint64 }
+
+// stream publishes a message of a connection, with as much of the payload as fits now. It is false
+// if there is no room.
+func (l *outLane) stream(tag, data uint64, payload []byte) (n int, ok bool) {
+	if l.err != nil || !l.hasSlot() {
+		return 0, false
+	}
+	if n = l.next(len(payload)); n < 0 || l.bytes+charge(n) > l.granted {
+		return 0, false
+	}
+	s := &l.slots[l.sent&l.mask]
+	pass := &l.passes[l.sent&l.mask]
+	*pass = passage{}
+	op := sendOp{flags: cq.FlagTagged | cq.FlagRemoteCQData, tag: tag, data: data}
+	head := op.head(s)
+	l.bytes += charge(n)
+	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload[:n]), 0, n)
+	return n, true
+}
+
+// streamed takes a message of a connection. It reports whether there can be such.
+func (l *inLane) streamed(m *mux, s *kind.FabricSlot, head uint64) (ok bool) {
+	const says = kind.FabricMessage | kind.FabricTagged | kind.FabricWithData
+	if head&0xffff&^kind.FabricInPool != says || head>>16&0xffff != 0 {
+		return false
+	}
+	here, ok := l.payload(s, head)
+	n := charge(len(here))
+	if !ok || l.bytes+n > l.matched+uint64(l.p.e.opt.Window) {
+		return false
+	}
+	l.bytes += n
+	l.match(len(here)) // it is copied before the call returns
+	return m.take(l.p, s.Tag.Load(), s.Data.Load(), here)
+}
+
+// take is what every message ends in: it changes its connection, and wakes who waits for that.
+func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
+	if tag&connWhat == connAsk {
+		return tag == connAsk && m.asked(p, data, here)
+	}
+	c := m.find(tag &^ connWhat)
+	if c == nil || c.p != p || c.heard {
+		return false
+	}
+	switch tag & connWhat {
+	case connAccept:
+		return c.accepted(data, here)
+	case connReject:
+		if c.is != connAsking {
+			return false
+		}
+		c.fail(syscall.ECONNREFUSED)
+	case connOpened:
+		return c.opened()
+	case connData:
+		return c.arrived(here)
+	case connEnd:
+		if c.eof || c.is < connReady {
+			return false
+		}
+		c.eof = true
+		m.wake(&c.reader)
+	case connCredit:
+		if c.is < connReady || data < c.allowed || data > c.wrote+c.window {
+			return false
+		}
+		c.allowed = data
+		m.wake(&c.writer)
+	case connClose:
+		return c.hung()
+	default:
+		return false
+	}
+	return true
+}
+
+// asked answers who wants a connection.
+func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
+	window, ok := windowOf(here)
+	if !ok || number&connWhat != 0 {
+		return false
+	}
+	if p.out == nil {
+		if _, err := m.e.attach(p); err != nil {
+			return !errors.Is(err, ErrPeers) // else it has gone, and hears nothing
+		}
+	}
+	l := m.listener
+	if l == nil || l.offered+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns {
+		return m.say(p, connReject|number, 0, 0)
+	}
+	c := m.newConn(p, connOffered)
+	c.to, c.window, c.allowed = number, window, window
+	l.offered++
+	return m.say(p, connAccept|number, c.number, connWindow)
+}
+
+func windowOf(here []byte) (n uint64, ok bool) {
+	if len(here) != 8 {
+		return 0, false
+	}
+	n = binary.LittleEndian.Uint64(here)
+	return n, n > 0 && n <= mostConnWindow
+}
+
+// say sends a message without data, or has it wait for room. It reports false if too many do.
+func (m *mux) say(p *peer, tag, data, window uint64) (ok bool) {
+	if p.out == nil || p.out.err != nil {
+		return true // nobody hears it
+	}
+	l := p.lines()
+	msg := connMessage{tag, data, window}
+	if len(l.owed) > 0 || !p.out.says(msg) {
+		l.owed = append(l.owed, msg)
+		m.owing++
+	}
+	return len(l.owed) <= mostOwed
+}
+
+func (l *outLane) says(m connMessage) (ok bool) {
+	var text [8]byte
+	payload := text[:0]
+	if m.window > 0 {
+		payload = binary.LittleEndian.AppendUint64(payload, m.window)
+	}
+	_, ok = l.stream(m.tag, m.data, payload)
+	return ok
+}
+
+// roomy says what was owed to a peer, in whose lane there may be room, and wakes who waits for
+// that.
+func (m *mux) roomy(p *peer) {
+	if l := p.line; l != nil {
+		done := 0
+		for done < len(l.owed) && p.out.says(l.owed[done]) {
+			done++
+		}
+		l.owed = append(l.owed[:0], l.owed[done:]...)
+		m.owing -= done
+		m.wakeRoomers()
+		m.settle()
+	}
+}
+
+// lines returns what there is of a peer.
+func (p *peer) lines() *line {
+	if p.line == nil {
+		p.line = &line{conns: map[*conn]bool{}}
+	}
+	return p.line
+}
+
+// lost ends all connections with a peer from whom nothing more comes.
+func (m *mux) lost(p *peer) {
+	if p.line != nil {
+		m.owing -= len(p.line.owed)
+		p.line.owed = nil
+		for c := range p.line.conns {
+			if c.is == connAsking {
+				c.fail(syscall.ECONNREFUSED)
+			} else {
+				c.fail(syscall.ECONNRESET)
+			}
+		}
+		m.wakeRoomers()
+		m.settle()
+	}
+}
+
+// deaf takes notice that a peer examines nothing more. What it has sent is read before its
+// connections end, unless it lives.
+func (m *mux) deaf(p *peer, why error) {
+	if p.in == nil || why != ErrPeerDied && why != ErrPeerClosed {
+		m.lost(p)
+		return
+	}
+	for c := range p.lines().conns {
+		c.unheard = true
+		m.wake(&c.writer)
+	}
+}

@@ -1,0 +1,316 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/shm"
+)
+
+// mux is an endpoint with connections over it: a listener's with those that it took, or that of all
+// dials of this process in a directory. It ends with the last of them. The lock of the endpoint's
+// bell is that of all connections.
+type mux struct {
+	e         *Endpoint
+	places    []place
+	used      int // of places
+	owing     int // messages that wait for room
+	pins      int // dials that begin
+	listener  *listener
+	leader    *waiter
+	followers []*waiter
+	keeper    waiter
+	recent    bool // somebody led since the keeper looked
+	over      bool
+	done      chan struct{} // closed when its endpoint is
+	budget    time.Duration
+}
+
+// place is where a connection is found by its number.
+type place struct {
+	use uint32
+	c   *conn
+}
+
+// connOptions are those of a mux's endpoint. What a peer may have on its way is bounded for each
+// connection, so this window is no limit.
+var connOptions = Options{Slots: 16, Chunks: 16, Window: 16 << 20}
+
+func openMux(d *shm.Dir, name string) (*mux, error) {
+	m := &mux{budget: spin.Budget(lookFor), done: make(chan struct{})}
+	m.keeper.init()
+	o := connOptions
+	o.mux = m
+	var err error
+	m.e, err = Open(d, name, o)
+	return m, err
+}
+
+// lookFor is how long a reader looks before it sleeps: about as long as it takes its peer to be
+// woken, and to answer. With less, one end that sleeps makes the other's looks fruitless, and both
+// sleep on.
+const lookFor = 100 * time.Microsecond
+
+func (m *mux) find(number uint64) *conn {
+	if at := number >> connPlace & (1<<(connUse-connPlace) - 1); at < uint64(len(m.places)) {
+		if c := m.places[at].c; c != nil && c.number == number {
+			return c
+		}
+	}
+	return nil
+}
+
+// newConn gives a connection with a peer a number.
+func (m *mux) newConn(p *peer, is connState) *conn {
+	at := 0
+	for at < len(m.places) && m.places[at].c != nil {
+		at++
+	}
+	if at == len(m.places) {
+		m.places = append(m.places, place{})
+	}
+	m.places[at].use++
+	c := &conn{m: m, p: p, is: is,
+		number: uint64(at)<<connPlace | uint64(m.places[at].use)<<connUse}
+	c.reader.init()
+	c.writer.init()
+	m.places[at].c = c
+	m.used++
+	p.lines().conns[c] = true
+	return c
+}
+
+// free gives up the number of a connection that neither side says anything more about.
+func (m *mux) free(c *conn) {
+	if m.find(c.number) != c {
+		return
+	}
+	m.places[c.number>>connPlace&(1<<(connUse-connPlace)-1)].c = nil
+	m.used--
+	delete(c.p.line.conns, c)
+	m.settle()
+}
+
+// Addr is the name of an endpoint.
+type connAddr string
+
+func (connAddr) Network() string  { return network }
+func (a connAddr) String() string { return string(a) }
+
+const network = "shmring"
+
+// listener implements net.Listener.
+type listener struct {
+	m         *mux
+	accepting sync.Mutex
+	waiter    waiter
+	offered   int     // connections that their clients have not opened yet
+	ready     []*conn // for Accept
+}
+
+// Listen takes connections to a name in a directory, which [Dial] in processes of the same user
+// asks for. What Accept returns is described there. They are accepted before Accept is called, 128
+// of them; more are refused. Close ends those that nobody accepted, and leaves the others; the name
+// can be used again at once. As the last Close of a connection it waits for the end of what is
+// shared, up to a second while a peer stands.
+//
+// Errors are *[net.OpError], with EADDRINUSE if a living process has the name, and with the errors
+// of [Open].
+func Listen(d *shm.Dir, name string) (net.Listener, error) {
+	m, err := openMux(d, name)
+	if err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			err = syscall.EADDRINUSE
+		}
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: connAddr(name), Err: err}
+	}
+	l := &listener{m: m}
+	l.waiter.init()
+	m.e.bell.Lock()
+	m.listener = l
+	m.e.page.Accepts.Store(1)
+	m.e.bell.Unlock()
+	go m.keep()
+	return l, nil
+}
+
+// Accept implements net.Listener. Clients that have gone are left out.
+func (l *listener) Accept() (net.Conn, error) {
+	l.accepting.Lock()
+	defer l.accepting.Unlock()
+	m := l.m
+	m.e.bell.Lock()
+	defer m.e.bell.Unlock()
+	for {
+		m.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 })
+		if m.listener != l {
+			return nil, l.fault("accept", net.ErrClosed)
+		}
+		c := l.ready[0]
+		l.ready = l.ready[1:]
+		if c.err == nil || c.in.len() > 0 || c.eof {
+			c.is = connOpen
+			return c, nil
+		}
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	m := l.m
+	defer m.leave()
+	m.e.bell.Lock()
+	defer m.e.bell.Unlock()
+	if m.listener != l {
+		return l.fault("close", net.ErrClosed)
+	}
+	m.listener = nil
+	m.e.page.Accepts.Store(0)
+	_ = m.e.obj.Unlink()
+	for _, p := range m.places {
+		if c := p.c; c != nil && (c.is == connOffered || c.is == connReady) {
+			c.close()
+		}
+	}
+	m.wake(&l.waiter)
+	m.settle()
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return connAddr(l.m.e.name) }
+
+func (l *listener) fault(op string, err error) error {
+	return &net.OpError{Op: op, Net: network, Addr: l.Addr(), Err: err}
+}
+
+// dialing are the muxes of this process for its dials, one for each directory.
+var dialing struct {
+	sync.Mutex
+	all []*mux
+}
+
+// dialMux returns the mux for a directory, which stays until its pin is taken off.
+func dialMux(d *shm.Dir) (*mux, error) {
+	dialing.Lock()
+	defer dialing.Unlock()
+	kept := dialing.all[:0]
+	var found *mux
+	for _, m := range dialing.all {
+		m.e.bell.Lock()
+		if !m.over {
+			kept = append(kept, m)
+			if found == nil && m.e.dir.Is(d) {
+				m.pins++
+				found = m
+			}
+		}
+		m.e.bell.Unlock()
+	}
+	clear(dialing.all[len(kept):])
+	dialing.all = kept
+	if found != nil {
+		return found, nil
+	}
+	m, err := openMux(d, "dial-"+shm.NewUUID().String())
+	if err != nil {
+		return nil, err
+	}
+	m.pins++
+	go m.keep()
+	dialing.all = append(dialing.all, m)
+	return m, nil
+}
+
+// Dial is DialContext without an end.
+func Dial(d *shm.Dir, name string) (net.Conn, error) {
+	return DialContext(context.Background(), d, name)
+}
+
+// DialContext connects to the listener that has a name in a directory: a stream of bytes in each
+// direction, as with sockets of the kernel.
+//
+// A Write returns when all of it is on its way: it is read even if this process ends. It waits
+// while 256 KiB have not been read. Close delivers what was written, and then the end, for which
+// the peer reads [io.EOF]. It takes up to a second while the peer's process stands, and leaves what
+// is to be said to a goroutine then. CloseWrite() error, as *[net.TCPConn] has it, ends one
+// direction. Writes after the peer's Close fail with EPIPE; after the end of its process with
+// ECONNRESET, as do reads when all that it had written was read. Errors are *[net.OpError]; blocked
+// calls end at deadlines and by Close.
+//
+// The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
+// wait for it; as the context ends if its process stands; and with the errors of [Open].
+func DialContext(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
+	m, err := dialMux(d)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: connAddr(name), Err: err}
+	}
+	m.e.bell.Lock()
+	defer m.e.bell.Unlock()
+	c, err := m.dial(ctx, name)
+	m.pins--
+	m.settle()
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: connAddr(m.e.name),
+			Addr: connAddr(name), Err: err}
+	}
+	return c, nil
+}
+
+func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p, err := m.reach(name)
+	if err != nil {
+		return nil, err
+	}
+	c := m.newConn(p, connAsking)
+	c.window = connWindow
+	m.say(p, connAsk, c.number, connWindow)
+	stop := context.AfterFunc(ctx, func() {
+		m.e.bell.Lock()
+		m.wake(&c.reader)
+		m.e.bell.Unlock()
+	})
+	defer stop()
+	m.await(&c.reader, func() bool { return c.is != connAsking || c.err != nil || ctx.Err() != nil })
+	switch {
+	case c.is == connOpen:
+		return c, nil
+	case c.err != nil:
+		return nil, c.err
+	}
+	c.closed = true // its number stays until there is an answer
+	return nil, ctx.Err()
+}
+
+// reach finds who listens by a name, and attaches to it.
+func (m *mux) reach(name string) (*peer, error) {
+	p, err := m.e.resolve(name)
+	if err == nil {
+		err = p.open()
+	}
+	if err == nil && p.words.page.Accepts.Load() != 1 {
+		err = ErrNoPeer
+	}
+	if err == nil && p.out == nil {
+		_, err = m.e.attach(p)
+	}
+	if err == nil {
+		err = p.out.err
+	}
+	for _, gone := range []error{ErrNoPeer, ErrPeerDied, ErrPeerClosed} {
+		if errors.Is(err, gone) {
+			return nil, os.NewSyscallError("connect", syscall.ECONNREFUSED)
+		}
+	}
+	return p, err
+}
