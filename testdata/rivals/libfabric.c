@@ -10,7 +10,10 @@
  *   rate                   fi_tinject of 8 bytes by role 0, fi_cq_read of up to BATCH by role 1
  *   trip                   the same there and back, BATCH each way
  *
- * All but the last two are the work of role 0; role 1 sleeps meanwhile.
+ *   trip-4k                fi_tsend of 4 KiB, there and back, with completions
+ *   send-1m                fi_tsend of 1 MiB by role 0, AHEAD at a time, until the last completes
+ *
+ * All but the last four are the work of role 0; role 1 sleeps meanwhile.
  */
 #include "bench.h"
 #include <rdma/fabric.h>
@@ -24,6 +27,8 @@
 #define BLOCK 512 /* completions that are queued at once, or receives that are posted ahead */
 #define NAME_BYTES 256
 #define TAG 7
+#define LONG_TAG 8
+#define AHEAD 4 /* long messages under way, or receives of them */
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;
@@ -36,6 +41,8 @@ static struct fid_ep *ep;
 static fi_addr_t self, peer;
 static uint64_t out = 1, in[BLOCK], sum;
 static struct fi_cq_tagged_entry entries[BLOCK];
+static unsigned char *payload, *memory[AHEAD];
+static uint64_t sent, ended, arrived; /* of long messages */
 
 static void need(const char *what, long got)
 {
@@ -230,6 +237,66 @@ static uint64_t rate(uint64_t batch, uint64_t count, uint64_t pauses)
 	return now_ns() - began;
 }
 
+static void post_long(void *buf, size_t len)
+{
+	need("fi_trecv", fi_trecv(ep, buf, len, NULL, FI_ADDR_UNSPEC, LONG_TAG, 0, buf));
+}
+
+/* Sends a long message, unless AHEAD are under way, and takes what has completed. */
+static void step(int sends, size_t len, uint64_t pauses)
+{
+	ssize_t got;
+
+	if (sends && sent - ended < AHEAD) {
+		got = fi_tsend(ep, payload, len, NULL, peer, LONG_TAG, payload);
+		if (got == 0)
+			sent++;
+		else if (got != -FI_EAGAIN)
+			need("fi_tsend", got);
+	}
+	got = fi_cq_read(cq, entries, BLOCK);
+	if (got == -FI_EAGAIN) {
+		for (uint64_t i = 0; i < pauses; i++)
+			relax();
+		return;
+	}
+	need("fi_cq_read", got);
+	for (ssize_t i = 0; i < got; i++) {
+		if (entries[i].flags & FI_SEND) {
+			ended++;
+			continue;
+		}
+		arrived++;
+		post_long(entries[i].op_context, len);
+	}
+}
+
+static uint64_t long_messages(int back, size_t len, uint64_t count, uint64_t pauses)
+{
+	uint64_t s = sent, a = arrived;
+
+	if (!payload) {
+		payload = calloc(1, len);
+		for (int i = 0; i < AHEAD; i++) {
+			memory[i] = calloc(1, len);
+			post_long(memory[i], len);
+		}
+	}
+	uint64_t began = now_ns();
+	if (back)
+		while (arrived - a < count || sent - s < count || ended < sent)
+			step(role ? arrived - a > sent - s
+				  : arrived - a == sent - s && arrived - a < count,
+			     len, pauses);
+	else if (role == 0)
+		while (sent - s < count || ended < sent)
+			step(sent - s < count, len, pauses);
+	else
+		while (arrived - a < count)
+			step(0, len, pauses);
+	return now_ns() - began;
+}
+
 static void prepare(const struct command *c)
 {
 	(void)c;
@@ -240,7 +307,8 @@ static void prepare(const struct command *c)
 static struct answer run(const struct command *c)
 {
 	struct answer a = { 0, 0 };
-	int both = strcmp(c->name, "rate") == 0 || strcmp(c->name, "trip") == 0;
+	int back = strcmp(c->name, "trip-4k") == 0, send = strcmp(c->name, "send-1m") == 0;
+	int both = back || send || strcmp(c->name, "rate") == 0 || strcmp(c->name, "trip") == 0;
 
 	if (!ep) {
 		open_all();
@@ -268,8 +336,12 @@ static struct answer run(const struct command *c)
 		a.ns = rate(c->batch, c->count, c->pauses);
 	else if (strcmp(c->name, "trip") == 0)
 		a.ns = role == 0 ? trip(c->batch, c->count, c->pauses) : (trip(c->batch, c->count, c->pauses), 0);
+	else if (back || send)
+		a.ns = long_messages(back, back ? 4 << 10 : 1 << 20, c->count, c->pauses);
 	else
 		need(c->name, -FI_EINVAL);
+	if (role == 1 && strcmp(c->name, "rate") != 0)
+		a.ns = 0;
 	if (!both)
 		atomic_store(at(WORD_0), 3);
 	return a;

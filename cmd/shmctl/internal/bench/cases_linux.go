@@ -35,6 +35,7 @@ ring:
 spsc          each  =       =     c           ring      rate pauses=64
 spsc-xchg     each  =       spsc  c           ring      rate pauses=64
 spsc-nobell   each  =       spsc  c           ring      rate pauses=64
+spsc-single   1     =       spsc  c           ring      rate pauses=64
 spsc-stagger  each  spsc    spsc  c           ring      rate pauses=64 stagger
 oneway        1     =       =     c           ring      halve pauses=6
 oneway-line   1     oneway  line  cache line  pingpong  halve pauses=6
@@ -51,6 +52,7 @@ eq                 1     =        =              libfabric                libfab
 cntr-add           1     =        =              libfabric                libfabric  solo
 cntr-read          1     =        =              libfabric                libfabric  solo
 rate               each  =        =              libfabric-tagged-inject  libfabric  rate pauses=64
+rate-ring          each  cq-rate  spsc           c                        ring       rate pauses=64
 trip-line          1     cq-trip  line           cache line               pingpong  -
 trip-lines         1     cq-trip  lines          two cache lines          pingpong  -
 trip               each  =        =              libfabric-tagged-inject  libfabric  -
@@ -68,11 +70,18 @@ sread+fd           1     =        cq-sread       ours-unspec              ours  
 sread+yield        1     =        cq-sread       ours-unspec              ours       sleeps
 
 fabric:
-trip        1  =            =        libfabric-tagged-inject  libfabric  pauses=2
-trip-lines  1  fabric-trip  lines    two cache lines          pingpong   pauses=2
-rate        1  =            =        libfabric-tagged-inject  libfabric  rate pauses=64
-sleep       1  =            futex    futex                    futex      sleeps
-sleep       1  =            go-unix  go-unix                  ours       sleeps
+trip          1  =             =             libfabric-tagged-inject  libfabric  pauses=2
+trip-lines    1  fabric-trip   lines         two cache lines          pingpong   pauses=2
+rate          1  =             =             libfabric-tagged-inject  libfabric  rate pauses=64
+trip-4k       1  =             =             libfabric-tagged-send    libfabric  pauses=2
+send-1m       1  =             =             libfabric-tagged-send    libfabric  pauses=2
+send-1m+pool  1  =             send-1m       libfabric-tagged-send    libfabric  pauses=2
+send-1m+loan  1  =             send-1m       libfabric-tagged-send    libfabric  pauses=2
+sleep         1  =             futex         futex                    futex      sleeps
+sleep         1  =             go-unix       go-unix                  ours       sleeps
+conn          1  go-conn-trip  go-unix-trip  go-unix                  ours       sleeps
+conn-1m       1  go-conn-1m    go-unix-1m    go-unix                  ours       sleeps
+conn-sleep    1  go-conn       go-unix       go-unix                  ours       sleeps
 
 scale: solo
 empty  8,64,256  =  scale-empty+one  ours-one  ours  -

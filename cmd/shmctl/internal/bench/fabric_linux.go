@@ -21,6 +21,8 @@ const (
 	fabricPosted = 64
 	// fabricSlots are those of a lane.
 	fabricSlots = 256
+	// fabricAhead is how many long messages are under way at most, and receives of them posted.
+	fabricAhead = 4
 )
 
 // messenger is one end of a pair of endpoints that send each other numbers of 8 bytes.
@@ -34,12 +36,20 @@ type messenger struct {
 	dst   []cq.Msg
 	sent  uint64
 	got   uint64
+	ended uint64 // sends, of long messages
+
+	long    []byte // payload of these
+	longBuf [fabricAhead][]byte
+	ends    []cq.Entry
+	lends   bool // receives are loans: nobody copies, and the receiver looks at each line
+	seen    byte // what it saw
 }
 
 // openMessenger makes this role's end, and finds the other's. Reads look before they sleep, unless
-// it is about sleeping.
-func openMessenger(role int, sleeps bool) (m *messenger, err error) {
-	m = &messenger{dst: make([]cq.Msg, fabricPosted)}
+// it is about sleeping. Messages of more than 0 bytes are long ones, whose sends complete. They lie
+// in a pool if there is to be one.
+func openMessenger(role int, sleeps bool, long, pool int, lends bool) (m *messenger, err error) {
+	m = &messenger{dst: make([]cq.Msg, fabricPosted), long: make([]byte, long), lends: lends}
 	defer func() {
 		if err != nil {
 			_ = m.Close()
@@ -49,6 +59,9 @@ func openMessenger(role int, sleeps bool) (m *messenger, err error) {
 		return nil, err
 	}
 	o := cq.Options{Format: cq.FormatMsg}
+	if long > 0 {
+		o.Format, m.ends = cq.FormatTagged, make([]cq.Entry, 2*fabricAhead)
+	}
 	if sleeps {
 		o.Spin = -1
 	}
@@ -59,9 +72,15 @@ func openMessenger(role int, sleeps bool) (m *messenger, err error) {
 		return nil, err
 	}
 	name := func(role int) string { return fmt.Sprintf("end%d", role) }
-	m.end, err = fabric.Open(m.dir, name(role), fabric.Options{Receive: m.out, Slots: fabricSlots,
-		Progress: []*cq.Queue{m.queue}})
-	if err != nil {
+	of := fabric.Options{Receive: m.out, Slots: fabricSlots, Progress: []*cq.Queue{m.queue},
+		Pool: pool}
+	if long > 0 {
+		of.Transmit = m.out
+	}
+	if m.end, err = fabric.Open(m.dir, name(role), of); err != nil {
+		return nil, err
+	}
+	if err := m.openLong(long, pool); err != nil {
 		return nil, err
 	}
 	for i := range m.bufs {
@@ -75,6 +94,43 @@ func openMessenger(role int, sleeps bool) (m *messenger, err error) {
 			return m, err
 		}
 	}
+}
+
+// openLong takes memory for long messages, and posts receives of them.
+func (m *messenger) openLong(long, pool int) (err error) {
+	if pool > 0 {
+		if m.long, err = m.end.Alloc(long); err != nil {
+			return err
+		}
+	}
+	for i := range m.longBuf {
+		if long > 0 {
+			m.longBuf[i] = make([]byte, long)
+			err = errors.Join(err, m.post(uint64(i)))
+		}
+	}
+	return err
+}
+
+// post posts a receive of a long message.
+func (m *messenger) post(context uint64) error {
+	if !m.lends {
+		return m.end.TRecv(m.longBuf[context], fabric.Anybody, 0, 0, context)
+	}
+	return m.end.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagTagged | cq.FlagFrame,
+		Context: context})
+}
+
+// peruse looks at each line of a message that is lent, and gives it back.
+func (m *messenger) peruse(c *cq.Entry) error {
+	mem, err := m.end.Payload(c)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(mem); i += 64 {
+		m.seen += mem[i]
+	}
+	return m.end.Release(*c)
 }
 
 func (m *messenger) Close() error {
@@ -136,13 +192,22 @@ func (m *messenger) await(dst []cq.Msg) (int, error) {
 
 // fabricRunner is a round of both endpoints.
 func (p *party) fabricRunner(c command) (_ func() (uint64, bool, error), err error) {
+	name := strings.TrimPrefix(c.name, fabricPrefix)
 	if p.messenger == nil {
-		if p.messenger, err = openMessenger(p.role, c.sleeps()); err != nil {
+		what, how, _ := strings.Cut(name, "+")
+		long := map[string]int{"trip-4k": 4 << 10, "send-1m": 1 << 20}[what]
+		pool := map[bool]int{true: long}[how != ""]
+		p.messenger, err = openMessenger(p.role, c.sleeps(), long, pool, how == "loan")
+		if err != nil {
 			return nil, err
 		}
 	}
 	m, n := p.messenger, int(c.count)
-	switch strings.TrimPrefix(c.name, fabricPrefix) {
+	switch name {
+	case "trip-4k":
+		return func() (uint64, bool, error) { return 0, p.role == 0, m.longTrip(p.role, c) }, nil
+	case "send-1m", "send-1m+pool", "send-1m+loan":
+		return func() (uint64, bool, error) { return 0, p.role == 0, m.longSend(p.role, c) }, nil
 	case "rate":
 		return func() (uint64, bool, error) {
 			if p.role == 0 {
@@ -179,4 +244,65 @@ func (m *messenger) pingpong(role int, c command, think func(),
 		}
 	}
 	return nil
+}
+
+// step sends a long message, unless as many are under way as there can be, and takes what has
+// completed. It posts the memory of messages again.
+func (m *messenger) step(sends bool, pauses uint32) error {
+	if sends && m.sent-m.ended < fabricAhead {
+		err := m.end.TSend(m.long, m.to, 0, 0)
+		if err == nil {
+			m.sent++
+		} else if err != cq.ErrFull {
+			return err
+		}
+	}
+	n, err := cq.Read(m.queue, m.ends)
+	if err == cq.ErrWouldBlock {
+		spin.Pause(pauses)
+		return nil
+	}
+	for i := range m.ends[:n] {
+		e := &m.ends[i]
+		if e.Flags&cq.FlagSend != 0 {
+			m.ended++
+			continue
+		}
+		if m.got++; e.Len != uint64(len(m.long)) {
+			return fmt.Errorf("a message of %d bytes came as %d", len(m.long), e.Len)
+		}
+		if m.lends {
+			err = m.peruse(e)
+		}
+		err = errors.Join(err, m.post(e.Context))
+	}
+	return err
+}
+
+// longTrip is there and back.
+func (m *messenger) longTrip(role int, c command) (err error) {
+	sent, got := m.sent, m.got
+	for err == nil && (m.got-got < c.count || m.sent-sent < c.count || m.ended < m.sent) {
+		turn := m.got-got > m.sent-sent
+		if role == 0 {
+			turn = m.got-got == m.sent-sent && m.got-got < c.count
+		}
+		err = m.step(turn, c.pauses)
+	}
+	return err
+}
+
+// longSend is one way, until the last message is examined.
+func (m *messenger) longSend(role int, c command) (err error) {
+	sent, got := m.sent, m.got
+	if role == 0 {
+		for err == nil && (m.sent-sent < c.count || m.ended < m.sent) {
+			err = m.step(m.sent-sent < c.count, c.pauses)
+		}
+		return err
+	}
+	for err == nil && m.got-got < c.count {
+		err = m.step(false, c.pauses)
+	}
+	return err
 }

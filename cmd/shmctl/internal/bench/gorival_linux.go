@@ -12,16 +12,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/shm"
 )
 
 // What a Go program would use instead of a queue, which is our child, too: a channel within one
-// process, a unix socket or a pair of pipes between two.
+// process, a unix socket or a pair of pipes between two. And what it can use as it uses a socket: a
+// connection of package fabric.
 
 // parcel is a message, as large as a slot.
 type parcel [slotWords * 8]byte
 
-// stream is this role's end of a socket or of two pipes.
+// stream is this role's end of a socket, a connection, or of two pipes.
 type stream struct {
 	in  io.ReadCloser
 	out io.WriteCloser
@@ -40,20 +42,58 @@ func (p *party) goRunner(c command) (_ func() (uint64, bool, error), err error) 
 	if chanVerb := chanVerbs[verb]; chanVerb != nil {
 		return p.solo(func() (time.Duration, error) { return chanVerb(int(c.count)), nil }), nil
 	}
+	verb, how, _ := strings.Cut(verb, "-")
+	open, run := streams[verb], streamRuns[how]
+	if open == nil || run == nil {
+		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+	}
 	if p.stream == nil {
-		switch verb {
-		case "unix":
-			p.stream, err = unixStream(p.role)
-		case "pipe":
-			p.stream, err = pipeStream(p.role)
-		default:
-			err = fmt.Errorf("no such command: %w", unix.EINVAL)
-		}
-		if err != nil {
+		if p.stream, err = open(p.role); err != nil {
 			return nil, err
 		}
 	}
-	return func() (uint64, bool, error) { return 0, p.role == 0, p.stream.blocked(p.role, c) }, nil
+	return func() (uint64, bool, error) { return 0, p.role == 0, run(p.stream, p.role, c) }, nil
+}
+
+var streams = map[string]func(role int) (*stream, error){
+	"unix": unixStream, "pipe": pipeStream, "conn": fabricStream,
+}
+
+var streamRuns = map[string]func(l *stream, role int, c command) error{
+	"": (*stream).blocked, "trip": (*stream).trip, "1m": (*stream).flow,
+}
+
+// trip is there and back, at once.
+func (l *stream) trip(role int, c command) error {
+	var m parcel
+	return inTurns(role, c.count, func() error {
+		_, err := l.out.Write(m[:])
+		return err
+	}, func() error {
+		_, err := io.ReadFull(l.in, m[:])
+		return err
+	})
+}
+
+// flow is so many megabytes from role 0, and a byte back for all of them.
+func (l *stream) flow(role int, c command) (err error) {
+	mem := make([]byte, 1<<20)
+	for i := uint64(0); i < c.count && err == nil; i++ {
+		if role == 0 {
+			_, err = l.out.Write(mem)
+		} else {
+			_, err = io.ReadFull(l.in, mem)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if role == 1 {
+		_, err = l.out.Write(mem[:1])
+	} else {
+		_, err = io.ReadFull(l.in, mem[:1])
+	}
+	return err
 }
 
 // blocked is a round trip in which each message finds its reader asleep.
@@ -72,8 +112,25 @@ func (l *stream) blocked(role int, c command) error {
 // unixStream connects both roles by a stream socket in the directory of their side.
 func unixStream(role int) (*stream, error) {
 	path := filepath.Join(shm.DefaultPath(), "go.sock")
+	return connect(role, func() (net.Listener, error) { return net.Listen("unix", path) },
+		func() (net.Conn, error) { return net.Dial("unix", path) })
+}
+
+// fabricStream connects them by shared memory.
+func fabricStream(role int) (*stream, error) {
+	dir, err := shm.OpenDir("")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return connect(role, func() (net.Listener, error) { return fabric.Listen(dir, "conn") },
+		func() (net.Conn, error) { return fabric.Dial(dir, "conn") })
+}
+
+func connect(role int, listen func() (net.Listener, error), dial func() (net.Conn, error),
+) (*stream, error) {
 	if role == 0 {
-		l, err := net.Listen("unix", path)
+		l, err := listen()
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +139,7 @@ func unixStream(role int) (*stream, error) {
 		return &stream{in: conn, out: conn}, err
 	}
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		conn, err := net.Dial("unix", path)
+		conn, err := dial()
 		if err == nil || time.Now().After(until) {
 			return &stream{in: conn, out: conn}, err
 		}

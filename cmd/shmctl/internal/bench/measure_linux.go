@@ -185,7 +185,8 @@ func (b *bencher) calibrate(ctx context.Context, c benchCase, sides ...*side) (u
 		if slowest >= want/2 {
 			return max(1, uint64(float64(count)*float64(want)/float64(slowest))), nil
 		}
-		count *= 2
+		// At most 16 times as many: the first rounds of a process are slow.
+		count *= uint64(min(max(want/max(slowest, 1), 2), 16))
 	}
 }
 

@@ -23,7 +23,8 @@ type command struct {
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
-	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && c.subject() == nil
+	return c.name != "spsc-xchg" && c.name != "spsc-nobell" &&
+		c.name != "spsc-single" && c.subject() == nil
 }
 
 // subject returns what prepares a round of a command on more than a ring and its bell, by what the
@@ -52,13 +53,15 @@ func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) 
 // sleeps reports whether every message must find its reader asleep.
 func (c command) sleeps() bool {
 	return c.name == "futex" || c.name == "eventfd" || strings.HasPrefix(c.name, "cq-sread") ||
-		c.name == goPrefix+"unix" || c.name == goPrefix+"pipe" || c.name == fabricPrefix+"sleep"
+		c.name == goPrefix+"unix" || c.name == goPrefix+"pipe" || c.name == goPrefix+"conn" ||
+		c.name == fabricPrefix+"sleep"
 }
 
 // outlet is the writing end of one direction, with its bell.
 type outlet struct {
-	ring *ring.Producer[slot]
-	bell *doorbell.Ringer
+	ring  *ring.Producer[slot]
+	slots []slot
+	bell  *doorbell.Ringer
 }
 
 // inlet is the reading end of one direction, with its bell. It is its own bell's only lane.
@@ -135,7 +138,7 @@ func (p *party) outlet(c command) (*outlet, error) {
 	if c.name == "spsc-xchg" {
 		order = ring.SeqCst
 	}
-	o := &outlet{ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
+	o := &outlet{slots: w.slots, ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
 	cfg := doorbell.RingerConfig{Row: w.row, Arm: w.arm, Hints: w.hints,
 		Face: func(uint16) int { return p.peerFD }}
 	if c.readerPays() {
@@ -195,6 +198,16 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	case strings.HasPrefix(c.name, "spsc"):
 		if c.name == "spsc-nobell" {
 			out.bell, in.await = nil, (*inlet).spin
+		}
+		if c.name == "spsc-single" {
+			in.await = (*inlet).spin
+			return func() (uint64, bool, error) {
+				if p.role == 0 {
+					return 0, false, out.single(n)
+				}
+				sum, err := in.singles(n)
+				return sum, true, err
+			}, nil
 		}
 		return func() (uint64, bool, error) {
 			if p.role == 0 {
@@ -301,6 +314,44 @@ func (in *inlet) consume(batch, n int) (total uint64, err error) {
 		total += sum(a) + sum(b)
 		in.ring.Release(got)
 		n -= got
+	}
+	return total, nil
+}
+
+// single sends n messages one by one, with calls that are inlined, and looks at no bell.
+func (o *outlet) single(n int) error {
+	for p := o.ring; n > 0; {
+		if p.Next(0) == nil {
+			if p.Free() == 0 {
+				if err := p.Err(); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		at := p.Tail()
+		fill(o.slots[at%capacity:][:1], at)
+		p.Commit(1)
+		n--
+	}
+	return nil
+}
+
+// singles reads n messages as single sends them.
+func (in *inlet) singles(n int) (total uint64, err error) {
+	for c := in.ring; n > 0; {
+		m := c.Span(1)
+		if len(m) == 0 {
+			if c.Len() == 0 {
+				if err := in.spin(); err != nil {
+					return total, err
+				}
+			}
+			continue
+		}
+		total += sum(m)
+		c.Release(1)
+		n--
 	}
 	return total, nil
 }

@@ -76,28 +76,30 @@ func TestWireAllocatesNothing(t *testing.T) {
 	b := newTestBencher(t)
 	t.Cleanup(b.closeWires)
 	for _, name := range []string{"drop", "drain", "echo"} {
-		c := wireCase(t, name, 32)
-		c.rivalOurs, c.rival = true, c.ours
-		if err := b.prepareWires(c); err != nil {
-			t.Fatal(err)
-		}
-		ours, rival, err := b.sides(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rival.duo.close()
-		var each []float64
-		for range 5 {
-			_, o, err := b.round(t.Context(), c, ours, 20000)
+		t.Run(name, func(t *testing.T) {
+			c := wireCase(t, name, 32)
+			c.rivalOurs, c.rival = true, c.ours
+			if err := b.prepareWires(c); err != nil {
+				t.Fatal(err)
+			}
+			ours, rival, err := b.sides(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			each = append(each, o.allocs)
-		}
-		ours.duo.close()
-		if least := slices.Min(each); least > 0.01 {
-			t.Errorf("%s: %v allocations a packet", name, each)
-		}
+			defer ours.duo.close()
+			rival.duo.close()
+			var each []float64
+			for range 5 {
+				_, o, err := b.round(t.Context(), c, ours, 20000)
+				if err != nil {
+					t.Fatal(err)
+				}
+				each = append(each, o.allocs)
+			}
+			if least := slices.Min(each); least > 0.01 {
+				t.Errorf("%v allocations a packet", each)
+			}
+		})
 	}
 }
 
