@@ -382,7 +382,7 @@ func (c *Counter) unmake() error {
 		return nil
 	}
 	var busy *shm.BusyError
-	switch err := c.obj.Hold(); {
+	switch err := c.obj.Hold(nil); {
 	case errors.As(err, &busy), errors.Is(err, shm.ErrStale):
 		return nil
 	case err != nil:

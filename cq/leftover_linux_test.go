@@ -283,7 +283,7 @@ func holdReader(d *shm.Dir, name string) (release func(), err error) {
 	}
 	obj, err := dir.Open(cq.ReaderFile, shm.ReadWrite)
 	if err == nil {
-		err = obj.Hold()
+		err = obj.Hold(nil)
 	}
 	return func() {
 		_ = errors.Join(obj.Close(), dir.Close())

@@ -3,12 +3,15 @@
 package ctl_test
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 )
 
@@ -17,7 +20,7 @@ import (
 func TestCollectStep(t *testing.T) {
 	for label, passages := range map[crash.Label]int{crash.CollectLanes: 2, crash.CollectShut: 2,
 		crash.CollectClaimed: 2, crash.CollectCondemned: 2, crash.CollectUnlinked: 2,
-		crash.CollectEmptied: 2, crash.CollectObject: 4, crash.ClaimLocked: 4, crash.ClaimStored: 2} {
+		crash.CollectEmptied: 2, crash.CollectObject: 4, crash.ClaimLocked: 4} {
 		for n := 1; n <= passages; n++ {
 			t.Run(fmt.Sprintf("%v:%d", label, n), func(t *testing.T) { collectorDies(t, label, n) })
 		}
@@ -58,5 +61,27 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 			t.Errorf("%s has %d entries, %v", name, got, err)
 		}
 		must(t, q.Close())
+	}
+}
+
+// TestMeetsCollector: who wants the name of something dead waits for a collector that removes it,
+// and does not take that for an owner who lives.
+func TestMeetsCollector(t *testing.T) {
+	d := ownDir(t)
+	c := startChild(t, d, "household")
+	c.line(t)
+	c.kill()
+	defer func(most time.Duration) { collect.ContestMost = most }(collect.ContestMost)
+	collect.ContestMost = time.Millisecond
+	for _, name := range []string{"endpoint", "peers", "dead"} {
+		at, met := crash.CollectObject, error(nil)
+		if name == "dead" { // a queue
+			at = crash.CollectCondemned
+		}
+		crash.Passing(at, 1, func() { met = collect.RemoveFormer(d, name) })
+		must(t, collect.Remove(d, name, collect.Options{}))
+		if !errors.Is(met, collect.ErrContested) {
+			t.Errorf("%s: who wanted the name met a collector, and got %v", name, met)
+		}
 	}
 }

@@ -144,16 +144,16 @@ func (o *Object) Claim(check func() error) error {
 }
 
 // Hold keeps other processes from claiming an object, until Unlink and Close, or Release. It proves
-// what [Object.Claim] proves, and leaves the owner record as it is: the dead owner stays recorded,
-// whatever becomes of this process. It is for those who remove objects, and nothing to do for the
-// owner. Errors are those of Claim.
-func (o *Object) Hold() error {
+// what [Object.Claim] proves, with such a check, and leaves the owner record as it is: the dead
+// owner stays recorded, whatever becomes of this process. It is for those who remove objects, and
+// nothing to do for the owner. Errors are those of Claim.
+func (o *Object) Hold(check func() error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.lockFD >= 0 {
 		return nil
 	}
-	err := o.claim("hold", nil, func() error { return nil })
+	err := o.claim("hold", check, func() error { return nil })
 	if err == nil {
 		o.held = true
 	}

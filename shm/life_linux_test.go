@@ -450,7 +450,7 @@ func TestBusyReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder, late := openObject(t, d, "a", ReadWrite), openObject(t, d, "a", ReadWrite)
-	if err := holder.Hold(); err != nil {
+	if err := holder.Hold(nil); err != nil {
 		t.Fatal(err)
 	}
 	var busy *BusyError

@@ -123,9 +123,9 @@ func (t *target) take() error {
 		}
 		crash.At(crash.CollectLanes)
 	}
-	// What refuses under the lock leaves the owner's record as it was: dead stays dead, and left
-	// stays left.
-	err = obj.Claim(last.look)
+	// The owner's record stays as it was: dead stays dead and left stays left, whatever refuses under
+	// the lock or becomes of us, and who wants the name sees that its owner does not have it.
+	err = obj.Hold(last.look)
 	if errors.Is(err, errNamedElsewhere) {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (t *target) holdLanes() ([]*shm.Object, error) {
 		return lanes, err
 	}
 	for _, l := range lanes {
-		if err := l.Hold(); err != nil {
+		if err := l.Hold(nil); err != nil {
 			return lanes, err
 		}
 	}
@@ -333,7 +333,7 @@ func (t *target) removeOrphans() error {
 		return errors.Join(err, errKept)
 	}
 	for _, l := range lanes {
-		err := l.Hold()
+		err := l.Hold(nil)
 		if err == nil {
 			err = l.Unlink()
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/futex"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // Endpoints, one in each process, which send each other messages of all lengths, with a tag or not,
@@ -158,8 +160,15 @@ func (c *child) oneEndpoint() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.w.Close()) }()
-	e.Endpoint, err = fabric.Open(c.dir, endName(c.Index), fabric.Options{Transmit: e.w,
-		Receive: e.w, Progress: []*cq.Queue{e.q}, Peers: 16, Chunks: endChunks, Window: 16 << 10})
+	for since := stage.Lifetime(); ; nap(time.Millisecond) {
+		e.Endpoint, err = fabric.Open(c.dir, endName(c.Index), fabric.Options{Transmit: e.w,
+			Receive: e.w, Progress: []*cq.Queue{e.q}, Peers: 16, Chunks: endChunks,
+			Window: 16 << 10})
+		// Who removes the former one may be stopped over that.
+		if !errors.Is(err, fs.ErrExist) || stage.Lifetime()-since > patience {
+			break
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
