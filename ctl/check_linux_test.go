@@ -90,7 +90,7 @@ func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
 	must(t, err)
 	w, err := q.Writer()
 	must(t, err)
-	o := fabric.Options{Transmit: w, Receive: w, Peers: 2}
+	o := fabric.Options{Transmit: w, Receive: w, Peers: 2, Remote: 4096}
 	b, err := fabric.Open(d, "answers", o)
 	must(t, err)
 	a, err := fabric.Open(d, "asks", o)
@@ -111,7 +111,7 @@ func isFabric(path string) bool {
 
 // fabricDamages are those of a receiver, and of the outbox of its sender.
 func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
-	const page, rows, lanes, slots, done = 0x600, 0x601, 0x603, 0x604, 0x605
+	const page, rows, lanes, slots, done, regions = 0x600, 0x601, 0x603, 0x604, 0x605, 0x607
 	in := func(name, file string, kind uint32, at, word, reports uint64) {
 		out = append(out, damage{name: name, file: file, kind: kind, at: at, word: word,
 			reports: reports})
@@ -132,6 +132,7 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("endpoint.lane", "answers", rows, 128, lane+2, 0)
 	in("endpoint.head", "answers", rows, 136, 3, 0)
 	in("endpoint.control", "answers", rows, 176, 9, 0)
+	in("endpoint.region", "answers", regions, 64, 257, 64)
 	in("outbox.lane", box, lanes, 256+128, 5, 0)
 	in("outbox.done", box, done, 8, lane, 0)
 	in("outbox.slots", box, lanes, 144, 3, 136)

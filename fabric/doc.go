@@ -9,6 +9,8 @@
 //	n, err := cq.ReadContext(ctx, q, ...)   // moves the endpoint, and sleeps on its bell
 //	b, err := e.Alloc(n)                    // memory that peers read in place: fill it, send it
 //	b, err := e.Payload(&entry)             // a message in place; e.Release(entry) gives it back
+//	r, err := e.Register(n, access)         // memory that others reach, by r.Key()
+//	err = e.Read(buf, to, fabric.Remote{Key: key}, context) // fi_read; Write, Atomic
 //
 // # Memory
 //
@@ -58,7 +60,14 @@
 //
 // # Levels
 //
-// Of the levels there are inject and transmit. Remote memory and other users are not here.
+// Of the levels there are inject and transmit, and delivery of what goes to remote memory. Other
+// users are not here.
+//
+// # Remote memory
+//
+// What a peer has registered ([Endpoint.Register]) is read and written by the call, in its memory:
+// the peer needs no call, and hears of data alone. So it has happened when the call returns, and
+// lies before all that is sent later. What was sent before may be examined later.
 //
 // # Connections
 //
@@ -75,6 +84,8 @@
 //	message        what a lane hands to receives and to the store
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place
+//	region         memory that peers reach
+//	rma            what reaches it; atomic what changes it
 //	match          which receive a message gets
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps

@@ -39,6 +39,7 @@ type Endpoint struct {
 	slots  []kind.FabricSlot
 	done   []kind.Word
 	pool   pool
+	remote remote
 	uses   []int // of each place of the outbox
 
 	// bell is the lock of all that follows, and knows which lanes can have something. Its first bits
@@ -93,6 +94,11 @@ type Stats struct {
 	// under way, or peers that were cut off may read them until they end.
 	FreePool, HeldPool, LentPool uint64
 	Loans                        uint64 // messages that are lent here, and were not given back
+
+	Reached uint64 // reads and writes of this endpoint that completed, and atomics
+	// Bytes of Options.Remote: HeldRemote are registered. Of RevokedRemote a peer that had begun
+	// may not have ended.
+	FreeRemote, HeldRemote, RevokedRemote uint64
 }
 
 // Open makes an endpoint and gives it a name in a directory (fi_endpoint, fi_ep_bind, fi_enable).
@@ -144,11 +150,12 @@ func (e *Endpoint) create() (err error) {
 		}
 		break
 	}
-	f := kind.Fabric{Rows: e.opt.Peers, Window: uint64(e.opt.Window), Outbox: e.addr.Outbox}
+	f := kind.Fabric{Rows: e.opt.Peers, Window: uint64(e.opt.Window), Outbox: e.addr.Outbox,
+		Remote: (e.opt.Remote + pieceBytes - 1) &^ (pieceBytes - 1)}
 	s := f.Spec(e.name)
 	s.UUID = e.addr.UUID
 	e.obj, err = collect.Create(e.dir, e.name, s, func(o *shm.Object) error {
-		w, err := mapEndpoint(o, f.Rows)
+		w, err := mapEndpoint(o, f)
 		if err != nil {
 			return err
 		}
@@ -156,6 +163,7 @@ func (e *Endpoint) create() (err error) {
 			w.rows[i].Bell.Parked.Store(doorbell.Parked)
 		}
 		e.page, e.rows, e.claims = w.page, w.rows, w.claims
+		e.remote.open(w.reach)
 		e.bell = doorbell.NewBell(doorbell.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil
@@ -198,10 +206,10 @@ func (e *Endpoint) bind() (err error) {
 		}
 		return feed.Bind(o)
 	}
-	if e.tx, err = join(e.opt.Transmit, cq.FlagTransmit, cq.FlagSend); err != nil {
+	if e.tx, err = join(e.opt.Transmit, cq.FlagTransmit, transmitKinds); err != nil {
 		return err
 	}
-	if e.rx, err = join(e.opt.Receive, cq.FlagRecv, cq.FlagRecv); err != nil {
+	if e.rx, err = join(e.opt.Receive, cq.FlagRecv, receiveKinds); err != nil {
 		return err
 	}
 	if e.rx != nil {
@@ -230,7 +238,8 @@ func (e *Endpoint) Stats() Stats {
 	s.Waiting = uint64(e.stored[0].Len() + e.stored[1].Len() + e.claimed.Len())
 	s.FreeChunks = uint64(len(e.pool.free))
 	s.Loans = uint64(len(e.loans))
-	e.pool.count(&s)
+	s.FreePool, s.HeldPool, s.LentPool = e.pool.count()
+	s.FreeRemote, s.HeldRemote, s.RevokedRemote = e.remote.count()
 	for _, l := range e.out {
 		if l != nil {
 			s.UsedChunks += uint64(l.chunks)

@@ -86,6 +86,20 @@ func TestHostileSender(t *testing.T) {
 		{"too long", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricRTS | (kind.FabricMostBytes+1)<<32)
 		}},
+		{"told of nothing", func(s scribbled) { s.slots[0].Head.Store(kind.FabricReached) }},
+		{"told of anything", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricReached | (kind.FabricRead|kind.FabricWrite)<<16)
+		}},
+		{"told of a tag", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricReached | kind.FabricTagged | kind.FabricWrite<<16)
+		}},
+		{"told of a read with data", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricReached | kind.FabricWithData | kind.FabricRead<<16)
+		}},
+		{"told of too much", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricReached | kind.FabricWrite<<16 |
+				(kind.FabricMostRemote+1)<<32)
+		}},
 		{"segment of nothing", func(s scribbled) { s.slots[0].Head.Store(kind.FabricData) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -168,7 +182,22 @@ func TestHostileSegments(t *testing.T) {
 
 // TestHostileGrant: a sender that sends more than was granted is cut off, and stores no more.
 func TestHostileGrant(t *testing.T) {
-	a, b := opened(t, "a", fabric.Options{Window: 4096}), opened(t, "b", fabric.Options{})
+	t.Run("messages", func(t *testing.T) {
+		hostileGrant(t, 64, func(b *end, to cq.Addr, _ fabric.Remote) error { return b.Inject(nil, to) })
+	})
+	t.Run("writes", func(t *testing.T) { // whose entries have no room
+		hostileGrant(t, 1, func(b *end, to cq.Addr, at fabric.Remote) error {
+			m := fabric.Msg{Addr: to, Flags: cq.FlagRemoteCQData | cq.FlagInjectCall}
+			return b.WriteMsg(&m, at)
+		})
+	})
+}
+
+func hostileGrant(t *testing.T, waiting uint64, do func(*end, cq.Addr, fabric.Remote) error) {
+	a := openedSized(t, "a", 16, fabric.Options{Window: 4096, Remote: 4096})
+	b := opened(t, "b", fabric.Options{})
+	r, err := a.Register(1, cq.FlagRemoteWrite)
+	noError(t, err)
 	to, err := b.Resolve("a")
 	noError(t, err)
 	noError(t, b.Send(nil, to, 1))
@@ -180,7 +209,7 @@ func TestHostileGrant(t *testing.T) {
 	for i := range 100 {
 		a2.rows[0].Granted.Store(1 << 40) // as if b did not ask
 		a2.rows[0].Rev.Add(1)
-		if err := b.Inject(nil, to); err != nil {
+		if err := do(b, to, fabric.Remote{Key: r.Key()}); err != nil {
 			break
 		}
 		_, err = a.Progress()
@@ -189,7 +218,7 @@ func TestHostileGrant(t *testing.T) {
 			t.Error("nobody noticed")
 		}
 	}
-	if s := a.Stats(); s.Corrupt != 1 || s.Waiting != 64 {
+	if s := a.Stats(); s.Corrupt != 1 || s.Waiting != waiting {
 		t.Errorf("%+v", s)
 	}
 }

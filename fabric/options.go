@@ -25,8 +25,9 @@ type Options struct {
 	// Transmit and Receive take the completions of sends and receives, through a writer of the
 	// queue, one for both or two. Without one only counters count, and only Inject sends.
 	Transmit, Receive *cq.Writer
-	// Counters count operations that end, of the kinds that stand with them: FlagSend, FlagRecv or
-	// both. Reads of them and waits for them move the endpoint.
+	// Counters count operations that end, of the kinds that stand with them: FlagSend, FlagRecv,
+	// FlagRead and FlagWrite, and FlagRemoteRead and FlagRemoteWrite, which are told here if they
+	// come with data or the region says so. Reads of them and waits for them move the endpoint.
 	Counters map[*cq.Counter]cq.Flags
 	// Progress are the queues of this process whose reads move the endpoint.
 	Progress []*cq.Queue
@@ -62,7 +63,10 @@ type Options struct {
 	// Pool is how many bytes of shared memory there are for [Endpoint.Alloc], rounded up to 32 KiB,
 	// up to 1 GiB. By default there is none.
 	Pool int
-	mux  *mux // takes all messages: connections go over this endpoint
+	// Remote is how many bytes of shared memory there are for [Endpoint.Register], rounded up to
+	// 4 KiB, up to 1 GiB. By default there is none.
+	Remote int
+	mux    *mux // takes all messages: connections go over this endpoint
 	// Private memory is taken as messages come, up to Peers windows.
 }
 
@@ -91,6 +95,7 @@ func (o *Options) resolve() error {
 		{"Buffered", &o.Buffered, 0, 0, math.MaxInt32, false},
 		{"Chunks", &o.Chunks, defaultChunks, -1, mostChunks, false},
 		{"Pool", &o.Pool, 0, 0, mostPool, false},
+		{"Remote", &o.Remote, 0, 0, kind.FabricMostRemote, false},
 		{"MinMultiRecv", &o.MinMultiRecv, defaultMulti, 1, math.MaxInt32, false},
 	} {
 		if *n.v == 0 {
@@ -133,6 +138,12 @@ var (
 	ErrFlags = oserror.New("flags not supported by this call", syscall.EINVAL)
 	// ErrNotSupported: what these endpoints do not do (EOPNOTSUPP).
 	ErrNotSupported = oserror.New("not supported by this endpoint", syscall.EOPNOTSUPP)
+	// ErrKey: no region of the peer has this key, or it was revoked (EKEYREJECTED).
+	ErrKey = oserror.New("no such key: ask the peer for one", syscall.EKEYREJECTED)
+	// ErrAccess: the region is not registered for that (EACCES).
+	ErrAccess = oserror.New("the region does not allow that", syscall.EACCES)
+	// ErrRange: bytes beyond the region, or an atomic that is not aligned (ERANGE).
+	ErrRange = oserror.New("not within the region", syscall.ERANGE)
 	// ErrNotFound: no receive waits with this context, no message was claimed with it, or a loan was
 	// given back before (ENOENT).
 	ErrNotFound = oserror.New("no such operation is under way", syscall.ENOENT)

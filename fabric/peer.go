@@ -43,11 +43,13 @@ type words struct {
 	rows   []kind.FabricRow
 	hints  *doorbell.Hints
 	claims []kind.Word
+	reach  kind.Reach
 }
 
 // mapEndpoint lays words over an endpoint, ours or another's. Sections are as long as its
 // attributes say, which was checked.
-func mapEndpoint(o *shm.Object, rows int) (w words, err error) {
+func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
+	rows := f.Rows
 	if w.page, err = kind.WordsOf[kind.FabricPage](o, kind.SectFabricPage, 0); err != nil {
 		return w, err
 	}
@@ -61,7 +63,10 @@ func mapEndpoint(o *shm.Object, rows int) (w words, err error) {
 		return w, err
 	}
 	w.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(rows):])[:rows]
-	w.hints, err = doorbell.MapHints(mail, 2*rows)
+	if w.hints, err = doorbell.MapHints(mail, 2*rows); err != nil {
+		return w, err
+	}
+	w.reach, err = kind.FabricReach(o, f)
 	return w, err
 }
 
@@ -179,7 +184,7 @@ func (p *peer) adopt(obj *shm.Object) error {
 	if f.Outbox != p.addr.Outbox { // somebody calls himself by the number of another endpoint
 		return ErrCorrupt
 	}
-	if p.words, err = mapEndpoint(obj, f.Rows); err != nil {
+	if p.words, err = mapEndpoint(obj, f); err != nil {
 		return err
 	}
 	owner := obj.Owner()

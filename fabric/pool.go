@@ -119,17 +119,18 @@ func (p *pool) release(o *sendOp) {
 }
 
 // count says what pieces are.
-func (p *pool) count(s *Stats) {
+func (p *pool) count() (free, held, lent uint64) {
 	for _, x := range p.pieces {
 		switch {
 		case x.refs > 0:
-			s.LentPool += uint64(x.n)
+			lent += uint64(x.n)
 		case x.held:
-			s.HeldPool += uint64(x.n)
+			held += uint64(x.n)
 		default:
-			s.FreePool += uint64(x.n)
+			free += uint64(x.n)
 		}
 	}
+	return free, held, lent
 }
 
 // hasChunk reports whether a lane can have one more chunk: no peer that stands can keep them all.

@@ -24,7 +24,7 @@ func (e *Endpoint) Progress() (work int, err error) {
 // poll looks at every lane that can have something, and tells senders before it returns.
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
-	work = e.settle()
+	work = e.settle() + e.tellReached()
 	b.Take()
 	b.Heat()
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {

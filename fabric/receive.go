@@ -62,6 +62,7 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 	row := &e.rows[bit]
 	l, pays, err := e.openLane(bit, id)
 	if errors.Is(err, fs.ErrNotExist) { // the sender is gone, and who removed its outbox had proof
+		e.remote.forget(bit)
 		e.claims[bit].CompareAndSwap(id, 0)
 		return c, false
 	}
@@ -239,6 +240,9 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 		l.p.e.arrive(m)
 		return true
 	}
+	if what&^kind.FabricWithData == kind.FabricReached {
+		return l.reached(s, head)
+	}
 	here, ok := l.payload(s, head)
 	return ok && what&^kind.FabricInPool == kind.FabricData && l.placeSegment(op, here)
 }
@@ -296,6 +300,7 @@ func (l *inLane) free() {
 	l.row.Bell.Parked.Store(doorbell.Parked)
 	l.row.Owner.Store(0)
 	crash.At(crash.FabricDisowned)
+	e.remote.forget(l.bit)
 	e.claims[l.bit].CompareAndSwap(l.id, 0)
 	crash.At(crash.FabricFreed)
 	last := len(kind.OutboxOpen(l.lanes, l.done)) == 0

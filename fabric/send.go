@@ -24,6 +24,7 @@ type outLane struct {
 	p      *peer
 	place  int
 	id     uint64
+	bit    int              // of the peer's row
 	row    *kind.FabricRow  // the peer's
 	head   *kind.FabricLane // ours
 	slots  []kind.FabricSlot
@@ -374,7 +375,7 @@ func (l *outLane) claim() int {
 			continue
 		}
 		crash.At(crash.FabricClaimed)
-		l.row = &w.rows[row]
+		l.bit, l.row = row, &w.rows[row]
 		l.rev = l.row.Rev.Load() // before the state is looked at: see Endpoint.leave
 		return row
 	}

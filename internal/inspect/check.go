@@ -83,6 +83,7 @@ func Invariants() []shm.Invariant {
 		{Name: "endpoint.granted", Exact: true, What: "no grant was taken back"},
 		{Name: "endpoint.owed", Exact: true, What: "records wait for room or do not"},
 		{Name: "endpoint.record", Exact: true, What: "a record asks for what a lane can have"},
+		{Name: "endpoint.region", Exact: true, What: "a key reaches memory of its endpoint"},
 		{Name: "endpoint.lane", Exact: true, What: "the lane of a row has the row's number"},
 		{Name: "endpoint.head", Exact: true, What: "nothing was examined that was not sent"},
 		{Name: "endpoint.control", Exact: true, What: "a control ring holds what it has room for"},

@@ -46,6 +46,7 @@ func (c *checker) endpoint() {
 	if a := page.Arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
 		c.bad("endpoint.armed", kind.SectFabricPage, 0, fmt.Sprintf("%#x", a), "known bits")
 	}
+	c.regions(f)
 	for i := range kind.Overlays[kind.FabricRow](mem)[:f.Rows] {
 		row := &kind.Overlays[kind.FabricRow](mem)[i]
 		base := uint64(i) * kind.FabricRowBytes
@@ -69,6 +70,27 @@ func (c *checker) endpoint() {
 				"number of a lane")
 		} else if id&kind.FabricRefused == 0 && id != 0 && page.State.Load() != kind.FabricClosed {
 			c.beside(id, row, base)
+		}
+	}
+}
+
+// regions checks which memory keys reach. The words of one change while it has no key.
+func (c *checker) regions(f kind.Fabric) {
+	mem, _, err := c.obj.Section(kind.SectFabricRegions, 0)
+	if err != nil {
+		return // it has none
+	}
+	for i := range kind.Overlays[kind.FabricRegion](mem) {
+		r := &kind.Overlays[kind.FabricRegion](mem)[i]
+		key := r.Key.Load()
+		place, ok := kind.FabricKeyPlace(key)
+		access, at, n := r.Access.Load(), r.Offset.Load(), r.Length.Load()
+		ok = ok && place == i && access < 2*kind.FabricEvents && access&^kind.FabricEvents != 0 &&
+			n != 0 && at <= uint64(f.Remote) && n <= uint64(f.Remote)-at
+		if key != 0 && !ok && r.Key.Load() == key {
+			c.bad("endpoint.region", kind.SectFabricRegions, uint64(i)*kind.FabricRegionBytes,
+				fmt.Sprintf("key %#x, access %d, %d bytes from %d", key, access, n, at),
+				fmt.Sprintf("a key of the place, and some of %d bytes", f.Remote))
 		}
 	}
 }
@@ -202,14 +224,17 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 		most = kind.FabricMostBytes
 	case kind.FabricData:
 		known = kind.FabricInPool
+	case kind.FabricReached:
+		known, most = kind.FabricWithData, kind.FabricMostRemote
 	}
 	if head&kind.FabricInPool != 0 {
 		most = pool
 	}
 	if head>>32 > most || head&kind.FabricFlags&^known != 0 || head>>16&0xffff >= kind.FabricMostOps ||
-		what == 0 || what == kind.FabricGrow || what > kind.FabricData {
+		what == 0 || what == kind.FabricGrow || what > kind.FabricReached ||
+		what == kind.FabricReached && !kind.FabricReachedBy(head>>16&0xffff, head&kind.FabricWithData) {
 		c.bad("outbox.slot", kind.SectFabricSlots, base+offSlotHead, fmt.Sprintf("%#x", head),
-			"a message, header, segment or end")
+			"a message, header, segment, end, or what was read or written")
 	}
 	if at := s.More[1].Load(); head&kind.FabricInPool != 0 && at > pool {
 		c.bad("outbox.pool", kind.SectFabricSlots, base+offPool, at, fmt.Sprintf("at most %d", pool))

@@ -35,7 +35,7 @@ var good = map[string]shm.Spec{
 		Capture{Slots: 16, SnapBytes: 100}.Put(&s)
 		return s
 	}(),
-	"fabric endpoint":             Fabric{Rows: 8, Window: 1 << 16}.Spec(""),
+	"fabric endpoint":             Fabric{Rows: 8, Window: 1 << 16, Remote: 4096}.Spec(""),
 	"outbox of a fabric endpoint": Outbox{Lanes: 8, Slots: 64, Chunks: 2, ChunkBytes: 4096}.Spec(""),
 	"status page of a device":     PageSpec(8, 2, 1),
 }

@@ -16,6 +16,11 @@ const (
 	SectFabricSlots                                // outbox, its owner writes
 	SectFabricDone                                 // outbox, its receivers write: a word a lane
 	SectFabricPool                                 // outbox, its owner writes: payload, if it has any
+
+	// An endpoint has the next three if it has memory for regions.
+	SectFabricRegions // endpoint, its owner writes: which keys reach what
+	SectFabricUses    // endpoint, its senders write: the key that they use now
+	SectFabricRemote  // endpoint, its owner and its senders write: the memory
 )
 
 // Bounds of what an endpoint has.
@@ -46,6 +51,7 @@ const (
 	FabricGrow    = 3 // the layout has room for it
 	FabricRTS     = 4 // the header of a message alone: its sender waits to be asked for the bytes
 	FabricData    = 5 // a segment of a message that the receiver has asked for
+	FabricReached = 6 // the sender has read or written memory of the receiver: see FabricRead
 )
 
 // FabricClear makes a record of a control ring: the receiver asks for bytes of an operation.
@@ -104,6 +110,7 @@ type Fabric struct {
 	Rows   int    // senders that it can have at once, and the lanes of its outbox
 	Window uint64 // bytes that each of them may have examined and not matched
 	Outbox uint64
+	Remote int // bytes of memory for regions
 }
 
 var fabricCodec = codec[Fabric]{
@@ -114,6 +121,9 @@ var fabricCodec = codec[Fabric]{
 		func(f *Fabric) any { return &f.Window }},
 	{Attribute{"outbox", Bound{Most: anyWord}, "number of the endpoint's own outbox"},
 		func(f *Fabric) any { return &f.Outbox }},
+	{Attribute{"remote", Bound{Most: FabricMostRemote},
+		"bytes of memory that senders may reach; 0: it has none"},
+		func(f *Fabric) any { return &f.Remote }},
 }
 
 // FabricAttributes and OutboxAttributes describe the attributes of both objects.
@@ -136,6 +146,9 @@ func (f Fabric) Spec(name string) shm.Spec {
 			Capacity: uint64(f.Rows), LayoutHash: LayoutVersion},
 		{Kind: SectFabricMail, Length: mail, ElemSize: mail, Capacity: 1,
 			LayoutHash: LayoutVersion}}}
+	if f.Remote > 0 {
+		s.Sections = append(s.Sections, f.remoteSections()...)
+	}
 	fabricCodec.put(&s, f)
 	return s
 }

@@ -57,6 +57,22 @@ type FabricSlot struct {
 	More    [4]Word // generation of an operation; offset in the pool; the others are 0
 }
 
+// FabricRegion says which memory of an endpoint a key reaches. The other words change while nobody
+// uses a key of its place.
+type FabricRegion struct {
+	Key    Word // 0: nothing. Stored last, and first when it is revoked
+	Access Word // what may be done: FabricRead and so on
+	Offset Word // in the memory for regions
+	Length Word
+	_      [32]byte
+}
+
+// FabricUse is what one sender writes, in the place of its row.
+type FabricUse struct {
+	Key Word // that it uses now; 0: none
+	_   [56]byte
+}
+
 // Within returns where in mem the slice b of it begins. It is false if b is no slice of it.
 func Within(mem, b []byte) (at int, ok bool) {
 	from, to := unsafe.Pointer(unsafe.SliceData(mem)), unsafe.Pointer(unsafe.SliceData(b))
@@ -74,6 +90,10 @@ const (
 	_ = uint(FabricLaneBytes - unsafe.Sizeof(FabricLane{}))
 	_ = uint(unsafe.Sizeof(FabricSlot{}) - FabricSlotBytes)
 	_ = uint(FabricSlotBytes - unsafe.Sizeof(FabricSlot{}))
+	_ = uint(unsafe.Sizeof(FabricRegion{}) - FabricRegionBytes)
+	_ = uint(FabricRegionBytes - unsafe.Sizeof(FabricRegion{}))
+	_ = uint(unsafe.Sizeof(FabricUse{}) - FabricUseBytes)
+	_ = uint(FabricUseBytes - unsafe.Sizeof(FabricUse{}))
 	_ = uint(unsafe.Offsetof(FabricPage{}.State) - 128)
 	_ = uint(128 - unsafe.Offsetof(FabricPage{}.State))
 	_ = uint(unsafe.Offsetof(FabricRow{}.Rev) - 184)
