@@ -56,7 +56,7 @@ type deadline struct {
 // accepted opens a connection that was asked for, or closes it if nobody waits for it any more.
 func (c *conn) accepted(number uint64, here []byte) (ok bool) {
 	window, ok := windowOf(here)
-	if !ok || c.is != connAsking || c.to != 0 || number&connWhat != 0 {
+	if !ok || c.is != connAsking || number&connWhat != 0 {
 		return false
 	}
 	c.to, c.window, c.allowed = number, window, window

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/shm"
 )
@@ -396,80 +395,4 @@ func TestConnMany(t *testing.T) {
 		noError(t, c.Close())
 	}
 	ch.ends(t)
-}
-
-// TestConnHostile: what an endpoint of another program writes that knows the numbers costs it its
-// lane, and nobody else anything.
-func TestConnHostile(t *testing.T) {
-	d := directory(t)
-	l := listens(t, d, "server")
-	c := dials(t, d, "server")
-	s := accepts(t, l)
-	window := []byte{0, 16, 0, 0, 0, 0, 0, 0}
-	type message struct {
-		tag, data uint64
-		payload   []byte
-	}
-	mine := uint64(1 << 32)   // a number of the hostile one's own
-	theirs := uint64(1 << 32) // that of the connection between the others
-	next := theirs + 1<<8     // that the server gives the hostile one
-	asked := 0
-	for i, c2 := range []struct {
-		name     string
-		messages []message
-	}{
-		{"no such number", []message{{5 | 7<<8, 0, nil}}},
-		{"the number of others", []message{{5 | theirs, 0, []byte("forged")}}},
-		{"the end of others", []message{{8 | theirs, 0, nil}}},
-		{"an accept that nobody asked for", []message{{2, mine, window}}},
-		{"a kind that is not there", []message{{9 | theirs, 0, nil}}},
-		{"asks without a window", []message{{1, mine, nil}}},
-		{"asks for no window", []message{{1, mine, make([]byte, 8)}}},
-		{"asks by a number", []message{{1 | theirs, mine, window}}},
-		{"bytes before it is opened", []message{{1, mine, window}, {5 | next, 0, []byte("early")}}},
-		{"opened twice", []message{{1, mine, window}, {4 | next, 0, nil}, {4 | next, 0, nil}}},
-		{"ended twice", []message{{1, mine, window}, {4 | next, 0, nil}, {6 | next, 0, nil},
-			{6 | next, 0, nil}}},
-		{"closed twice", []message{{1, mine, window}, {8 | next, 0, nil}, {8 | next, 0, nil}}},
-		{"more credit than a window", []message{{1, mine, window}, {4 | next, 0, nil},
-			{7 | next, 1 << 40, nil}}},
-	} {
-		t.Run(c2.name, func(t *testing.T) {
-			e := opened(t, fmt.Sprint("hostile-", i), fabric.Options{})
-			to, err := e.Resolve("server")
-			noError(t, err)
-			for k, m := range c2.messages {
-				if k > 0 { // the place is used once more by each that asked
-					m.tag += uint64(asked-1) << 32
-				} else if len(c2.messages) > 1 {
-					asked++
-				}
-				err := e.SendMsg(&fabric.Msg{Buf: m.payload, Addr: to, Tag: m.tag, Data: m.data,
-					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall})
-				if err != nil {
-					failedBy(t, err)
-				}
-			}
-			for { // until it is refused
-				err := e.SendMsg(&fabric.Msg{Addr: to, Tag: 5 | 7<<8,
-					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall})
-				if err != nil && !errors.Is(err, cq.ErrFull) {
-					failedBy(t, err)
-					break
-				}
-			}
-			writes(t, c, "as before")
-			reads(t, s, "as before")
-			writes(t, s, "and back")
-			reads(t, c, "and back")
-		})
-	}
-}
-
-// failedBy says that the peer has refused the lane.
-func failedBy(t testing.TB, err error) {
-	t.Helper()
-	if !errors.Is(err, fabric.ErrRefused) {
-		t.Fatalf("the send failed by %v", err)
-	}
 }

@@ -94,7 +94,7 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 		return tag == connAsk && m.asked(p, data, here)
 	}
 	c := m.find(tag &^ connWhat)
-	if c == nil || c.p != p || c.heard {
+	if c == nil || c.p != p {
 		return false
 	}
 	switch tag & connWhat {

@@ -1,0 +1,250 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// said is a message of a connection, as docs/fabric.md has it.
+type said struct {
+	tag, data uint64
+	payload   []byte
+}
+
+// intruder is an endpoint of another program, which may say what it likes.
+type intruder struct {
+	*end
+	to     cq.Addr
+	number uint64 // that its victim gave a connection, 0 if there is none
+}
+
+// say sends a message. What fits into a slot has no completion.
+func (e *intruder) say(m said, token uint64) error {
+	msg := fabric.Msg{Buf: m.payload, Addr: e.to, Tag: m.tag, Data: m.data, Context: token,
+		Flags: cq.FlagTagged | cq.FlagRemoteCQData}
+	if m.tag != 1 {
+		msg.Tag |= e.number
+	}
+	if len(m.payload) <= fabric.MaxInline && token == 0 {
+		msg.Flags |= cq.FlagInjectCall
+	}
+	return e.SendContext(context.Background(), &msg)
+}
+
+// await returns how an operation ended.
+func (e *intruder) await(t testing.TB, token uint64) (cq.Entry, error) {
+	t.Helper()
+	for {
+		c, failed, err := e.next()
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case failed.Err != 0 && failed.Context == token:
+			return c, failed.Err
+		case failed.Err == 0 && c.Context == token:
+			return c, nil
+		}
+	}
+}
+
+// drain reads a connection until it fails, and says how many bytes came.
+func drain(c net.Conn) (n int, err error) {
+	b := make([]byte, 8<<10)
+	for err == nil {
+		var more int
+		more, err = c.Read(b)
+		n += more
+	}
+	return n, err
+}
+
+// TestConnHostile: who writes what cannot be is cut off, as a client or as who was dialed. Its own
+// connections are reset, when what may be read was read. Those of others go on, and new ones begin.
+func TestConnHostile(t *testing.T) {
+	const (
+		mine    = 1 << 32 // a number of the intruder's own
+		theirs  = 1 << 32 // that of the connection between the others, at both ends
+		inChunk = 32 << 10
+	)
+	d := directory(t)
+	l := listens(t, d, "server")
+	c := dials(t, d, "server")
+	s := accepts(t, l)
+	window := []byte{0, 16, 0, 0, 0, 0, 0, 0}
+	beyond := []byte{1, 0, 0, 64, 0, 0, 0, 0} // the most that is believed
+	full := slices.Repeat([]said{{5, 0, make([]byte, inChunk)}}, 256<<10/inChunk)
+	messages := func(all ...[]said) []said { return slices.Concat(all...) }
+	open := []said{{4, 0, nil}}
+	for i, row := range []struct {
+		name     string
+		is       string // what the intruder is: the client or who is dialed, or nothing yet
+		messages []said
+		reads    int   // bytes, by its victim, who has an open connection
+		ends     error // that connection; nil is none
+	}{
+		{"no such number", "", []said{{5 | 7<<8, 0, nil}}, 0, nil},
+		{"the number of others", "", []said{{5 | theirs, 0, []byte("forged")}}, 0, nil},
+		{"the end of others", "", []said{{8 | theirs, 0, nil}}, 0, nil},
+		{"a kind that is not there", "client", []said{{9, 0, nil}}, 0, nil},
+		{"asks without a window", "", []said{{1, mine, nil}}, 0, nil},
+		{"asks for no window", "", []said{{1, mine, make([]byte, 8)}}, 0, nil},
+		{"asks for too much window", "", []said{{1, mine, beyond}}, 0, nil},
+		{"asks by a number", "", []said{{1 | theirs, mine, window}}, 0, nil},
+		{"asks with a number that cannot be", "", []said{{1, mine | 5, window}}, 0, nil},
+		{"asks and hears nothing", "", slices.Repeat([]said{{1, mine, window}}, 33000), 0, nil},
+		{"accepts what it asked for", "client", []said{{2, mine, window}}, 0, nil},
+		{"rejects what it asked for", "client", []said{{3, 0, nil}}, 0, nil},
+		{"bytes before it is opened", "client", []said{{5, 0, []byte("early")}}, 0, nil},
+		{"end before it is opened", "client", []said{{6, 0, nil}}, 0, nil},
+		{"credit before it is opened", "client", []said{{7, 4096, nil}}, 0, nil},
+		{"opened twice", "client", messages(open, open), 0, nil},
+		{"ended twice", "client", messages(open, []said{{6, 0, nil}, {6, 0, nil}}), 0, io.EOF},
+		{"bytes after the end", "client", messages(open, []said{{5, 0, []byte("on time")},
+			{6, 0, nil}, {5, 0, []byte("late")}}), 7, io.EOF},
+		{"closed twice", "client", []said{{8, 0, nil}, {8, 0, nil}}, 0, nil},
+		{"opens a former one", "client", []said{{8, 0, nil}, {1, mine, window}, {4, 0, nil}}, 0,
+			nil},
+		{"more credit than a window", "client", messages(open, []said{{7, 4097, nil}}), 0, nil},
+		{"less credit than there was", "client", messages(open, []said{{7, 4095, nil}}), 0, nil},
+		{"bytes beyond a window", "client", messages(open, full, []said{{5, 0, []byte{1}}}),
+			256 << 10, syscall.ECONNRESET},
+		{"accepts twice", "dialed", []said{{2, mine, window}, {2, mine, window}}, 0,
+			syscall.ECONNRESET},
+		{"accepts with a number that cannot be", "dialed", []said{{2, mine | 5, window}}, 0,
+			syscall.ECONNREFUSED},
+		{"accepts without a window", "dialed", []said{{2, mine, nil}}, 0, syscall.ECONNREFUSED},
+		{"rejects what it accepted", "dialed", []said{{2, mine, window}, {3, 0, nil}}, 0,
+			syscall.ECONNRESET},
+		{"opens what others asked for", "dialed", []said{{4, 0, nil}}, 0, syscall.ECONNREFUSED},
+		{"bytes before it accepts", "dialed", []said{{5, 0, []byte("early")}}, 0,
+			syscall.ECONNREFUSED},
+		{"closes before it accepts", "dialed", []said{{8, 0, nil}}, 0, syscall.ECONNREFUSED},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			name := fmt.Sprint("intruder-", i)
+			e := &intruder{end: opened(t, name, fabric.Options{Window: 4096, Chunks: 32})}
+			noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
+				Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
+			to, victim := "server", make(chan error, 1)
+			if row.is == "dialed" {
+				to = c.LocalAddr().String()
+				scribble(t, e.end, name).page.Accepts.Store(1)
+				go func() {
+					c, err := fabric.Dial(d, name)
+					if err == nil {
+						_, err = drain(c)
+						_ = c.Close()
+					}
+					victim <- err
+				}()
+			}
+			var err error
+			e.to, err = e.Resolve(to)
+			noError(t, err)
+			if row.is == "client" {
+				noError(t, e.say(said{1, mine, window}, 0))
+			}
+			if row.is != "" {
+				first, err := e.await(t, 1)
+				noError(t, err)
+				e.number = first.Data
+			}
+			for _, m := range row.messages {
+				if err = e.say(m, 0); err != nil {
+					break
+				}
+			}
+			if err == nil { // what is right, to learn whether all before it was
+				if err = e.say(said{1, 7 << 32, window}, 2); err == nil {
+					_, err = e.await(t, 2)
+				}
+			}
+			if !errors.Is(err, syscall.ECONNABORTED) {
+				t.Fatalf("it was not refused: %v", err)
+			}
+			switch {
+			case row.is == "dialed":
+				failsWith(t, "of who dialed", <-victim, row.ends)
+			case row.ends != nil:
+				n, err := drain(accepts(t, l))
+				if failsWith(t, "of the server", err, row.ends); n != row.reads {
+					t.Errorf("%d bytes were read, want %d", n, row.reads)
+				}
+			}
+			writes(t, c, "as before")
+			reads(t, s, "as before")
+			writes(t, s, "and back")
+			reads(t, c, "and back")
+			c2 := dials(t, d, "server")
+			s2 := accepts(t, l)
+			writes(t, c2, "a new one")
+			reads(t, s2, "a new one")
+		})
+	}
+}
+
+// TestDialGivenUp: a connection that is accepted when its dial has ended is closed, not opened.
+func TestDialGivenUp(t *testing.T) {
+	e := &intruder{end: opened(t, "slow", fabric.Options{})}
+	scribble(t, e.end, "slow").page.Accepts.Store(1)
+	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
+		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := fabric.DialContext(ctx, e.d, "slow")
+		done <- err
+	}()
+	asked, err := e.await(t, 1)
+	noError(t, err)
+	cancel()
+	err = <-done
+	failsWith(t, "dial", err, context.Canceled)
+	var op *net.OpError
+	errors.As(err, &op)
+	e.to, err = e.Resolve(op.Source.String())
+	noError(t, err)
+	const mine = 5 << 32
+	noError(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged, Tag: mine,
+		Ignore: 0xff}))
+	noError(t, e.say(said{2 | asked.Data, mine, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
+	if c, err := e.await(t, 2); err != nil || c.Tag != 8|mine {
+		t.Errorf("it answers with %#x, %v", c.Tag, err)
+	}
+	noError(t, e.say(said{8 | asked.Data, 0, nil}, 0))
+}
+
+// TestConnMost: a peer can have 4096 connections, and one more for each that ends.
+func TestConnMost(t *testing.T) {
+	d := directory(t)
+	l := listens(t, d, "server")
+	dial := func() (net.Conn, error) {
+		c, err := fabric.Dial(d, "server")
+		if err == nil {
+			t.Cleanup(func() { _ = c.Close() })
+			accepts(t, l)
+		}
+		return c, err
+	}
+	first, err := dial()
+	n := 0
+	for ; err == nil; n++ {
+		_, err = dial()
+	}
+	if failsWith(t, "dial", err, syscall.ECONNREFUSED); n != 4096 {
+		t.Errorf("%d connections of a peer", n)
+	}
+	noError(t, first.Close())
+	for _, err = dial(); errors.Is(err, syscall.ECONNREFUSED); _, err = dial() { // until it is heard
+	}
+	noError(t, err)
+}
