@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // connState says how far a connection has come.
@@ -64,6 +66,7 @@ func (c *conn) accepted(number uint64, here []byte) (ok bool) {
 		return c.last()
 	}
 	c.m.wake(&c.reader)
+	crash.At(crash.ConnAccepted)
 	return c.m.say(c.p, connOpened|c.to, 0, 0)
 }
 
@@ -79,6 +82,7 @@ func (c *conn) opened() (ok bool) {
 	}
 	l.offered--
 	l.ready = append(l.ready, c)
+	crash.At(crash.ConnReady)
 	c.m.wake(&l.waiter)
 	return true
 }
@@ -98,6 +102,7 @@ func (c *conn) arrived(b []byte) (ok bool) {
 		b = b[n:]
 	}
 	c.in.put(b)
+	crash.At(crash.ConnArrived)
 	c.m.wake(&c.reader)
 	return true
 }
@@ -114,6 +119,7 @@ func (c *conn) hung() (ok bool) {
 	if c.is == connOffered {
 		c.withdraw()
 	}
+	crash.At(crash.ConnHeard)
 	if !c.said {
 		ok = c.last()
 	}
@@ -198,6 +204,7 @@ func (c *conn) tell(n int) {
 	c.read += uint64(n)
 	if c.read-c.told >= connWindow/2 && !c.said && !c.drained() {
 		c.told = c.read
+		crash.At(crash.ConnRead)
 		c.m.say(c.p, connCredit|c.to, c.read+connWindow, 0)
 	}
 }
@@ -215,6 +222,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 				return false
 			}
 			n += sent
+			crash.At(crash.ConnSent)
 		}
 		return true
 	}
@@ -267,6 +275,7 @@ func (c *conn) CloseWrite() error {
 		return c.fault("close", syscall.ENOTCONN)
 	case !c.ended:
 		c.ended = true
+		crash.At(crash.ConnShut)
 		c.m.say(c.p, connEnd|c.to, 0, 0)
 		c.m.wake(&c.writer)
 	}
@@ -313,6 +322,7 @@ func (c *conn) close() {
 	c.writeBy.stop()
 	c.m.wake(&c.reader)
 	c.m.wake(&c.writer)
+	crash.At(crash.ConnClosing)
 	if !c.said && c.err == nil {
 		c.last()
 	}

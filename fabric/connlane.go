@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 )
 
@@ -142,11 +143,13 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 	}
 	l := m.listener
 	if l == nil || l.offered+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns {
+		crash.At(crash.ConnRefusing)
 		return m.say(p, connReject|number, 0, 0)
 	}
 	c := m.newConn(p, connOffered)
 	c.to, c.window, c.allowed = number, window, window
 	l.offered++
+	crash.At(crash.ConnOffered)
 	return m.say(p, connAccept|number, c.number, connWindow)
 }
 
@@ -210,6 +213,7 @@ func (m *mux) lost(p *peer) {
 	if p.line != nil {
 		m.owing -= len(p.line.owed)
 		p.line.owed = nil
+		crash.At(crash.ConnLost)
 		for c := range p.line.conns {
 			if c.is == connAsking {
 				c.fail(syscall.ECONNREFUSED)
@@ -229,6 +233,7 @@ func (m *mux) deaf(p *peer, why error) {
 		m.lost(p)
 		return
 	}
+	crash.At(crash.ConnLost)
 	for c := range p.lines().conns {
 		c.unheard = true
 		m.wake(&c.writer)

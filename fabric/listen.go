@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -95,6 +96,7 @@ func (m *mux) free(c *conn) {
 	m.places[c.number>>connPlace&(1<<(connUse-connPlace)-1)].c = nil
 	m.used--
 	delete(c.p.line.conns, c)
+	crash.At(crash.ConnFreed)
 	m.settle()
 }
 
@@ -174,6 +176,7 @@ func (l *listener) Close() error {
 	m.listener = nil
 	m.e.page.Accepts.Store(0)
 	_ = m.e.obj.Unlink()
+	crash.At(crash.ConnUnlisted)
 	for _, p := range m.places {
 		if c := p.c; c != nil && (c.is == connOffered || c.is == connReady) {
 			c.close()
@@ -275,6 +278,7 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	c := m.newConn(p, connAsking)
 	c.window = connWindow
 	m.say(p, connAsk, c.number, connWindow)
+	crash.At(crash.ConnAsked)
 	stop := context.AfterFunc(ctx, func() {
 		m.e.bell.Lock()
 		m.wake(&c.reader)

@@ -190,6 +190,26 @@ const (
 	FabricBurying  // a death is proved, the objects of the dead are there
 	FabricBuried   // its endpoint is removed, its outbox is not
 
+	// A connection begins (fabric, listen.go, connlane.go and conn.go).
+	ConnAsked    // it is asked for, nobody waits for the answer
+	ConnOffered  // it is in the backlog, who asked is not told
+	ConnRefusing // there is no room for it, who asked is not told
+	ConnAccepted // it is open for who asked, the listener is not told
+	ConnReady    // Accept can return it, who waits there is not woken
+
+	// Bytes go (fabric, conn.go).
+	ConnSent    // some bytes of a Write are published, the others are not
+	ConnArrived // bytes are in the Read's buffer or private memory, no word says so
+	ConnRead    // half a window was read, the peer may not send more
+
+	// It ends, or its peer has died (fabric, conn.go, connlane.go and listen.go).
+	ConnShut     // nothing more is written here, the peer is not told
+	ConnClosing  // it is closed here, the peer is not told
+	ConnHeard    // the peer has closed it, we have not said our last
+	ConnFreed    // its number is free
+	ConnLost     // it is known that the peer has gone, its connections stand
+	ConnUnlisted // the listener has no name, who waits for Accept is not told
+
 	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
 	// begin with App are passed by the application, those with Dev by the device process.
 	AppHello    // the application has said what it wants, nothing is booked
@@ -304,6 +324,12 @@ var names = [count]string{
 	FabricDisowned: "fabric-disowned", FabricFreed: "fabric-freed",
 	FabricNameless: "fabric-nameless", FabricReleased: "fabric-released",
 	FabricBurying: "fabric-burying", FabricBuried: "fabric-buried",
+
+	ConnAsked: "conn-asked", ConnOffered: "conn-offered", ConnRefusing: "conn-refusing",
+	ConnAccepted: "conn-accepted", ConnReady: "conn-ready", ConnSent: "conn-sent",
+	ConnArrived: "conn-arrived", ConnRead: "conn-read", ConnShut: "conn-shut",
+	ConnClosing: "conn-closing", ConnHeard: "conn-heard", ConnFreed: "conn-freed",
+	ConnLost: "conn-lost", ConnUnlisted: "conn-unlisted",
 
 	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
 	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",

@@ -26,7 +26,7 @@
 //	others-event-reader, others-event-writer
 //	         the same two with event queues; the reader may have the library call it, too
 //	endpoint sends messages of all lengths to others of its role, and receives theirs, by package
-//	         fabric
+//	         fabric; listens, echoes, and dials others
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
 //	wire     the other end: answers what comes, and floods
 //	app, app2
@@ -100,7 +100,8 @@
 // What one endpoint sends to another is numbered too. The ledger has a bit for each message that
 // completed, and one for each that came: a message comes once and whole, in the order of its kind,
 // each operation ends once, a failure has a reason in who lives, and what completed is seen by a
-// receiver that lives, at the latest in a calm, when all sends have ended.
+// receiver that lives, at the latest in a calm, when all sends have ended. What is written to a
+// connection comes back, or who was dialed has died or closed the listener.
 //
 // A counter's value lies between what its processes noted before they added and after; an address
 // vector has what the ledger says whenever the ledger says it, before and after a look.

@@ -50,19 +50,19 @@ func endpointRole() *role {
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.CollectObject}, fabricSteps()...),
 		starting: func(s *supervisor, p *proc) {
 			mine := s.ledger.talks().place(p.index)
-			for _, w := range []int{endHolder, endBy, endOpen} {
+			for _, w := range []int{endHolder, endBy, endOpen, endListens} {
 				mine[w].Store(0)
 			}
 		},
 		calm: func(s *supervisor, r *role) error { return s.calmEndpoints(r, &looked) },
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
-			"calms": endCalms}}
+			"calms": endCalms, "echoed": endEchoed, "reset": endReset}}
 }
 
-// fabricSteps are all steps of endpoints.
+// fabricSteps are all steps of endpoints and connections.
 func fabricSteps() (all []crash.Label) {
-	for l := crash.FabricLaneFilled; l <= crash.FabricBuried; l++ {
+	for l := crash.FabricLaneFilled; l <= crash.ConnUnlisted; l++ {
 		all = append(all, l)
 	}
 	return all
@@ -136,11 +136,16 @@ type landed struct{ receive, id uint64 }
 
 func endName(place int) string { return fmt.Sprintf("endpoint-%d", place) }
 
-// runEndpoints has one endpoint after the other.
+// runEndpoints has one endpoint after the other, and connections beside them.
 func (c *child) runEndpoints() (err error) {
 	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
+	connections := make(chan error, 1)
+	go func() { connections <- c.listenAll() }()
 	for c.ledger.phase() == phaseRun && err == nil {
 		err = c.oneEndpoint()
+	}
+	if err == nil {
+		err = <-connections
 	}
 	return err
 }

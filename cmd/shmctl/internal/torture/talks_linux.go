@@ -20,13 +20,16 @@ const (
 	endOpened        // endpoints
 	endNoRoom        // talks that ended for want of a row or a place
 	endCalms         // how often everything was seen
+	endEchoed        // connections of which all came back
+	endReset         // that a death or a close cut short
 	endHead
 
-	endHolder = 0 // outbox of the endpoint that a place has, 0 if it is closing or has none
-	endBy     = 1 // and the process that has it
-	endOpen   = 2 // its sends that have not ended
-	endTalks  = 3 // talks that were begun
-	endPlace  = 4
+	endHolder  = 0 // outbox of the endpoint that a place has, 0 if it is closing or has none
+	endBy      = 1 // and the process that has it
+	endOpen    = 2 // its sends that have not ended
+	endTalks   = 3 // talks that were begun
+	endListens = 4 // odd while its listener is open, and counts these
+	endPlace   = 5
 
 	talkTo, talkFrom, talkIntent, talkDone = 0, 1, 2, 3
 	talkSeen                               = talkDone + talkMessages/64
