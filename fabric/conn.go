@@ -242,10 +242,10 @@ func (c *conn) unwritable() error {
 	switch {
 	case err != nil:
 		return err
-	case c.err != nil:
-		return c.err
 	case c.ended:
 		return syscall.EPIPE
+	case c.err != nil:
+		return c.err
 	case c.unheard:
 		return syscall.ECONNRESET
 	}

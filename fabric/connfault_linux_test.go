@@ -1,17 +1,21 @@
 package fabric_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/shm"
 )
 
 // said is a message of a connection, as docs/fabric.md has it.
@@ -247,4 +251,146 @@ func TestConnMost(t *testing.T) {
 	for _, err = dial(); errors.Is(err, syscall.ECONNREFUSED); _, err = dial() { // until it is heard
 	}
 	noError(t, err)
+}
+
+// streamed is how much the ends of a kill write: more than a lane holds, less than a window.
+const streamed = 100 << 10
+
+// streamEnd does what it is told with a listener and a connection.
+type streamEnd struct {
+	d *shm.Dir
+	l net.Listener
+	c net.Conn
+}
+
+func (s *streamEnd) do(what string) (err error) {
+	switch what {
+	case "listen":
+		s.l, err = fabric.Listen(s.d, "server")
+	case "dial":
+		s.c, err = fabric.Dial(s.d, "server")
+	case "accept":
+		s.c, err = s.l.Accept()
+	case "write":
+		_, err = s.c.Write(pattern(streamed))
+	case "shut":
+		err = s.c.(halfCloser).CloseWrite()
+	case "close":
+		err = s.c.Close()
+	case "unlisten":
+		err = s.l.Close()
+	}
+	return err
+}
+
+// streamer is an end that waits to be killed.
+func streamer() {
+	d, err := shm.OpenDir("")
+	must(err)
+	s := streamEnd{d: d}
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		must(s.do(lines.Text()))
+		fmt.Println("done")
+	}
+}
+
+// TestConnKilled: one end is killed in each state of a connection. The other reads what was written
+// and then the end, if that was said, or ECONNRESET; what it writes fails; its listener goes on, or
+// the name of the dead one is free; and nothing is left, without any gc.
+func TestConnKilled(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		script string // what the one that is killed does begins with a bar
+		reads  int
+		read   error // nil is no connection
+		write  error
+	}{
+		{"client, in the backlog", "listen |dial", 0, nil, nil},
+		{"client, accepted", "listen |dial accept", 0, syscall.ECONNRESET, syscall.ECONNRESET},
+		{"client, has written", "listen |dial accept |write", streamed, syscall.ECONNRESET,
+			syscall.ECONNRESET},
+		{"client, has been written to", "listen |dial accept write", 0, syscall.ECONNRESET,
+			syscall.ECONNRESET},
+		{"client, has ended", "listen |dial accept |write |shut", streamed, io.EOF,
+			syscall.ECONNRESET},
+		{"client, was told the end", "listen |dial accept shut", 0, syscall.ECONNRESET, syscall.EPIPE},
+		{"client, listener closed", "listen |dial accept unlisten |write", streamed,
+			syscall.ECONNRESET, syscall.ECONNRESET},
+		{"server, has not accepted", "|listen dial", 0, syscall.ECONNRESET, syscall.ECONNRESET},
+		{"server, has accepted", "|listen dial |accept", 0, syscall.ECONNRESET, syscall.ECONNRESET},
+		{"server, has written", "|listen dial |accept |write", streamed, syscall.ECONNRESET,
+			syscall.ECONNRESET},
+		{"server, has been written to", "|listen dial write |accept", 0, syscall.ECONNRESET,
+			syscall.ECONNRESET},
+		{"server, has ended", "|listen dial |accept |write |shut", streamed, io.EOF,
+			syscall.ECONNRESET},
+		{"server, listens no more", "|listen dial |accept |unlisten |write", streamed,
+			syscall.ECONNRESET, syscall.ECONNRESET},
+	} {
+		for _, calls := range []string{"later", "blocked"} {
+			t.Run(row.name+"/"+calls, func(t *testing.T) {
+				s := &streamEnd{d: directory(t)}
+				other := start(t, "streamer")
+				other.says(t, "ready")
+				for _, what := range strings.Fields(row.script) {
+					if line, is := strings.CutPrefix(what, "|"); is {
+						_, err := fmt.Fprintln(other.in, line)
+						noError(t, err)
+						other.says(t, "done")
+					} else {
+						noError(t, s.do(what))
+					}
+				}
+				n, read, wrote := 0, make(chan error, 1), make(chan error, 1)
+				begin := func() {
+					go func() {
+						var err error
+						n, err = drain(s.c)
+						read <- err
+					}()
+					go func() {
+						_, err := s.c.Write(make([]byte, 1<<20))
+						wrote <- err
+					}()
+				}
+				if row.read != nil && calls == "blocked" {
+					begin()
+				}
+				other.kill(t)
+				if row.read != nil {
+					if calls == "later" {
+						begin()
+					}
+					failsWith(t, "read", <-read, row.read)
+					failsWith(t, "write", <-wrote, row.write)
+					if n != row.reads {
+						t.Errorf("%d bytes were read, want %d", n, row.reads)
+					}
+					noError(t, s.c.Close())
+				}
+				if s.l == nil || strings.Contains(row.script, "unlisten") {
+					noError(t, s.do("listen"))
+				}
+				c := dials(t, s.d, "server")
+				writes(t, c, "a new one")
+				for got := ""; got == ""; { // the dead one may be handed out first
+					conn := accepts(t, s.l)
+					b := make([]byte, 16)
+					k, err := conn.Read(b)
+					if got = string(b[:k]); got != "a new one" {
+						failsWith(t, "read of the dead", err, syscall.ECONNRESET)
+					}
+					noError(t, conn.Close())
+				}
+				noError(t, c.Close())
+				noError(t, s.l.Close())
+				all, err := s.d.List()
+				if noError(t, err); len(all) > 0 {
+					t.Errorf("left are %v", all)
+				}
+			})
+		}
+	}
 }

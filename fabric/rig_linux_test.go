@@ -21,7 +21,8 @@ import (
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
-		"keeper": keeper, "writer": writer, "adder": adder})
+		"keeper": keeper, "writer": writer, "adder": adder,
+		"streamer": streamer})
 }
 
 // end is an endpoint with a queue for both sides.
