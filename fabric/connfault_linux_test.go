@@ -277,6 +277,9 @@ func (s *streamEnd) do(what string) (err error) {
 		err = s.c.(halfCloser).CloseWrite()
 	case "close":
 		err = s.c.Close()
+	case "count":
+		n, _ := drain(s.c)
+		fmt.Println(n)
 	case "unlisten":
 		err = s.l.Close()
 	}
@@ -294,6 +297,46 @@ func streamer() {
 		must(s.do(lines.Text()))
 		fmt.Println("done")
 	}
+}
+
+// does has a streamer do something, and expects what it says of that.
+func (c *child) does(t testing.TB, what string, says ...string) {
+	t.Helper()
+	_, err := fmt.Fprintln(c.in, what)
+	noError(t, err)
+	for _, line := range append(says, "done") {
+		c.says(t, line)
+	}
+}
+
+// TestConnLastWords: who hears that its peer has gone, and has not examined all yet that this one
+// had sent, reads that first.
+func TestConnLastWords(t *testing.T) {
+	server := start(t, "streamer")
+	server.says(t, "ready")
+	server.does(t, "listen")
+	e := &intruder{end: opened(t, "client", fabric.Options{Slots: 64})}
+	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
+		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
+	to, err := e.Resolve("server")
+	noError(t, err)
+	e.to = to
+	noError(t, e.say(said{1, 1 << 32, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
+	accepted, err := e.await(t, 1)
+	noError(t, err)
+	e.number = accepted.Data
+	noError(t, e.say(said{4, 0, nil}, 0))
+	server.does(t, "accept")
+	server.stop(t)
+	for range 60 { // more than are examined at once
+		noError(t, e.say(said{5, 0, make([]byte, 100)}, 0))
+	}
+	noError(t, e.Endpoint.Close())
+	noError(t, server.Process.Signal(syscall.SIGCONT))
+	server.does(t, "count", "6000")
+	server.does(t, "close")
+	server.does(t, "unlisten")
+	server.ends(t)
 }
 
 // TestConnKilled: one end is killed in each state of a connection. The other reads what was written
@@ -335,10 +378,8 @@ func TestConnKilled(t *testing.T) {
 				other := start(t, "streamer")
 				other.says(t, "ready")
 				for _, what := range strings.Fields(row.script) {
-					if line, is := strings.CutPrefix(what, "|"); is {
-						_, err := fmt.Fprintln(other.in, line)
-						noError(t, err)
-						other.says(t, "done")
+					if what, is := strings.CutPrefix(what, "|"); is {
+						other.does(t, what)
 					} else {
 						noError(t, s.do(what))
 					}
