@@ -90,7 +90,7 @@ func better(r *bench.Row, ratio float64) float64 {
 
 // ratioChart has each row that was decided, against its rival.
 func ratioChart(rows []bench.Row) webpage.Chart {
-	c := webpage.Chart{Title: "against the rival, with 95% intervals", LogX: true, Bar: 1,
+	c := webpage.Chart{Title: "against the rival, with 95% intervals", Bar: 1,
 		X: "times as fast as the rival"}
 	for i := range rows {
 		r := &rows[i]
@@ -109,7 +109,7 @@ func ratioChart(rows []bench.Row) webpage.Chart {
 func batchCharts(rows []bench.Row) []webpage.Chart {
 	var charts []webpage.Chart
 	for _, unit := range []string{"Mops/s", "ns"} {
-		c := webpage.Chart{Title: "by batch", X: "entries a batch", Y: unit, LogX: true, LogY: true,
+		c := webpage.Chart{Title: "by batch", X: "entries a batch", Y: unit,
 			Lines: linesBy(rows, unit, func(r *bench.Row) *float64 { return r.Ours })}
 		c.Lines = slices.DeleteFunc(c.Lines, func(l webpage.Line) bool { return len(l.Points) < 2 })
 		charts = append(charts, c)
@@ -120,7 +120,7 @@ func batchCharts(rows []bench.Row) []webpage.Chart {
 // scaleChart has the cost of many beside the cost of one, which every row measured too.
 func scaleChart(rows []bench.Row) webpage.Chart {
 	return webpage.Chart{Title: "cost over that of one", X: "writers, or queues of a set",
-		Y: "times the cost of one", LogX: true, LogY: true,
+		Y:     "times the cost of one",
 		Lines: linesBy(rows, "ns", func(r *bench.Row) *float64 { return r.Ratio })}
 }
 
@@ -154,7 +154,7 @@ func tailCharts(rows []bench.Row) []webpage.Chart {
 			continue
 		}
 		c := webpage.Chart{Title: rows[i].Case, X: "ns, one way", Y: "part that took longer",
-			LogX: true, LogY: true, Lines: []webpage.Line{tailLine("ours", &t.Ours)}}
+			Lines: []webpage.Line{tailLine("ours", &t.Ours)}}
 		if t.Rival != nil {
 			c.Lines = append(c.Lines, tailLine(rows[i].RivalName, t.Rival))
 		}

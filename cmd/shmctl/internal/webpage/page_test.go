@@ -14,10 +14,10 @@ func TestPage(t *testing.T) {
 	p := Page{Title: "all <of> it", Facts: []string{"a machine"}, Sections: []Section{
 		{Title: "lines", Text: "over a number", Head: []string{"CASE", "NS"},
 			Cells: [][]string{{"one & two", "1.5"}},
-			Charts: []Chart{{Title: "by batch", X: "batch", Y: "ns", LogX: true, LogY: true, Lines: []Line{
+			Charts: []Chart{{Title: "by batch", X: "batch", Y: "ns", Lines: []Line{
 				{Name: "ours", Dots: true, Points: []Point{{1, 2}, {8, 3}}},
 				{Name: "theirs", Points: []Point{{1, 20}, {8, 3000}}}}}}},
-		{Title: "intervals", Charts: []Chart{{Title: "ratios", LogX: true, Bar: 1, Intervals: []Interval{
+		{Title: "intervals", Charts: []Chart{{Title: "ratios", Bar: 1, Intervals: []Interval{
 			{"a row", 0.5, 0.6, 0.7}, {"another row", 1.1, 2, 2.5}}}}},
 	}}
 	var out bytes.Buffer
@@ -54,7 +54,7 @@ func TestPage(t *testing.T) {
 // One value is drawn, and what cannot be drawn is an error, not a page without it.
 func TestOddCharts(t *testing.T) {
 	line := func(points ...Point) Chart {
-		return Chart{Title: "odd", LogX: true, LogY: true, Lines: []Line{{"x", points, true}}}
+		return Chart{Title: "odd", Lines: []Line{{"x", points, true}}}
 	}
 	for _, c := range []struct {
 		chart Chart
@@ -63,8 +63,8 @@ func TestOddCharts(t *testing.T) {
 		{line(Point{1, 1}), true}, {line(Point{3, 7}, Point{3, 7}), true}, {line(), false},
 		{Chart{Title: "odd"}, false}, {line(Point{1, 0}, Point{2, 5}), false},
 		{line(Point{math.NaN(), 1}), false},
-		{Chart{LogX: true, Intervals: []Interval{{"x", 0.9, 0.9, 0.9}}}, true},
-		{Chart{Title: "odd", LogX: true, Intervals: []Interval{{"x", -1, 1, 2}}}, false},
+		{Chart{Intervals: []Interval{{"x", 0.9, 0.9, 0.9}}}, true},
+		{Chart{Title: "odd", Intervals: []Interval{{"x", -1, 1, 2}}}, false},
 	} {
 		p := Page{Sections: []Section{{Charts: []Chart{c.chart}}}}
 		err := p.Write(io.Discard)
