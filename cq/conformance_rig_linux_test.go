@@ -5,9 +5,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/rpc"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -243,65 +241,6 @@ func (w Wire) err() error {
 	return errors.New(w.Text)
 }
 
-func init() { roles["peer"] = childPeer }
-
-// peer is the other process of all cases of a test, started when the first one needs it. It does
-// what it is asked to over its standard input and output.
-type peer struct {
-	t      *testing.T // of the whole test
-	once   sync.Once
-	client *rpc.Client
-	conn   *net.UnixConn // over which it gets queues without a name
-	other  *peer         // one of another user
-	user   bool          // this one is that
-}
-
-// at returns the peer for a site. A case that needs a process of another user is skipped, alone,
-// where this one may not start it.
-func (p *peer) at(t testing.TB, s site) *peer {
-	t.Helper()
-	if !s.others {
-		return p
-	}
-	if s.far {
-		_ = asNobody(t)
-	}
-	if p.other == nil {
-		p.other = &peer{t: p.t, user: true}
-	}
-	return p.other
-}
-
-type pipes struct {
-	io.Reader
-	io.WriteCloser
-}
-
-// call has the peer do something. Calls may be made side by side, and may block there.
-func (p *peer) call(t testing.TB, method string, args, reply any) {
-	t.Helper()
-	p.start(t)
-	if err := p.client.Call("Peer."+method, args, reply); err != nil {
-		t.Fatalf("other process: %s: %v", method, err)
-	}
-}
-
-func (p *peer) start(t testing.TB) {
-	t.Helper()
-	p.once.Do(func() {
-		var c *child
-		var conn *net.UnixConn
-		if p.user {
-			o := startOther(p.t, "peer")
-			c, conn = o.child, o.conn
-		} else {
-			c, conn = startIn(p.t, "peer", nil)
-		}
-		p.client, p.conn = rpc.NewClient(pipes{c.out, c.in}), conn
-		p.t.Cleanup(func() { _ = p.client.Close() })
-	})
-}
-
 // OpenArgs say what the other process opens: by name, or what comes over the socket.
 type OpenArgs struct {
 	Kind, Name string
@@ -523,22 +462,6 @@ func (p *Peer) receive() (int, error) {
 func (p *Peer) SignalQueue(queue string, reply *Wire) error {
 	*reply = toWire(cq.SignalQueue(cq.Named(p.d, queue)))
 	return nil
-}
-
-// childPeer serves until its input ends.
-func childPeer() {
-	s, p := rpc.NewServer(), &Peer{user: os.Getenv("SOCKET") != ""}
-	var err error
-	if p.user {
-		p.conn = dialParent()
-	} else {
-		p.d, err = shm.OpenDir("")
-		need(err)
-		p.conn, err = socket(3)
-		need(err)
-	}
-	need(s.Register(p))
-	s.ServeConn(pipes{os.Stdin, os.Stdout})
 }
 
 // TestConformanceTable: every symbol exists where a reason says that a deviation is documented.
