@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/shmtest/syscalls"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -241,7 +242,7 @@ func TestCounterOpenClose(t *testing.T) {
 func TestCounterSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := countSyscalls(t)
+	calls := syscalls.Count(t).All
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD} {
 		_, c, name := named3(t, cq.CounterOptions{Wait: wait})
 		work := func() {

@@ -13,59 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/shmtest/syscalls"
 	"github.com/shmring/shmring/shm"
 )
-
-// countSyscalls returns a function that says how many system calls this thread, to which the caller
-// is locked, has made. The kernel counts; bpf(2), by which the answer comes, is left out.
-func countSyscalls(t *testing.T) func() uint64 {
-	t.Helper()
-	_ = rlimit.RemoveMemlock() // before Linux 5.11 only; loading tells otherwise
-	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	shmtest.Require(t, "bpf", err)
-	t.Cleanup(func() { count.Close() })
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMem(asm.R6, asm.R1, 8, asm.DWord), // args[1]: the number
-			asm.JEq.Imm(asm.R6, unix.SYS_BPF, "exit"),
-			// The return from a preemption signal is the runtime's, at any moment.
-			asm.JEq.Imm(asm.R6, unix.SYS_RT_SIGRETURN, "exit"),
-			asm.FnGetCurrentPidTgid.Call(),
-			asm.LSh.Imm(asm.R0, 32),
-			asm.RSh.Imm(asm.R0, 32), // the thread
-			asm.JNE.Imm(asm.R0, int32(unix.Gettid()), "exit"),
-			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-			asm.LoadMapPtr(asm.R1, count.FD()),
-			asm.Mov.Reg(asm.R2, asm.RFP),
-			asm.Add.Imm(asm.R2, -4),
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, "exit"),
-			asm.Mov.Imm(asm.R1, 1),
-			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, 0).WithSymbol("exit"),
-			asm.Return(),
-		}})
-	shmtest.Require(t, "bpf", err)
-	defer prog.Close()
-	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: prog})
-	shmtest.Require(t, "bpf", err)
-	t.Cleanup(func() { l.Close() })
-	return func() (n uint64) {
-		if err := count.Lookup(uint32(0), &n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-}
 
 // quiet fails if a round of f makes system calls. The runtime makes some of its own on any thread,
 // so many rounds are looked at: a call by the library would be in every one. It takes a thread away
@@ -99,7 +53,7 @@ func quiet(t *testing.T, what string, calls func() uint64, f func()) {
 func TestNoSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := countSyscalls(t)
+	calls := syscalls.Count(t).All
 	for _, o := range []cq.Options{{}, {WritersPay: true}, {Wait: cq.WaitFD}, {Shared: true}} {
 		o.Size = 64
 		d := openDir(t)
@@ -143,7 +97,7 @@ func TestNoSyscalls(t *testing.T) {
 func TestWriterSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := countSyscalls(t)
+	calls := syscalls.Count(t).All
 	for _, wait := range blocking {
 		name := queueName(t) + wait.String()
 		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))
