@@ -50,34 +50,20 @@ func loadMeta(e *Entry) Meta {
 	return Meta(atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.Meta))))
 }
 
-// Layouts, and raw values in memory, asserted in both directions.
-const (
-	_ = uint(unsafe.Sizeof(Entry{}) - kind.SlotBytes)
-	_ = uint(kind.SlotBytes - unsafe.Sizeof(Entry{}))
-	_ = uint(unsafe.Offsetof(Entry{}.Meta) - 56)
-	_ = uint(56 - unsafe.Offsetof(Entry{}.Meta))
-	_ = uint(unsafe.Sizeof(Tagged{}) - unsafe.Offsetof(Entry{}.Src))
-	_ = uint(unsafe.Offsetof(Entry{}.Src) - unsafe.Sizeof(Tagged{}))
-	_ = uint(ErrDataMaxBytes - kind.ErrorDataBytes)
-	_ = uint(kind.ErrorDataBytes - ErrDataMaxBytes)
-	_ = uint(metaMarks - kind.SlotMarks)
-	_ = uint(kind.SlotMarks - metaMarks)
-	_ = uint(FormatTagged - kind.MostFormat)
-	_ = uint(kind.MostFormat - FormatTagged)
-	_ = uint(OverrunQueue - kind.MayOverrun)
-	_ = uint(kind.MayOverrun - OverrunQueue)
-	_ = uint(Persistent - kind.Persistent)
-	_ = uint(kind.Persistent - Persistent)
-	_ = uint(WaitFD - kind.WaitFD)
-	_ = uint(kind.WaitFD - WaitFD)
-	_ = uint(WaitMutexCond - kind.WaitMutexCond)
-	_ = uint(kind.WaitMutexCond - WaitMutexCond)
-	_ = uint(WaitPollFD - kind.WaitPollFD)
-	_ = uint(kind.WaitPollFD - WaitPollFD)
-	_ = uint(CrossUser - kind.CrossUser)
-	_ = uint(kind.CrossUser - CrossUser)
-	_ = uint(BytesCounter - kind.MostCounterEvents)
-	_ = uint(kind.MostCounterEvents - BytesCounter)
-	_ = uint(AddrOpaque - kind.FormatOpaque)
-	_ = uint(kind.FormatOpaque - AddrOpaque)
+// Layouts, and raw values in memory, asserted: an index other than 0 does not compile.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(Entry{})-kind.SlotBytes]
+	_ = [1]struct{}{}[unsafe.Offsetof(Entry{}.Meta)-56]
+	_ = [1]struct{}{}[unsafe.Sizeof(Tagged{})-unsafe.Offsetof(Entry{}.Src)]
+	_ = [1]struct{}{}[ErrDataMaxBytes-kind.ErrorDataBytes]
+	_ = [1]struct{}{}[metaMarks-kind.SlotMarks]
+	_ = [1]struct{}{}[FormatTagged-kind.MostFormat]
+	_ = [1]struct{}{}[OverrunQueue-kind.MayOverrun]
+	_ = [1]struct{}{}[Persistent-kind.Persistent]
+	_ = [1]struct{}{}[WaitFD-kind.WaitFD]
+	_ = [1]struct{}{}[WaitMutexCond-kind.WaitMutexCond]
+	_ = [1]struct{}{}[WaitPollFD-kind.WaitPollFD]
+	_ = [1]struct{}{}[CrossUser-kind.CrossUser]
+	_ = [1]struct{}{}[BytesCounter-kind.MostCounterEvents]
+	_ = [1]struct{}{}[AddrOpaque-kind.FormatOpaque]
 )

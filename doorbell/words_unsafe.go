@@ -6,18 +6,13 @@ import (
 	"unsafe"
 )
 
-// Layout of the words that processes share, checked at compile time in both directions.
-const (
-	_ = uint(unsafe.Sizeof(Arm{}) - 128)
-	_ = uint(128 - unsafe.Sizeof(Arm{}))
-	_ = uint(unsafe.Sizeof(Row{}) - 128)
-	_ = uint(128 - unsafe.Sizeof(Row{}))
-	_ = uint(unsafe.Sizeof(hintsFixed{}) - HintsFixedBytes)
-	_ = uint(HintsFixedBytes - unsafe.Sizeof(hintsFixed{}))
-	_ = uint(unsafe.Offsetof(hintsFixed{}.rung) - 128)
-	_ = uint(128 - unsafe.Offsetof(hintsFixed{}.rung))
-	_ = uint(unsafe.Offsetof(hintsFixed{}.latch) - 256)
-	_ = uint(256 - unsafe.Offsetof(hintsFixed{}.latch))
+// Layout of the words that processes share: an index other than 0 does not compile.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(Arm{})-128]
+	_ = [1]struct{}{}[unsafe.Sizeof(Row{})-128]
+	_ = [1]struct{}{}[unsafe.Sizeof(hintsFixed{})-HintsFixedBytes]
+	_ = [1]struct{}{}[unsafe.Offsetof(hintsFixed{}.rung)-128]
+	_ = [1]struct{}{}[unsafe.Offsetof(hintsFixed{}.latch)-256]
 )
 
 // hintsFixed is the part of the hints that has a fixed size, as it lies in memory.
