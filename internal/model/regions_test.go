@@ -11,10 +11,12 @@ import "slices"
 //	G5 a store fence if the copy was non-temporal   G6 clear the word
 //	H1 the target moves the generation   H2 fence, or a barrier that reaches all   H3 scan the words:
 //	only a death skips one   H4 use the region again
+//	D1 it clears the word of one that is dead   D2 the row is the next one's, who has its word then
 
 type regionsModel struct {
 	streams bool // copies are non-temporal
 	barrier bool // the target pays for the initiators' order
+	heirs   bool // the row of a dead one has another one then
 	deviant
 }
 
@@ -29,6 +31,8 @@ const (
 	regionsSharedWord  = "two threads share a word"
 	regionsNoStored    = "a non-temporal copy without a store fence before the clear"
 	regionsNoCheck     = "the generation is not checked again"
+	regionsLeft        = "a word of the dead is left to the next one of its row"
+	regionsLate        = "a word of the dead is cleared when the next one has the row"
 )
 
 type initiator struct {
@@ -37,6 +41,8 @@ type initiator struct {
 	at       step
 	streamed bool // what it wrote has not reached memory
 	dead     bool
+	heir     bool // of one that died
+	late     bool // its word will be cleared by the target
 }
 
 // Stores of a word.
@@ -71,6 +77,9 @@ const (
 	regionsVisible             // a store becomes visible
 	regionsArrives             // what was copied arrives
 	regionsDies                // dies
+	regionsIdle                // D2 the next one has the row, and reaches nothing
+	regionsHeir                // D2 the next one has the row
+	regionsForget              // D1 clear the word of the dead
 )
 
 func (m regionsModel) names() []string {
@@ -93,6 +102,9 @@ func (m regionsModel) visible(n *regionsState, i int) {
 func (m regionsModel) next(s *regionsState, x *search[regionsState]) {
 	for i := range s.by {
 		b := &s.by[i]
+		if m.heirs && i == 2 {
+			m.inherit(s, x, b)
+		}
 		if b.dead {
 			continue
 		}
@@ -107,7 +119,7 @@ func (m regionsModel) next(s *regionsState, x *search[regionsState]) {
 				b.streamed, n.broken = false, s.again
 			})
 		}
-		if i != 1 { // the second thread dies with the first
+		if i != 1 && !b.heir { // the second thread dies with the first, and one who stands may not
 			does(regionsDies, func(n *regionsState, b *initiator) {
 				b.dead, b.buffer, b.streamed = true, [2]uint8{}, false
 				if other := &n.by[1]; i == 0 {
@@ -124,6 +136,18 @@ func (m regionsModel) next(s *regionsState, x *search[regionsState]) {
 	if n := x.fork(s); m.aim(n) {
 		x.emit(n)
 	}
+}
+
+// inherit has the row of one that died be another one's, who comes to use it or does not.
+func (m regionsModel) inherit(s *regionsState, x *search[regionsState], b *initiator) {
+	heir := initiator{heir: true, word: b.word && m.bug == regionsLeft, late: m.bug == regionsLate}
+	x.does(s, 3, regionsHeir, b.dead && !b.heir, func(n *regionsState) { n.by[2] = heir })
+	x.does(s, 3, regionsIdle, b.dead && !b.heir, func(n *regionsState) {
+		n.by[2], n.by[2].at = heir, regionsEnd
+	})
+	x.does(s, 3, regionsForget, b.late, func(n *regionsState) {
+		n.by[2].word, n.by[2].late = false, false
+	})
 }
 
 // ready: a fence ends when the buffer is empty, a store fence when the copy has arrived.
@@ -216,9 +240,11 @@ var regions = family{
 		form("copies", regionsModel{}),
 		form("non-temporal copies", regionsModel{streams: true}),
 		form("the target pays", regionsModel{barrier: true}),
+		form("rows with heirs", regionsModel{heirs: true}),
 	},
 	mutants: slices.Concat(
 		on("copies", regionsNoScan, regionsNoFence, regionsNoFenceHere, regionsCheckFirst,
 			regionsScanFirst, regionsImpatient, regionsSharedWord, regionsNoCheck),
-		on("non-temporal copies", regionsNoStored)),
+		on("non-temporal copies", regionsNoStored), on("rows with heirs", regionsLate)),
+	traps: on("rows with heirs", regionsLeft),
 }
