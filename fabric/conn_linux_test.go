@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -395,4 +396,68 @@ func TestConnMany(t *testing.T) {
 		noError(t, c.Close())
 	}
 	ch.ends(t)
+}
+
+// TestConnIdle: a connection that had its bytes and waits for more costs 16 KiB at most, both ends
+// together, and no thread, though somebody reads it.
+func TestConnIdle(t *testing.T) {
+	const most = 16 << 10
+	d := directory(t)
+	l := listens(t, d, "server")
+	n := 1000
+	if testing.Short() {
+		n = 200
+	}
+	text := string(pattern(64 << 10))
+	pair := func() (ends [2]net.Conn) {
+		ends[0] = dials(t, d, "server")
+		ends[1] = accepts(t, l)
+		for i := range ends {
+			writes(t, ends[i], text)
+			reads(t, ends[1-i], text[:1]) // the others come before their Read
+			reads(t, ends[1-i], text[1:])
+		}
+		return ends
+	}
+	pair()
+	heap := func() int {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc + m.StackInuse)
+	}
+	threads := func() int {
+		all, err := os.ReadDir("/proc/self/task")
+		noError(t, err)
+		return len(all)
+	}
+	hadHeap, hadThreads, hadRoutines := heap(), threads(), runtime.NumGoroutine()
+	all := make([][2]net.Conn, n)
+	for i := range all {
+		all[i] = pair()
+	}
+	if more := (heap() - hadHeap) / n; more > most {
+		t.Errorf("an idle connection costs %d bytes", more)
+	} else {
+		t.Logf("an idle connection costs %d bytes", more)
+	}
+	if more := runtime.NumGoroutine() - hadRoutines; more > n/10 {
+		t.Errorf("%d idle connections have %d goroutines", n, more)
+	}
+	var readers sync.WaitGroup
+	for _, ends := range all {
+		for _, c := range ends {
+			readers.Go(func() { _, _ = io.Copy(io.Discard, c) })
+		}
+	}
+	last := pair() // while the others wait, or begin to
+	if more := threads() - hadThreads; more > n/10 {
+		t.Errorf("%d connections have %d threads", n, more)
+	}
+	for _, ends := range append(all, last) {
+		noError(t, ends[0].Close())
+		noError(t, ends[1].Close())
+	}
+	readers.Wait()
 }
