@@ -251,6 +251,7 @@ func TestRMAKilled(t *testing.T) {
 				if how == "stands" {
 					noError(t, r.Close())
 					if _, err = e.Register(1, cq.FlagRemoteWrite); err != cq.ErrFull {
+						c.kill(t)
 						t.Fatalf("memory of who has not ended: %v", err)
 					}
 					if s := e.Stats(); s.RevokedRemote != remoteBytes {
