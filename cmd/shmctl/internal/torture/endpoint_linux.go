@@ -44,8 +44,9 @@ const (
 func endpointRole() *role {
 	var looked [endpoints]uint64 // talks before these are seen, or their receiver has ended
 	return &role{name: "endpoint", places: endpoints, stops: true, run: (*child).runEndpoints,
-		words: endHead + endpoints*(endPlace+maxTalks*talkWords),
-		lacks: futex.HasWaitMany, with: []string{"endpoint"}, // they wait for each other
+		lingers: true, // a dial that was refused has an endpoint for a moment
+		words:   endHead + endpoints*(endPlace+maxTalks*talkWords),
+		lacks:   futex.HasWaitMany, with: []string{"endpoint"}, // they wait for each other
 		steps: append([]crash.Label{crash.RingParked, crash.RingMarked, crash.RingWoken,
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.CollectObject}, fabricSteps()...),
 		starting: func(s *supervisor, p *proc) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -51,6 +52,8 @@ type role struct {
 	// drains says that it ends last, in phaseDrain: others still need it. A process of it that
 	// dies then has a successor, which is to finish.
 	drains bool
+	// lingers says that what its processes have may end a little after they closed it.
+	lingers bool
 	// tries is how long a process may take to get to its step before it is killed like others; 0
 	// is two seconds.
 	tries time.Duration
@@ -344,13 +347,17 @@ var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
 		c.tell(kindFailed, "%v", err)
 		return err
 	}
-	// What the runtime opens for itself does not name the run.
-	for what := range c.held() {
-		if !before[what] {
+	for since := stage.Lifetime(); ; nap(time.Millisecond) {
+		left := c.held() // what the runtime opens for itself does not name the run
+		maps.DeleteFunc(left, func(what string, _ bool) bool { return before[what] })
+		if len(left) > 0 && c.role.lingers && stage.Lifetime()-since < patience {
+			continue
+		}
+		for what := range left {
 			c.tell(kindLeaked, "still there after everything was closed: %s", what)
 		}
+		return nil
 	}
-	return nil
 }}
 
 func (c *child) run() (err error) {
@@ -420,8 +427,8 @@ func (c *child) held() map[string]bool {
 			found["descriptor "+fd.Name()+" "+target] = true
 		}
 	}
-	maps, _ := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(maps)) {
+	mapped, _ := os.ReadFile("/proc/self/maps")
+	for line := range strings.Lines(string(mapped)) {
 		if ours(line) {
 			found["mapping "+strings.TrimSpace(line)] = true
 		}
