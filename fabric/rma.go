@@ -270,8 +270,8 @@ func (l *inLane) reached(s *kind.FabricSlot, head uint64) (ok bool) {
 		r.with, r.data = cq.FlagRemoteCQData, s.Data.Load()
 	}
 	e := l.p.e
-	if !kind.FabricReachedBy(r.what, uint64(r.with)) || head&kind.FabricTagged != 0 ||
-		r.n > kind.FabricMostRemote || l.bytes+charge(0) > l.matched+uint64(e.opt.Window) {
+	if !kind.FabricReachedBy(r.what, uint64(r.with)) || r.n > kind.FabricMostRemote ||
+		l.bytes+charge(0) > l.matched+uint64(e.opt.Window) {
 		return false
 	}
 	l.bytes += charge(0)

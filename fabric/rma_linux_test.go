@@ -134,6 +134,11 @@ func TestRMARefused(t *testing.T) {
 	at := c.region(t, n, cq.FlagRemoteRead)
 	old := at
 	c.tell(t, "close")
+	if err := e.Read(nil, to, fabric.Remote{}, 1); !errors.Is(err, fabric.ErrKey) {
+		t.Errorf("no key, of an empty place: %v", err)
+	}
+	c.region(t, n, cq.FlagRemoteRead)
+	c.tell(t, "close")
 	at = c.region(t, n, cq.FlagRemoteRead)
 	none, err := e.Resolve("main")
 	noError(t, err)
@@ -416,6 +421,7 @@ func TestRMAUntold(t *testing.T) {
 // TestRMACounters: both sides count by kind: the target what comes with data, and all if the region
 // says so.
 func TestRMACounters(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, events := range []bool{false, true} {
 		kinds := []cq.Flags{cq.FlagRead, cq.FlagWrite, cq.FlagRemoteRead, cq.FlagRemoteWrite}
 		counters := map[cq.Flags]*cq.Counter{}

@@ -81,7 +81,8 @@ func FabricReach(obj *shm.Object, f Fabric) (r Reach, err error) {
 }
 
 // Update changes an element of 1, 2, 4 or 8 bytes that lies there and is aligned, at once for all
-// who do so, and returns what it was. The memory begins with a page, and has whole words.
+// who do so, and returns what it was. f returns what fits the element. The memory begins with a
+// page, and has whole words.
 func (p FabricPool) Update(at, size int, f func(was uint64) uint64) (was uint64) {
 	if size == 8 {
 		w := &Overlays[Word](p[at : at+8])[0]
@@ -97,7 +98,7 @@ func (p FabricPool) Update(at, size int, f func(was uint64) uint64) (was uint64)
 	for {
 		whole := w.Load()
 		was = uint64(whole >> shift & mask)
-		part := uint32(f(was)) & mask << shift
+		part := uint32(f(was)) << shift
 		if w.CompareAndSwap(whole, whole&^(mask<<shift)|part) {
 			return was
 		}
