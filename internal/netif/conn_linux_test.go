@@ -75,6 +75,26 @@ func receiveUntil(t *testing.T, c *conn, what string, ok func(message) bool) {
 	}
 }
 
+// TestReceiveMeetsDump: a Receive that comes to go on with a dump when Send has ended it waits on.
+func TestReceiveMeetsDump(t *testing.T) {
+	t.Parallel()
+	c, err := openConn(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for seq := range uint32(100_000) {
+			_ = c.Send(appendDumpNeighbours(appendGetLink(nil, seq, 1), seq, 1))
+		}
+		_ = c.Close()
+	}()
+	for buf := make([]byte, bufferBytes); err != errClosed; {
+		if _, err = c.Receive(buf); err != nil && err != errLost && err != errClosed {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestConn: questions have answers, changes are told, and closing ends the wait.
 func TestConn(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
