@@ -46,7 +46,7 @@
 //
 // # Completions
 //
-// A send completes when its receiver has examined all of it (FI_TRANSMIT_COMPLETE). If the receiver
+// A send completes when its receiver has examined all of it (FI_DELIVERY_COMPLETE). If the receiver
 // dies, what it had examined succeeds and the rest fails; nothing is said of what it did with it. A
 // receive completes when the bytes are in its buffer; it stays posted whoever dies. Both reserve
 // their room in the queue, and are EAGAIN if there is none.
@@ -60,8 +60,9 @@
 //
 // # Levels
 //
-// Of the levels there are inject and transmit, and delivery of what goes to remote memory. Other
-// users are not here.
+// Of the levels there are inject, transmit and delivery, and the first two are as strong as the
+// third: the bytes are in the buffer that was posted, or in the receiver's store if there was none.
+// Other users are not here.
 //
 // # Remote memory
 //

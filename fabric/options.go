@@ -56,6 +56,9 @@ type Options struct {
 	// Selective makes operations that succeed complete only if they ask for it, with FlagCompletion
 	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION).
 	Selective cq.Flags
+	// TransmitFlags go with Send and TSend, which take no flags (tx_attr op_flags): FlagCompletion,
+	// FlagInject and levels.
+	TransmitFlags cq.Flags
 	// Chunks is how many pieces of 32 KiB of shared memory the endpoint has for payload that fits no
 	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
 	// and a peer that stands cannot keep more than half of them.
@@ -69,6 +72,10 @@ type Options struct {
 	mux    *mux // takes all messages: connections go over this endpoint
 	// Private memory is taken as messages come, up to Peers windows.
 }
+
+// defaultFlags are those that TransmitFlags may have.
+const defaultFlags = sendFlags &^ (cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagMore |
+	cq.FlagInjectCall | cq.FlagCommitComplete | cq.FlagMatchComplete)
 
 // Defaults of options.
 const (
@@ -108,6 +115,11 @@ func (o *Options) resolve() error {
 		}
 	}
 	o.Chunks = max(o.Chunks, 0)
+	if bad := o.TransmitFlags &^ defaultFlags; bad != 0 {
+		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
+		e.Field, e.Got, e.Want = "TransmitFlags", bad, defaultFlags
+		return e
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
@@ -14,9 +15,8 @@ import (
 // sendFlags are what SendMsg knows.
 const (
 	sendFlags = cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagCompletion | cq.FlagMore |
-		cq.FlagInject | cq.FlagInjectCall | cq.FlagInjectComplete | cq.FlagTransmitComplete
-	beyondFlags = cq.FlagFence | cq.FlagDeliveryComplete | cq.FlagMatchComplete |
-		cq.FlagCommitComplete
+		cq.FlagInject | cq.FlagInjectCall | feed.Levels
+	beyondFlags = cq.FlagFence | cq.FlagMatchComplete | cq.FlagCommitComplete
 )
 
 // outLane is what we send to one peer.
@@ -91,12 +91,13 @@ func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 // [ErrPeerClosed], [ErrRefused], [ErrCorrupt], which stay; [ErrPeers]; cq.ENoCQ without
 // Options.Transmit; errors of queues and of shared memory; os.ErrClosed.
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
-	return e.begin(payload, to, sendOp{context: context})
+	return e.begin(payload, to, sendOp{context: context, flags: e.opt.TransmitFlags})
 }
 
 // TSend is Send of a message with a tag (fi_tsend), which gets receives of TRecv and its like.
 func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error {
-	return e.begin(payload, to, sendOp{context: context, flags: cq.FlagTagged, tag: tag})
+	return e.begin(payload, to, sendOp{context: context, flags: e.opt.TransmitFlags | cq.FlagTagged,
+		tag: tag})
 }
 
 // Inject is Send of at most MaxInline bytes without a completion (fi_inject). The payload can be
@@ -108,9 +109,9 @@ func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 
 // SendMsg is the send that takes everything (fi_sendmsg, fi_tsendmsg, fi_senddata and so on).
 // Flags: FlagTagged, FlagRemoteCQData, which has Data be in the receiver's completion,
-// FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, and the levels inject
-// and transmit. Errors beside those of Send: [ErrFlags], and [ErrNotSupported] for other levels and
-// for a fence.
+// FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, and the levels inject,
+// transmit and delivery. Options.TransmitFlags are not added. Errors beside those of Send:
+// [ErrFlags], and [ErrNotSupported] for other levels and for a fence.
 func (e *Endpoint) SendMsg(m *Msg) error {
 	payload, op, err := sendOf(m)
 	if err != nil {

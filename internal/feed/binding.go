@@ -34,10 +34,13 @@ const (
 	sides         = cq.FlagTransmit | cq.FlagRecv
 	bindingFlags  = sides | cq.FlagSelectiveCompletion
 
+	// Levels are the flags of completion levels.
+	Levels = cq.FlagInjectComplete | cq.FlagTransmitComplete | cq.FlagDeliveryComplete |
+		cq.FlagMatchComplete | cq.FlagCommitComplete
+
 	// askingFlags ask for a completion: directly, or for one of a level. (libfabric's own helper
 	// leaves the last two out; whoever names a level wants to know that it was reached.)
-	askingFlags = cq.FlagCompletion | cq.FlagInjectComplete | cq.FlagTransmitComplete |
-		cq.FlagDeliveryComplete | cq.FlagCommitComplete | cq.FlagMatchComplete
+	askingFlags = cq.FlagCompletion | Levels
 )
 
 // Binding decides what an endpoint's operations leave in a completion queue and in counters. It

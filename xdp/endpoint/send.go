@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -26,12 +27,8 @@ type Msg struct {
 }
 
 // postFlags are what SendMsg knows.
-const (
-	levelFlags = cq.FlagInjectComplete | cq.FlagTransmitComplete | cq.FlagDeliveryComplete |
-		cq.FlagMatchComplete | cq.FlagCommitComplete
-	postFlags = cq.FlagCompletion | cq.FlagInject | cq.FlagMore | cq.FlagFence | cq.FlagMulticast |
-		cq.FlagRemoteCQData | levelFlags
-)
+const postFlags = cq.FlagCompletion | cq.FlagInject | cq.FlagMore | cq.FlagFence |
+	cq.FlagMulticast | cq.FlagRemoteCQData | feed.Levels
 
 // sendKind are the flags of a send completion.
 const sendKind = cq.FlagSend | cq.FlagMsg
@@ -248,7 +245,7 @@ func (e *Endpoint) accept(frame uint32, context uint64, bytes uint32, op cq.Flag
 }
 
 // higherLevels wait for more than that the payload can be used again.
-const higherLevels = levelFlags &^ cq.FlagInjectComplete
+const higherLevels = feed.Levels &^ cq.FlagInjectComplete
 
 // unkept are levels that nobody here can know to be reached: that would take an answer.
 const unkept = cq.FlagDeliveryComplete | cq.FlagMatchComplete | cq.FlagCommitComplete
