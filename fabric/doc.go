@@ -60,9 +60,11 @@
 //
 // # Levels
 //
-// Of the levels there are inject, transmit and delivery, and the first two are as strong as the
-// third: the bytes are in the buffer that was posted, or in the receiver's store if there was none.
-// Other users are not here.
+// Inject and transmit are as strong as delivery: the bytes are in the buffer that was posted, or in
+// the receiver's store if there was none. Match says that the message has its receive, or was
+// dropped, and may take for ever. There is no commit, since nothing here is durable. A send with
+// FlagFence, and those behind it, go when all before it to the same peer have completed. Other
+// users are not here.
 //
 // # Remote memory
 //
@@ -83,6 +85,7 @@
 //	endpoint       its life
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
+//	level          who waits for a match, or behind a fence
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place
 //	region         memory that peers reach

@@ -57,6 +57,7 @@ type Endpoint struct {
 	told    uint64    // of those, how many Options.Buffered had reported
 	self    uint64    // bytes of those that came from here
 	owing   int       // messages from here that are held by their sends
+	later   later     // of sends to itself, those behind a fence
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
@@ -332,6 +333,7 @@ func (e *Endpoint) cancel() {
 		}
 	}
 	e.drop(nil)
+	e.later.fail(e, errCanceled)
 	e.posted.CancelAll()
 	_ = e.posted.Commit()
 }

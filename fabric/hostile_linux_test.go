@@ -76,6 +76,9 @@ func TestHostileSender(t *testing.T) {
 		{"operation of a message", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricMessage | 1<<16)
 		}},
+		{"bit", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricAsks | 64<<16)
+		}},
 		{"operation", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricRTS | kind.FabricMostOps<<16)
 		}},
@@ -261,6 +264,19 @@ func TestHostileReceiver(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
+	}
+}
+
+// TestHostileMatch: a receiver that matches what nobody asked about is cut off.
+func TestHostileMatch(t *testing.T) {
+	a, b, to, _ := pair(t, fabric.Options{})
+	noError(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete}))
+	moves(t, a, b)
+	row := &scribble(t, b, "b").rows[0]
+	row.Matched.Store(1 << 1)
+	row.Rev.Add(1)
+	if e := fails(t, a); e.Context != 1 || !errors.Is(&e, fabric.ErrCorrupt) {
+		t.Errorf("%+v", e)
 	}
 }
 

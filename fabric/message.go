@@ -27,7 +27,8 @@ type arrival struct {
 	lies      []byte // they: in the sender's pool, which lends them
 	kept      []byte // private memory, which outlives the message for the next that is kept here
 	held      bool   // its send goes on: the bytes are its sender's until they have a receive
-	op        uint16 // of the sender, if held
+	op        uint16 // of the sender, if held; its bit, if asks
+	asks      bool   // its sender waits for its match
 	self      sendOp // it, of this endpoint
 }
 
@@ -36,7 +37,7 @@ type arrival struct {
 func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 	m = &l.p.e.arrival
 	m.from, m.peer, m.flags, m.tag, m.data = l, l.p, cq.FlagMsg, 0, 0
-	m.n, m.here, m.lies, m.held = int(head>>32), nil, nil, false
+	m.n, m.here, m.lies, m.held, m.asks = int(head>>32), nil, nil, false, false
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
 	}
@@ -60,11 +61,11 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	return head
 }
 
-// keep makes m a copy of a message, with bytes of its own. A message to oneself that does not fit
-// the window stays with its send.
+// keep makes m a copy of a message, with bytes of its own. A message to oneself stays with its send
+// if it does not fit the window, or the send waits for a match.
 func (e *Endpoint) keep(m, a *arrival) {
 	kept := m.kept[:0]
-	if a.from == nil && e.self > uint64(e.opt.Window) {
+	if a.from == nil && (e.self > uint64(e.opt.Window) || a.self.flags&cq.FlagMatchComplete != 0) {
 		a.held = true
 		e.self -= charge(a.n)
 		e.owing++
@@ -96,6 +97,7 @@ func (e *Endpoint) bring(m *arrival, s posted.Span) {
 		return
 	case m.from != nil:
 		m.from.match(m.n)
+		m.from.answer(m)
 	case m.held:
 		e.owing--
 		e.completeSend(&m.self)

@@ -57,7 +57,7 @@ type Options struct {
 	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION).
 	Selective cq.Flags
 	// TransmitFlags go with Send and TSend, which take no flags (tx_attr op_flags): FlagCompletion,
-	// FlagInject and levels.
+	// FlagInject, FlagFence and levels.
 	TransmitFlags cq.Flags
 	// Chunks is how many pieces of 32 KiB of shared memory the endpoint has for payload that fits no
 	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
@@ -75,7 +75,7 @@ type Options struct {
 
 // defaultFlags are those that TransmitFlags may have.
 const defaultFlags = sendFlags &^ (cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagMore |
-	cq.FlagInjectCall | cq.FlagCommitComplete | cq.FlagMatchComplete)
+	cq.FlagInjectCall | cq.FlagCommitComplete)
 
 // Defaults of options.
 const (

@@ -97,16 +97,18 @@ func (p *pool) holds(payload []byte, op *sendOp) (x *piece, offset uint64) {
 		return nil, 0
 	}
 	x = p.pieces[p.find(at)]
-	if !x.held || at+len(payload) > x.at+x.n {
+	if !x.held && x != op.piece || at+len(payload) > x.at+x.n {
 		return nil, 0
 	}
 	return x, uint64(at)
 }
 
-// hold has a send hold a piece until it ends.
+// hold has a send hold a piece until it ends, if it does not yet.
 func (o *sendOp) hold(x *piece) {
-	x.refs++
-	o.piece = x
+	if o.piece == nil {
+		x.refs++
+		o.piece = x
+	}
 }
 
 // release ends what a send that has ended holds.

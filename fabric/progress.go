@@ -56,6 +56,9 @@ func (e *Endpoint) pollAll() {
 
 // flush reports receives, and tells all senders whose messages were examined or matched.
 func (e *Endpoint) flush() {
+	if len(e.later) > 0 {
+		e.resumeSelf()
+	}
 	_ = e.posted.Commit()
 	for i, l := range e.dirty {
 		l.dirty = false

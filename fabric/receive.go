@@ -39,6 +39,7 @@ type inLane struct {
 	cleared uint64           // its tail
 	loans   int              // of its messages
 	over    bool             // the outbox is needed for loans only
+	answers answers
 }
 
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
@@ -69,6 +70,7 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 	crash.At(crash.FabricMapped)
 	row.Head.Store(0)
 	row.Control.Store(0)
+	row.Matched.Store(0)
 	row.Granted.Store(uint64(e.opt.Window))
 	if err != nil {
 		e.stats.Refused++
@@ -230,9 +232,12 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 		m := l.headed(s, head)
 		m.lies, ok = l.pool.At(s.More[1].Load(), m.n)
 		return ok && l.announced(s, op, m)
-	case kind.FabricMessage, kind.FabricMessage | kind.FabricInPool:
+	case kind.FabricMessage, kind.FabricMessage | kind.FabricInPool,
+		kind.FabricMessage | kind.FabricAsks,
+		kind.FabricMessage | kind.FabricAsks | kind.FabricInPool:
 		m := l.headed(s, head)
-		if m.here, ok = l.payload(s, head); !ok || op != 0 ||
+		m.asks, m.op = what&kind.FabricAsks != 0, op
+		if m.here, ok = l.payload(s, head); !ok || op != 0 && !m.asks || op >= kind.FabricMostAsks ||
 			l.bytes+charge(m.n) > l.matched+uint64(l.p.e.opt.Window) {
 			return false
 		}
@@ -267,6 +272,7 @@ func (l *inLane) touch() {
 func (l *inLane) tell() {
 	ring.StoreRelease(&l.row.Head, l.head)
 	crash.At(crash.FabricHeadStored)
+	l.tellMatched()
 	ring.StoreRelease(&l.row.Granted, l.matched+uint64(l.p.e.opt.Window))
 	if len(l.owed) > 0 {
 		l.tellClear()

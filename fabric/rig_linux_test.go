@@ -237,6 +237,8 @@ func idle() {
 			must(err)
 		case "receive":
 			must(e.Recv(make([]byte, longBytes), 1))
+		case "discard":
+			must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagDiscard}))
 		case "borrow":
 			must(e.borrow(1))
 		case "send", "lend":

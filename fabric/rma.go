@@ -162,6 +162,8 @@ func (p *peer) reach(op *reaching) (err error) {
 		return ErrPeerDied
 	case len(w.Table) == 0:
 		return ErrKey
+	case len(l.later) > 0: // it is behind a fence
+		return cq.ErrFull
 	}
 	use := &w.Uses[l.bit]
 	use.Key.Store(op.at.Key)

@@ -15,8 +15,7 @@ import (
 // sendFlags are what SendMsg knows.
 const (
 	sendFlags = cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagCompletion | cq.FlagMore |
-		cq.FlagInject | cq.FlagInjectCall | feed.Levels
-	beyondFlags = cq.FlagFence | cq.FlagMatchComplete | cq.FlagCommitComplete
+		cq.FlagInject | cq.FlagInjectCall | cq.FlagFence | feed.Levels
 )
 
 // outLane is what we send to one peer.
@@ -44,6 +43,8 @@ type outLane struct {
 	free    []uint16 // of them
 	clear   []uint16 // of them: the receiver has asked for them, in this order
 	control uint64   // head of its control ring
+	asks    asks
+	later   later // behind a fence
 
 	chunks int      // that it uses
 	lost   []uint32 // that it had when it was cut off
@@ -109,9 +110,13 @@ func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 
 // SendMsg is the send that takes everything (fi_sendmsg, fi_tsendmsg, fi_senddata and so on).
 // Flags: FlagTagged, FlagRemoteCQData, which has Data be in the receiver's completion,
-// FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, and the levels inject,
-// transmit and delivery. Options.TransmitFlags are not added. Errors beside those of Send:
-// [ErrFlags], and [ErrNotSupported] for other levels and for a fence.
+// FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, FlagFence, and the
+// levels inject, transmit, delivery and match. Options.TransmitFlags are not added. Errors beside
+// those of Send: [ErrFlags], and [ErrNotSupported] for level commit.
+//
+// A send with FlagFence, and those behind it to the same peer, wait here until all before it have
+// completed; their payload is the endpoint's meanwhile. With level match it also waits until all
+// before it have their receives, whatever their level. Nothing is refused for that.
 func (e *Endpoint) SendMsg(m *Msg) error {
 	payload, op, err := sendOf(m)
 	if err != nil {
@@ -131,7 +136,7 @@ func (e *Endpoint) begin(payload []byte, to cq.Addr, op sendOp) error {
 // sendOf is the operation of a message. Pieces are joined.
 func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
 	switch {
-	case m.Flags&beyondFlags != 0:
+	case m.Flags&cq.FlagCommitComplete != 0:
 		return nil, op, ErrNotSupported
 	case m.Flags&^sendFlags != 0:
 		return nil, op, ErrFlags
@@ -220,13 +225,14 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 // send sends a message, or its header if it is too long or the receiver has granted too little.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, charge(len(payload))
-	if l.err == nil && (!l.hasSlot() || l.full() || l.bytes+n > l.granted) {
+	fenced := len(l.later) > 0 || op.flags&cq.FlagFence != 0
+	if l.err == nil && (fenced || !l.hasSlot() || l.full() || l.bytes+n > l.granted) {
 		e.poll()
 	}
 	switch {
 	case l.err != nil:
 		return false, l.err
-	case !l.hasSlot() || l.full():
+	case fenced && l.later.full(), !fenced && (!l.hasSlot() || l.full()):
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -234,6 +240,18 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 			return false, err
 		}
 	}
+	if fenced {
+		l.later.add(e, payload, op)
+		l.resume()
+	} else {
+		l.put(payload, op)
+	}
+	return false, nil
+}
+
+// put is a send for which there is a slot, and a number if its header goes alone.
+func (l *outLane) put(payload []byte, op *sendOp) {
+	e, n := l.p.e, charge(len(payload))
 	e.stats.Sent++
 	s := &l.slots[l.sent&l.mask]
 	head := op.head(s)
@@ -244,16 +262,16 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 		s.More[1].Store(at)
 		op.hold(x)
 		l.publish(s, head|kind.FabricRTS|kind.FabricInPool, l.announce(s, nil, op), len(payload))
-		return false, nil
+		return
 	}
-	if l.bytes+n > l.granted || !l.fits(len(payload)) {
+	if l.bytes+n > l.granted || !l.fits(len(payload)) || l.asks.full(op) {
 		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
-		return false, nil
+		return
 	}
 	l.bytes += n
-	pass.sendOp, pass.ends = *op, true
-	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload), 0, len(payload))
-	return false, nil
+	asks, bit := l.asks.begin(op)
+	pass.sendOp, pass.ends = *op, asks == 0
+	l.publish(s, head|kind.FabricMessage|asks|l.fill(s, pass, payload), bit, len(payload))
 }
 
 // publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
@@ -275,7 +293,8 @@ func (l *outLane) full() bool { return len(l.free) == 0 && len(l.pushes) == kind
 
 // sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
 func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
-	if e.owing == kind.FabricMostOps { // it may find no receive
+	fenced := len(e.later) > 0 || op.flags&cq.FlagFence != 0
+	if e.owing == kind.FabricMostOps || fenced && e.later.full() { // it may find no receive
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -283,6 +302,16 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 			return false, err
 		}
 	}
+	if fenced {
+		e.later.add(e, payload, op)
+	} else {
+		e.putSelf(p, payload, op)
+	}
+	e.flush()
+	return false, nil
+}
+
+func (e *Endpoint) putSelf(p *peer, payload []byte, op *sendOp) {
 	e.stats.Sent++
 	e.self += charge(len(payload))
 	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend, self: *op}
@@ -296,12 +325,9 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 		op.hold(x)
 		m.self.piece = x
 	}
-	e.arrive(&m)
-	e.flush()
-	if !m.held {
+	if e.arrive(&m); !m.held {
 		e.completeSend(op)
 	}
-	return false, nil
 }
 
 // attach takes a place in our outbox and a row of the peer's, and tells it.
@@ -431,6 +457,7 @@ func (l *outLane) look() (work int) {
 	default:
 		l.idle = 0
 		l.pump()
+		l.resume()
 	}
 	if m := l.p.e.opt.mux; m != nil {
 		m.roomy(l.p)
@@ -456,6 +483,13 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 	if granted > l.granted { // it never takes back what it gave
 		l.granted = granted
 		work++
+	}
+	if l.asks.open != 0 {
+		n := l.takeMatched()
+		if n < 0 {
+			return n
+		}
+		work += n
 	}
 	n := l.takeClear(control)
 	if n < 0 {
@@ -492,6 +526,8 @@ func (l *outLane) end(why error, num cq.Errno) {
 		}
 	}
 	l.pushes = nil
+	l.endAsks(num)
+	l.later.fail(e, num)
 	e.bell.Drop(len(e.rows) + l.place)
 	l.p.outBit.Store(0)
 	if m := e.opt.mux; m != nil {

@@ -33,6 +33,7 @@ const (
 	FabricMostBytes      = 1 << 30 // of a message
 	FabricMostOps        = 1 << 12 // open operations of a lane
 	FabricControls       = 8       // records in a control ring
+	FabricMostAsks       = 64      // messages of a lane at once whose senders wait for a match
 	FabricMostChunks     = 1<<15 + 1<<12
 	FabricMostChunkBytes = 1 << 20
 	FabricCharge         = 64 // bytes that a message counts at least against a grant
@@ -70,6 +71,7 @@ const (
 	FabricTagged   = 1 << 8  // the message has a tag
 	FabricWithData = 1 << 9  // it has remote CQ data
 	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
+	FabricAsks     = 1 << 11 // its sender waits for its match; the operation is a bit of the row
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No

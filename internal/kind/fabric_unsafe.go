@@ -21,16 +21,16 @@ type FabricPage struct {
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
 type FabricRow struct {
-	Bell      doorbell.Row         // parked: the receiver does not look at the lane
-	Owner     Word                 // number of the lane that the row is for, stored after Head
-	Head      Word                 // messages before this index were examined
-	Granted   Word                 // bytes that the sender may have sent in all
-	Delivered Word                 // 0: room for the watermarks of levels
-	Matched   Word                 // 0
-	Owed      Word                 // 1: records wait for room in the control ring
-	Control   Word                 // tail of the control ring
-	Rev       Word                 // stored last: it moves when one of the others has
-	Clear     [FabricControls]Word // the control ring: see FabricClear
+	Bell    doorbell.Row         // parked: the receiver does not look at the lane
+	Owner   Word                 // number of the lane that the row is for, stored after Head
+	Head    Word                 // messages before this index were examined
+	Granted Word                 // bytes that the sender may have sent in all
+	_       Word                 // 0
+	Matched Word                 // a bit changes when the message that asked by it has its receive
+	Owed    Word                 // 1: records wait for room in the control ring
+	Control Word                 // tail of the control ring
+	Rev     Word                 // stored last: it moves when one of the others has
+	Clear   [FabricControls]Word // the control ring: see FabricClear
 }
 
 // FabricLane is what a sender writes about one lane.
