@@ -185,6 +185,10 @@ func reasonOf(s *collect.Remains) string {
 			return "no process has it open"
 		}
 		return "its process is gone"
+	case collect.Unread:
+		if s.Kind == shm.KindOutbox {
+			return "its process is gone, and a peer that lives has not taken all that it sent"
+		}
 	case collect.Persistent:
 		if s.Kind == shm.KindRegion || s.Kind == shm.KindUMEM {
 			return "memory that entries may refer to; its owner is gone"

@@ -15,14 +15,14 @@ import (
 )
 
 // Object is an object that stands beside the queues: a counter, an address vector, the bell of a
-// process, a region; or one of a kind that this version does not know. If Error is set only Name,
-// Path and State are known.
+// process, a region, one of the two of a fabric endpoint; or one of a kind that this version does
+// not know. If Error is set only Name, Path and State are known.
 type Object struct {
 	Name  string   `json:"name"`
 	Path  string   `json:"path"`
 	Error *Problem `json:"error"`
 	State string   `json:"state"` // a word of [States]
-	Kind  *string  `json:"kind"`  // counter, addresses, bell, region, umem; kind and a number
+	Kind  *string  `json:"kind"`  // counter, fabric, region and so on; kind and a number
 	UUID  *string  `json:"uuid"`
 	ABI   *string  `json:"abi"`
 	About
@@ -31,6 +31,8 @@ type Object struct {
 	Counter   *Counter   `json:"counter"`
 	Addresses *Addresses `json:"addresses"`
 	Domain    *Domain    `json:"domain"`
+	Fabric    *Fabric    `json:"fabric"`
+	Outbox    *Outbox    `json:"outbox"`
 }
 
 // Counter is what a counter holds, and who has it open.
@@ -87,9 +89,9 @@ func Objects(d *shm.Dir, names ...string) ([]Object, error) {
 		}
 	}
 	objects := make([]Object, 0, len(names))
-	seats := seating(d)
+	n := neighboursOf(d)
 	for _, name := range names {
-		o, err := showObject(d, name, seats)
+		o, err := n.show(name)
 		if err == nil || isObject(err) {
 			objects = append(objects, o)
 		}
@@ -113,34 +115,39 @@ func isObject(err error) bool {
 // ShowObject looks at one object. One that exists and cannot be looked at is returned with Error
 // set, together with the error.
 func ShowObject(d *shm.Dir, name string) (Object, error) {
-	return showObject(d, name, seating(d))
+	return neighboursOf(d).show(name)
 }
 
-// seating returns a function that knows which queues of a directory have a bit of which bell. It
-// looks at them when it is asked first.
-func seating(d *shm.Dir) func(bell shm.UUID) []string {
-	look := sync.OnceValue(func() map[string][]string {
-		m := NewMonitor(d)
-		defer m.Close()
-		queues, _ := m.List()
-		seats := map[string][]string{}
-		for _, q := range queues {
-			if q.Bell != nil && q.Bell.Domain != nil {
-				seats[*q.Bell.Domain] = append(seats[*q.Bell.Domain], q.Name)
+// neighbours are what stands in a directory, as far as it says more of one object of it.
+type neighbours struct {
+	dir   *shm.Dir
+	seats func() map[string][]string // queues that have a bit of a bell, by its uuid
+	ends  map[string]*fabricEnd
+}
+
+func neighboursOf(d *shm.Dir) *neighbours {
+	return &neighbours{dir: d, ends: map[string]*fabricEnd{},
+		seats: sync.OnceValue(func() map[string][]string {
+			m := NewMonitor(d)
+			defer m.Close()
+			queues, _ := m.List()
+			seats := map[string][]string{}
+			for _, q := range queues {
+				if q.Bell != nil && q.Bell.Domain != nil {
+					seats[*q.Bell.Domain] = append(seats[*q.Bell.Domain], q.Name)
+				}
 			}
-		}
-		return seats
-	})
-	return func(bell shm.UUID) []string { return append([]string{}, look()[bell.String()]...) }
+			return seats
+		})}
 }
 
-func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object, error) {
-	o := Object{Name: name, Path: filepath.Join(d.Path(), name)}
-	obj, err := d.Open(name, shm.Inspect)
+func (n *neighbours) show(name string) (Object, error) {
+	o := Object{Name: name, Path: filepath.Join(n.dir.Path(), name)}
+	obj, err := n.dir.Open(name, shm.Inspect)
 	if err == nil {
 		defer obj.Close()
 		// Whoever made the file may truncate it at any moment.
-		if fault := shm.Guard(func() { err = o.describe(obj) }); fault != nil {
+		if fault := shm.Guard(func() { err = o.describe(obj, n) }); fault != nil {
 			err = fault
 		}
 	}
@@ -149,14 +156,14 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 		return Object{Name: name, Path: o.Path, Error: NewProblem(err), State: stateOfError(err)}, err
 	}
 	if o.Domain != nil {
-		o.Domain.Queues = seats(obj.Header().UUID)
+		o.Domain.Queues = append([]string{}, n.seats()[*o.UUID]...)
 	}
 	o.State = o.state()
 	return o, nil
 }
 
 // describe says what an object is, by its memory.
-func (o *Object) describe(obj *shm.Object) error {
+func (o *Object) describe(obj *shm.Object, n *neighbours) error {
 	a, owner, err := about(obj)
 	if err != nil {
 		return err
@@ -173,6 +180,10 @@ func (o *Object) describe(obj *shm.Object) error {
 		o.Addresses, err = addresses(obj)
 	case shm.KindBell:
 		o.Domain, err = domain(obj)
+	case shm.KindFabric:
+		o.Fabric, err = n.fabric(obj)
+	case shm.KindOutbox:
+		o.Outbox, err = n.outbox(obj)
 	}
 	return err
 }

@@ -15,8 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -40,7 +44,10 @@ func loneObjects(t *testing.T, d *shm.Dir) []string {
 	must(t, err)
 	for _, n := range list {
 		if strings.HasPrefix(n.Name(), "bell-") {
-			return []string{"c", "a", n.Name()}
+			t.Cleanup(specimenEndpoints(t, d))
+			o, err := ctl.ShowObject(d, "asks")
+			must(t, err)
+			return []string{"c", "a", n.Name(), "answers", o.Fabric.Outbox}
 		}
 	}
 	t.Fatal("no bell")
@@ -50,12 +57,14 @@ func loneObjects(t *testing.T, d *shm.Dir) []string {
 func TestShowObject(t *testing.T) {
 	d := ownDir(t)
 	names := loneObjects(t, d)
-	for i, want := range []shm.Kind{shm.KindCounter, shm.KindAddresses, shm.KindBell} {
+	for i, want := range []shm.Kind{shm.KindCounter, shm.KindAddresses, shm.KindBell,
+		shm.KindFabric, shm.KindOutbox} {
 		o, err := ctl.ShowObject(d, names[i])
 		must(t, err)
 		if *o.Kind != want.String() || o.Name != names[i] ||
 			o.Path != filepath.Join(d.Path(), names[i]) || (o.Counter != nil) != (i == 0) ||
-			(o.Addresses != nil) != (i == 1) || (o.Domain != nil) != (i == 2) || *o.SizeBytes < 4096 {
+			(o.Addresses != nil) != (i == 1) || (o.Domain != nil) != (i == 2) ||
+			(o.Fabric != nil) != (i == 3) || (o.Outbox != nil) != (i == 4) || *o.SizeBytes < 4096 {
 			t.Errorf("%+v", o)
 		}
 		switch i {
@@ -114,8 +123,128 @@ func TestShowObjectBroken(t *testing.T) {
 			if err == nil && s.Addresses != nil && s.Addresses.Used > 16 {
 				t.Errorf("%d addresses of 16", s.Addresses.Used)
 			}
+			boundedLanes(t, s)
 		}
 	}
+}
+
+// boundedLanes checks what is said of endpoints of two peers and eight slots a lane.
+func boundedLanes(t *testing.T, o ctl.Object) {
+	t.Helper()
+	var lanes []ctl.FabricLane
+	if o.Fabric != nil {
+		lanes = o.Fabric.Lanes
+	}
+	if b := o.Outbox; b != nil {
+		if lanes = b.Lanes; b.ChunksOut > b.Chunks {
+			t.Errorf("%d chunks are out, of %d", b.ChunksOut, b.Chunks)
+		}
+	}
+	for _, l := range lanes {
+		if len(lanes) > 2 || l.Unexamined != nil && *l.Unexamined > 8 ||
+			l.Controls != nil && *l.Controls > 8 {
+			t.Errorf("%+v", lanes)
+		}
+	}
+}
+
+// writable maps a section of an object as its owner does.
+func writable(t *testing.T, d *shm.Dir, name string, k shm.SectionKind) []byte {
+	t.Helper()
+	o, err := d.Open(name, shm.ReadOnly)
+	must(t, err)
+	t.Cleanup(func() { must(t, o.Close()) })
+	mem, err := o.MapWritable(k, 0)
+	must(t, err)
+	return mem
+}
+
+// TestShowEndpoint: both objects of an endpoint tell the same of a lane, as far as both ends are
+// there, in each stage of it.
+func TestShowEndpoint(t *testing.T) {
+	d := ownDir(t)
+	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{})
+	must(t, err)
+	w, err := q.Writer()
+	must(t, err)
+	o := fabric.Options{Transmit: w, Receive: w, Peers: 2, Chunks: 4, Window: 4096}
+	b, err := fabric.Open(d, "answers", o)
+	must(t, err)
+	a, err := fabric.Open(d, "asks", o)
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(a.Close(), b.Close(), w.Close(), q.Close())) })
+	to, err := a.Resolve("answers")
+	must(t, err)
+	send := func(sizes ...int) {
+		for _, n := range sizes {
+			must(t, a.Send(make([]byte, n), to, 1))
+		}
+	}
+	progress := func(e *fabric.Endpoint) { _, err := e.Progress(); must(t, err) }
+	type numbers struct {
+		Stage                                                 string
+		Sent, Examined, Unexamined, Granted, Controls, Chunks uint64
+	}
+	for _, c := range []struct {
+		do   func()
+		want numbers
+	}{
+		{func() { send(0, 200) }, numbers{ctl.LaneClaimed, 2, 0, 2, 4096, 0, 1}},
+		{func() { progress(b) }, numbers{ctl.LaneAdopted, 2, 2, 0, 4096, 0, 0}},
+		{func() { progress(a); send(200, 300, 5000) }, numbers{ctl.LaneAdopted, 5, 2, 3, 4096, 0, 2}},
+		{func() { // a receive for each but the last, which is asked for
+			for range 5 {
+				must(t, b.Recv(make([]byte, 5000), 2))
+			}
+			progress(b)
+		}, numbers{ctl.LaneAdopted, 5, 5, 0, 4096 + 64 + 200 + 200 + 300, 1, 0}},
+		{func() { // what cannot be has bounds
+			row := &kind.Overlays[kind.FabricRow](writable(t, d, "answers", kind.SectFabricRows))[0]
+			slots := kind.Overlays[kind.FabricSlot](writable(t, d,
+				kind.FabricOutboxName(a.Address().Outbox), kind.SectFabricSlots))
+			row.Head.Store(0)
+			row.Control.Store(1 << 50)
+			row.Granted.Store(1 << 60)
+			slots[0].Seq.Store(1 << 40)
+			slots[2].More[1].Store(40000)
+			slots[2].Head.Store(kind.FabricMessage | kind.FabricInPool | 0xffffffff<<32)
+			slots[3].More[1].Store(1 << 60)
+			slots[3].Head.Store(kind.FabricMessage | kind.FabricInPool | 1<<32)
+		}, numbers{ctl.LaneAdopted, 1 << 40, 0, 8, 1 << 60, 8, 4}},
+	} {
+		c.do()
+		in, err := ctl.ShowObject(d, "answers")
+		must(t, err)
+		out, err := ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))
+		must(t, err)
+		if len(in.Fabric.Lanes) != 1 || len(out.Outbox.Lanes) != 1 || out.Outbox.Endpoint != "asks" {
+			t.Fatalf("%+v\n%+v", in.Fabric, out.Outbox)
+		}
+		l, to := in.Fabric.Lanes[0], out.Outbox.Lanes[0]
+		if *l.Peer != "asks" || *to.Peer != "answers" || l.PeerOutbox != out.Name ||
+			to.PeerOutbox != in.Fabric.Outbox || *l.PID != os.Getpid() || l.State != ctl.StateOpen {
+			t.Errorf("%+v\n%+v", l, to)
+		}
+		got := numbers{*l.Stage, *l.Sent, *l.Examined, *l.Unexamined, *l.GrantedBytes, *l.Controls,
+			out.Outbox.ChunksOut}
+		if got != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+		to.Peer, to.PeerOutbox, to.Parked = l.Peer, l.PeerOutbox, l.Parked
+		if diff := cmp.Diff(l, to); diff != "" {
+			t.Errorf("-receiver +sender:\n%s", diff)
+		}
+	}
+	// What the other end had to tell is not known when that is gone.
+	name := kind.FabricOutboxName(b.Address().Outbox)
+	must(t, os.Rename(filepath.Join(d.Path(), name), filepath.Join(d.Path(), "aside")))
+	out, err := ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))
+	must(t, err)
+	if l := out.Outbox.Lanes[0]; l.State != ctl.StateClosed || l.Peer != nil || l.Examined != nil ||
+		l.Stage != nil || *l.Sent != 1<<40 || l.PeerOutbox != name {
+		t.Errorf("%+v", l)
+	}
+	must(t, os.Rename(filepath.Join(d.Path(), "aside"), filepath.Join(d.Path(), name)))
 }
 
 func init() { roles["owner of all"] = childOwnerOfAll }

@@ -122,7 +122,7 @@ func (l *Lane) state(capacity uint64) string {
 // state sums another object up.
 func (o *Object) state() string {
 	switch {
-	case o.Addresses != nil && o.Addresses.Closed:
+	case o.Addresses != nil && o.Addresses.Closed, o.Fabric != nil && o.Fabric.Closed:
 		return StateClosed
 	case o.Counter != nil && len(o.Counter.Handles) == 0:
 		return StateReleased

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"fmt"
-	"math/bits"
 	"path/filepath"
 
 	"github.com/shmring/shmring/doorbell"
@@ -119,7 +118,7 @@ func (c *checker) beside(id uint64, row *kind.FabricRow, base uint64) {
 		l := &lanes[place]
 		head, tail := row.Head.Load(), row.Control.Load()
 		back := l.Control.Load()
-		slots, ok := laneSlots(other.obj, o, l)
+		slots, ok := kind.LaneSlots(other.obj, o, l)
 		sent := uint64(0)
 		for i := range slots {
 			sent = max(sent, slots[i].Seq.Load())
@@ -144,17 +143,6 @@ func (c *checker) beside(id uint64, row *kind.FabricRow, base uint64) {
 				fmt.Sprintf("at most %d more than %d", kind.FabricControls, back))
 		}
 	})
-}
-
-// laneSlots are those that a lane says it has.
-func laneSlots(obj *shm.Object, o kind.Outbox, l *kind.FabricLane) ([]kind.FabricSlot, bool) {
-	slab, n := l.Slab.Load(), l.Slots.Load()
-	mem, _, err := obj.Section(kind.SectFabricSlots, 0)
-	if err != nil || n < 2 || n > kind.FabricMostSlots || bits.OnesCount64(n) != 1 ||
-		n > uint64(o.Slots) || slab > uint64(o.Slots)-n {
-		return nil, false
-	}
-	return kind.Overlays[kind.FabricSlot](mem)[slab : slab+n], true
 }
 
 // outbox checks what an endpoint sends.
@@ -189,7 +177,7 @@ func (c *checker) outbox() {
 		if p := l.Pays.Load(); p > 1 {
 			c.bad("outbox.order", kind.SectFabricLanes, base+offPays, p, "0 or 1")
 		}
-		slots, ok := laneSlots(c.obj, o, l)
+		slots, ok := kind.LaneSlots(c.obj, o, l)
 		if !ok {
 			c.bad("outbox.slots", kind.SectFabricLanes, base+offSlab,
 				fmt.Sprintf("%d from %d", l.Slots.Load(), l.Slab.Load()), "a power of two of those there are")

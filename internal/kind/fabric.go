@@ -2,6 +2,7 @@ package kind
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -235,6 +236,17 @@ func OutboxLanes(obj *shm.Object, o Outbox) ([]FabricLane, []Word, error) {
 		return nil, nil, err
 	}
 	return Overlays[FabricLane](heads)[:o.Lanes], Overlays[Word](done)[:o.Lanes], nil
+}
+
+// LaneSlots returns the slots that a lane says it has. It is false if there are none such.
+func LaneSlots(obj *shm.Object, o Outbox, l *FabricLane) ([]FabricSlot, bool) {
+	slab, n := l.Slab.Load(), l.Slots.Load()
+	mem, _, err := obj.Section(SectFabricSlots, 0)
+	if err != nil || n < 2 || n > FabricMostSlots || bits.OnesCount64(n) != 1 ||
+		n > uint64(o.Slots) || slab > uint64(o.Slots)-n {
+		return nil, false
+	}
+	return Overlays[FabricSlot](mem)[slab : slab+n], true
 }
 
 // OutboxPool returns the memory of an outbox for payload, if it has any.

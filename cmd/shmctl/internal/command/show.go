@@ -25,7 +25,11 @@ line, with the keys of the JSON form (with -n in full), then a table of lanes. W
 is "-".
 
 Head is the first entry that the reader did not give back, peeked the first that its application has
-not got, tail the next that will be posted. Lane 0 belongs to the reader's own process.`,
+not got, tail the next that will be posted. Lane 0 belongs to the reader's own process.
+
+Of an endpoint the table has who sends to it, of an outbox whom its endpoint sends to: SENT and
+EXAMINED count messages, DEPTH those that were not examined; GRANTED are bytes that may be sent in
+all, CONTROL what the receiver has asked for and its sender not taken.`,
 		Example: `  shmctl show orders            everything, once
   shmctl show orders -w         again every second, with rates
   shmctl show 'order*' -n       numbers in full
@@ -55,7 +59,14 @@ func showAll(all found, o *output, p page) (out []string) {
 	}
 	for i := range all.objects {
 		b := &all.objects[i]
-		add(showFields(b, b.Name, b.Path, b.State, b.Error, o, p))
+		lines := showFields(b, b.Name, b.Path, b.State, b.Error, o, p)
+		switch {
+		case b.Fabric != nil:
+			lines = append(append(lines, "  lanes:"), fabricLines(b.Fabric.Lanes, "FROM", o, p)...)
+		case b.Outbox != nil:
+			lines = append(append(lines, "  lanes:"), fabricLines(b.Outbox.Lanes, "TO", o, p)...)
+		}
+		add(lines)
 	}
 	return out
 }
@@ -107,6 +118,14 @@ func showFields(of any, name, path, state string, e *ctl.Problem, o *output, p p
 			if f != nil {
 				addFields(add, f, o)
 				add("queues", printableList(f.Queues))
+			}
+		case *ctl.Fabric:
+			if f != nil {
+				addFields(add, f, o)
+			}
+		case *ctl.Outbox:
+			if f != nil {
+				addFields(add, f, o)
 			}
 		default:
 			switch key {
@@ -242,6 +261,31 @@ func laneLines(lanes []ctl.Lane, o *output, p page) []string {
 	return t.lines(!o.noHeader, p, "    ")
 }
 
+// fabricLines is the table of what endpoints send, as one of both ends sees it.
+func fabricLines(lanes []ctl.FabricLane, end string, o *output, p page) []string {
+	t := &table{columns: []column{right("ROW", 1), right("PLACE", 2), left(end, 0),
+		left("OUTBOX", 3), right("PID", 0), left("COMMAND", 7), right("SENT", 0),
+		right("EXAMINED", 0), right("DEPTH", 0), right("GRANTED", 5), right("CONTROL", 6),
+		left("STAGE", 0), left("MARK", 4), left("STATE", 0)}}
+	for i := range lanes {
+		l := &lanes[i]
+		num := func(n *uint64) string { return orDash(n, o.number) }
+		var marks []string
+		if l.Parked {
+			marks = append(marks, "parked")
+		}
+		if l.Owed != nil && *l.Owed {
+			marks = append(marks, "owed")
+		}
+		t.add(orDash(l.Row, strconv.Itoa), strconv.Itoa(l.Place), orDash(l.Peer, printable),
+			printable(l.PeerOutbox), orDash(l.PID, strconv.Itoa), orDash(l.Command, printable),
+			num(l.Sent), num(l.Examined), num(l.Unexamined), orDash(l.GrantedBytes, o.bytes),
+			num(l.Controls), orDash(l.Stage, printable), cmp.Or(strings.Join(marks, ","), "-"),
+			printable(l.State))
+	}
+	return t.lines(!o.noHeader, p, "    ")
+}
+
 // laneMarks is what there is to say about a lane beside its state.
 func laneMarks(l *ctl.Lane) string {
 	var words []string
@@ -283,6 +327,12 @@ func objectHolds(b *ctl.Object, o *output) string {
 	case b.Addresses != nil:
 		return fmt.Sprintf("%d of %d, %s", b.Addresses.Used, b.Addresses.Count,
 			printable(b.Addresses.Format))
+	case b.Fabric != nil:
+		return fmt.Sprintf("%d of %d send, %s unexamined", len(b.Fabric.Lanes), b.Fabric.MaxPeers,
+			o.number(unexamined(b.Fabric.Lanes)))
+	case b.Outbox != nil:
+		return fmt.Sprintf("%d of %d lanes of %s, %s unexamined", len(b.Outbox.Lanes),
+			b.Outbox.MaxPeers, printable(b.Outbox.Endpoint), o.number(unexamined(b.Outbox.Lanes)))
 	case b.Kind != nil && *b.Kind == shm.KindEndpoint.String():
 		return "see shmctl xdp"
 	case b.Domain != nil:
@@ -293,6 +343,15 @@ func objectHolds(b *ctl.Object, o *output) string {
 		return fmt.Sprintf("%s, %d ready", words, b.Domain.Ready)
 	}
 	return "-"
+}
+
+func unexamined(lanes []ctl.FabricLane) (n uint64) {
+	for i := range lanes {
+		if u := lanes[i].Unexamined; u != nil {
+			n += *u
+		}
+	}
+	return n
 }
 
 func printableList(names []string) string {
