@@ -5,11 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,56 +24,28 @@ import (
 // flipFull has a word of every scene flipped between instructions too, and all get more values.
 var flipFull = flag.Bool("flip.full", false, "flip more words in more ways (a minute or more)")
 
-const envScene = "SHMRING_TEST_SCENE"
-
-func init() {
-	roles["flip"] = func() {
-		scene, err := flipScenes[os.Getenv(envScene)]()
-		need(err)
-		flip.Play(scene)
-	}
-}
+func init() { roles["flip"] = flipScenes.Play }
 
 // flipScenes are the calls that are attacked by TestFlip.
-var flipScenes = map[string]func() (flip.Scene, error){}
+var flipScenes = flip.Scenes{}
 
 // TestFlip changes every word that a peer of another user may write between any two loads that a
 // call makes of it. The call gives what it gives for a value that stays, or gives the peer up.
 func TestFlip(t *testing.T) {
 	t.Parallel()
-	names := slices.Sorted(maps.Keys(flipScenes))
-	if err := testdata.CheckFrozen(testdata.FrozenFlip, names); err != nil {
-		t.Error(err)
-	}
-	for i, name := range names {
-		if testing.Short() && i%4 != 0 {
-			continue // a sample
+	flipScenes.Attack(t, testdata.FrozenFlip, func(i int, name string) (o flip.Options, ok bool) {
+		switch {
+		case strings.HasPrefix(name, "open"):
+			o.Syscalls = true
+		case *flipFull:
+			o = flip.Options{Steps: 1, Values: flip.AllValues}
+		case shmtest.Race: // which is other code than what is shipped, and ten times as much
+			o.Values = 2
+		case name == "read one lane":
+			o.Steps = 1
 		}
-		t.Run(name, func(t *testing.T) {
-			var o flip.Options
-			switch {
-			case strings.HasPrefix(name, "open"):
-				o.Syscalls = true
-			case *flipFull:
-				o = flip.Options{Steps: 1, Values: flip.AllValues}
-			case shmtest.Race: // which is other code than what is shipped, and ten times as much
-				o.Values = 2
-			case name == "read one lane":
-				o.Steps = 1
-			}
-			shmtest.Require(t, "children", flip.Possible())
-			// What has a name outlives the child, which is killed in the end.
-			dir, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "flip")
-			must(t, err)
-			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir,
-				"GORACE=atexit_sleep_ms=0"), o)
-			t.Log(&s)
-			if s.Loaded == 0 && !t.Failed() {
-				t.Error("the call looks at none of the words")
-			}
-		})
-	}
+		return o, !testing.Short() || i%4 == 0 // a sample
+	})
 }
 
 // selfMeet has a reader and a writer of this process meet.

@@ -17,9 +17,10 @@ const (
 	FrozenGuard = "guard" // of guards.tsv
 	FrozenModel = "model" // a family of states that an explorer goes through
 	FrozenStep  = "step"  // a label of internal/crash
-	// Calls whose words are changed between their loads, of queues and of a device process.
+	// Calls whose words are changed between their loads, of queues, a device process and endpoints.
 	FrozenFlip       = "flip"
 	FrozenDeviceFlip = "device flip"
+	FrozenFabricFlip = "fabric flip"
 )
 
 const (
@@ -78,7 +79,7 @@ func parseFrozen(text, kind string) (map[string]string, error) {
 		return nil, fmt.Errorf("frozen.tsv: the first line is %q, want %q", lines[0], frozenColumns)
 	}
 	kinds := []string{FrozenRow, FrozenGuard, FrozenModel, FrozenStep, FrozenFlip,
-		FrozenDeviceFlip}
+		FrozenDeviceFlip, FrozenFabricFlip}
 	known := map[string]string{}
 	for i, line := range lines[1:] {
 		c := strings.Split(line, "\t")

@@ -109,18 +109,50 @@ func AddedWith(text string, kind shm.SectionKind, f func() (id int, err error)) 
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range added {
+	o, err := find(added, func(h *shm.Header) bool {
+		return slices.ContainsFunc(h.Sections, func(s shm.Section) bool {
+			return s.Kind == kind && s.ID == uint32(id)
+		})
+	})
+	if o == nil && err == nil {
+		err = fmt.Errorf("none of %d new objects has section %#x/%d", len(added), uint32(kind), id)
+	}
+	return o, err
+}
+
+// Of returns the mapped object of a kind whose path contains a text, and whose header has a name.
+func Of(text string, kind shm.Kind, name string) (*Object, error) {
+	all, err := Mapped(text)
+	if err != nil {
+		return nil, err
+	}
+	o, err := find(all, func(h *shm.Header) bool { return h.Kind == kind && h.Name == name })
+	if o == nil && err == nil {
+		err = fmt.Errorf("none of %d objects is the %v of %s", len(all), kind, name)
+	}
+	return o, err
+}
+
+// Own is the object by the mapping of its maker alone, which is all there is that can be written.
+func (o *Object) Own() *Object {
+	own := *o
+	own.maps = slices.DeleteFunc(slices.Clone(o.maps), func(m mapping) bool {
+		return m.offset != 0 || !m.writable
+	})
+	return &own
+}
+
+func find(all []*Object, is func(h *shm.Header) bool) (*Object, error) {
+	for _, o := range all {
 		h, err := o.readHeader()
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range h.Sections {
-			if s.Kind == kind && s.ID == uint32(id) {
-				return o, nil
-			}
+		if is(h) {
+			return o, nil
 		}
 	}
-	return nil, fmt.Errorf("none of %d new objects has section %#x/%d", len(added), uint32(kind), id)
+	return nil, nil
 }
 
 // Mapped returns the objects whose path contains a text.
