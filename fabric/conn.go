@@ -16,6 +16,7 @@ type connState uint8
 
 const (
 	connAsking  connState = iota // for the listener's answer
+	connAsked                    // for the program's answer
 	connOffered                  // accepted, and not opened by who asked
 	connReady                    // for Accept
 	connOpen
@@ -28,6 +29,7 @@ type conn struct {
 	number, to uint64 // by which the peer names it, and we
 	is         connState
 	err        error // it is broken
+	link       *link // it is an endpoint's
 
 	reading, writing sync.Mutex // one call at a time
 	reader, writer   waiter
@@ -57,8 +59,16 @@ type deadline struct {
 
 // accepted opens a connection that was asked for, or closes it if nobody waits for it any more.
 func (c *conn) accepted(number uint64, here []byte) (ok bool) {
-	window, ok := windowOf(here)
-	if !ok || c.is != connAsking || number&connWhat != 0 {
+	if c.is != connAsking || number&connWhat != 0 {
+		return false
+	}
+	var window uint64
+	if c.link == nil {
+		window, ok = windowOf(here)
+	} else {
+		ok = c.link.accepted(here)
+	}
+	if !ok {
 		return false
 	}
 	c.to, c.window, c.allowed = number, window, window
@@ -67,13 +77,23 @@ func (c *conn) accepted(number uint64, here []byte) (ok bool) {
 	}
 	c.m.wake(&c.reader)
 	crash.At(crash.ConnAccepted)
-	return c.m.say(c.p, connOpened|c.to, 0, 0)
+	ok = c.m.say(c.p, connOpened|c.to, 0, nil)
+	if c.link != nil {
+		c.link.connected()
+	}
+	return ok
 }
 
 // opened has Accept return a connection.
 func (c *conn) opened() (ok bool) {
 	if c.is != connOffered {
 		return false
+	}
+	if c.link != nil {
+		if c.is = connOpen; !c.closed {
+			c.link.connected()
+		}
+		return true
 	}
 	l := c.m.listener
 	c.is = connReady
@@ -90,7 +110,7 @@ func (c *conn) opened() (ok bool) {
 // arrived gives bytes to the Read that waits, or keeps them.
 func (c *conn) arrived(b []byte) (ok bool) {
 	held := uint64(c.filled + c.in.len())
-	if c.is < connReady || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
+	if c.is < connReady || c.link != nil || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
 		return false
 	}
 	if c.closed {
@@ -109,7 +129,7 @@ func (c *conn) arrived(b []byte) (ok bool) {
 
 // hung takes the peer's last message, and answers with ours.
 func (c *conn) hung() (ok bool) {
-	if c.is == connAsking {
+	if c.is <= connAsked {
 		return false
 	}
 	c.heard, c.eof = true, true
@@ -124,11 +144,17 @@ func (c *conn) hung() (ok bool) {
 		ok = c.last()
 	}
 	c.m.free(c)
+	if c.link != nil {
+		c.link.ended(c)
+	}
 	return ok
 }
 
 // withdraw takes one that was not opened out of the backlog.
 func (c *conn) withdraw() {
+	if c.link != nil {
+		return
+	}
 	if l := c.m.listener; l != nil && !c.closed {
 		l.offered--
 	}
@@ -138,7 +164,7 @@ func (c *conn) withdraw() {
 // last says the last message.
 func (c *conn) last() (ok bool) {
 	c.said, c.ended = true, true
-	return c.m.say(c.p, connClose|c.to, 0, 0)
+	return c.m.say(c.p, connClose|c.to, 0, nil)
 }
 
 // fail breaks a connection of which nothing more comes.
@@ -151,7 +177,13 @@ func (c *conn) fail(err error) {
 	}
 	c.m.wake(&c.reader)
 	c.m.wake(&c.writer)
+	if c.is == connAsked {
+		return // its number stays until the program has answered
+	}
 	c.m.free(c)
+	if c.link != nil {
+		c.link.ended(c)
+	}
 }
 
 // Read implements net.Conn.
@@ -205,7 +237,7 @@ func (c *conn) tell(n int) {
 	if c.read-c.told >= connWindow/2 && !c.said && !c.drained() {
 		c.told = c.read
 		crash.At(crash.ConnRead)
-		c.m.say(c.p, connCredit|c.to, c.read+connWindow, 0)
+		c.m.say(c.p, connCredit|c.to, c.read+connWindow, nil)
 	}
 }
 
@@ -276,7 +308,7 @@ func (c *conn) CloseWrite() error {
 	case !c.ended:
 		c.ended = true
 		crash.At(crash.ConnShut)
-		c.m.say(c.p, connEnd|c.to, 0, 0)
+		c.m.say(c.p, connEnd|c.to, 0, nil)
 		c.m.wake(&c.writer)
 	}
 	return nil
@@ -323,7 +355,11 @@ func (c *conn) close() {
 	c.m.wake(&c.reader)
 	c.m.wake(&c.writer)
 	crash.At(crash.ConnClosing)
-	if !c.said && c.err == nil {
+	switch {
+	case c.err != nil || c.said:
+	case c.is == connAsking:
+		c.m.say(c.p, connLeave, c.number, nil)
+	default:
 		c.last()
 	}
 }

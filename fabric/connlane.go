@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"syscall"
@@ -13,14 +14,16 @@ import (
 // What a message of a connection does: the lowest byte of its tag. The rest is the receiver's
 // number of the connection.
 const (
-	connAsk    = 1 + iota // for a connection: data is the sender's number, the payload its window
-	connAccept            // likewise, of who was asked
-	connReject            // nobody listens, or too many wait
-	connOpened            // who asked has it: it may be handed out
+	connAsk = 1 + iota // for a connection: data is the sender's number, the payload its window,
+	// or what an endpoint says of itself
+	connAccept // likewise, of who was asked
+	connReject // nobody listens, or too many wait
+	connOpened // who asked has it: it may be handed out
 	connData
 	connEnd    // no more data comes
 	connCredit // data: how many bytes may have been sent in all
 	connClose  // the last message of this side, which reads no more
+	connLeave  // who asked waits no more, data: its number; it gets an answer all the same
 )
 
 // The number of a connection is its place and how often that was used.
@@ -52,7 +55,10 @@ type line struct {
 	owed  []connMessage
 }
 
-type connMessage struct{ tag, data, window uint64 }
+type connMessage struct {
+	tag, data uint64
+	payload   []byte
+}
 
 // stream publishes a message of a connection, with as much of the payload as fits now. It is false
 // if there is no room.
@@ -91,8 +97,11 @@ func (l *inLane) streamed(m *mux, s *kind.FabricSlot, head uint64) (ok bool) {
 
 // take is what every message ends in: it changes its connection, and wakes who waits for that.
 func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
-	if tag&connWhat == connAsk {
+	switch tag & connWhat {
+	case connAsk:
 		return tag == connAsk && m.asked(p, data, here)
+	case connLeave:
+		return tag == connLeave && m.withdrawn(p, data)
 	}
 	c := m.find(tag &^ connWhat)
 	if c == nil || c.p != p {
@@ -105,19 +114,22 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 		if c.is != connAsking {
 			return false
 		}
+		if c.link != nil {
+			c.link.data = bytes.Clone(here[:min(len(here), MaxConnData)])
+		}
 		c.fail(syscall.ECONNREFUSED)
 	case connOpened:
 		return c.opened()
 	case connData:
 		return c.arrived(here)
 	case connEnd:
-		if c.eof || c.is < connReady {
+		if c.eof || c.is < connReady || c.link != nil {
 			return false
 		}
 		c.eof = true
 		m.wake(&c.reader)
 	case connCredit:
-		if c.is < connReady || data < c.allowed || data > c.wrote+c.window {
+		if c.is < connReady || c.link != nil || data < c.allowed || data > c.wrote+c.window {
 			return false
 		}
 		c.allowed = data
@@ -132,8 +144,9 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 
 // asked answers who wants a connection.
 func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
-	window, ok := windowOf(here)
-	if !ok || number&connWhat != 0 {
+	here = bytes.Clone(here)
+	window, stream := windowOf(here)
+	if !stream && !asksLink(here) || number&connWhat != 0 {
 		return false
 	}
 	if p.out == nil {
@@ -142,15 +155,19 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 		}
 	}
 	l := m.listener
-	if l == nil || l.offered+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns {
+	if l == nil || l.offered+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns ||
+		stream != (l.news == nil) {
 		crash.At(crash.ConnRefusing)
-		return m.say(p, connReject|number, 0, 0)
+		return m.say(p, connReject|number, 0, nil)
 	}
 	c := m.newConn(p, connOffered)
 	c.to, c.window, c.allowed = number, window, window
-	l.offered++
+	if l.offered++; !stream {
+		l.requested(c, here)
+		return true
+	}
 	crash.At(crash.ConnOffered)
-	return m.say(p, connAccept|number, c.number, connWindow)
+	return m.say(p, connAccept|number, c.number, windowBytes())
 }
 
 func windowOf(here []byte) (n uint64, ok bool) {
@@ -161,13 +178,16 @@ func windowOf(here []byte) (n uint64, ok bool) {
 	return n, n > 0 && n <= mostConnWindow
 }
 
-// say sends a message without data, or has it wait for room. It reports false if too many do.
-func (m *mux) say(p *peer, tag, data, window uint64) (ok bool) {
+func windowBytes() []byte { return binary.LittleEndian.AppendUint64(nil, connWindow) }
+
+// say sends a message of at most MaxInline bytes, or has it wait for room. It reports false if too
+// many do.
+func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
 	if p.out == nil || p.out.err != nil {
 		return true // nobody hears it
 	}
 	l := p.lines()
-	msg := connMessage{tag, data, window}
+	msg := connMessage{tag, data, payload}
 	if len(l.owed) > 0 || !p.out.says(msg) {
 		l.owed = append(l.owed, msg)
 		m.owing++
@@ -176,12 +196,7 @@ func (m *mux) say(p *peer, tag, data, window uint64) (ok bool) {
 }
 
 func (l *outLane) says(m connMessage) (ok bool) {
-	var text [8]byte
-	payload := text[:0]
-	if m.window > 0 {
-		payload = binary.LittleEndian.AppendUint64(payload, m.window)
-	}
-	_, ok = l.stream(m.tag, m.data, payload)
+	_, ok = l.stream(m.tag, m.data, m.payload)
 	return ok
 }
 
@@ -215,9 +230,12 @@ func (m *mux) lost(p *peer) {
 		p.line.owed = nil
 		crash.At(crash.ConnLost)
 		for c := range p.line.conns {
-			if c.is == connAsking {
+			switch c.is {
+			case connAsking:
 				c.fail(syscall.ECONNREFUSED)
-			} else {
+			case connAsked:
+				c.fail(syscall.ECONNABORTED)
+			default:
 				c.fail(syscall.ECONNRESET)
 			}
 		}

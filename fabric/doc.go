@@ -79,6 +79,15 @@
 //	l, err := fabric.Listen(dir, "web")     // err = http.Serve(l, handler)
 //	c, err := fabric.Dial(dir, "web")       // http.Transport.DialContext likewise
 //
+// By events an endpoint gets one peer, as those of type FI_EP_MSG have:
+//
+//	p, err := fabric.ListenEvents(dir, "server", events)
+//	r, err := p.Request(&ev)                  // of an EventConnReq
+//	e, err := fabric.Open(dir, "s-1", fabric.Options{Events: events, Request: r, ...})
+//	err = e.Accept(data)                      // EventConnected; or r.Reject(data)
+//	err = other.Connect("server", data)       // EventConnected, with the data
+//	err = e.Shutdown()                        // EventShutdown, on both sides
+//
 // # Files
 //
 //	options        what an endpoint is made with, and errors
@@ -94,5 +103,6 @@
 //	peer           who is at the other end: addressed, mapped, followed, given up
 //	progress       what moves all, and sleeps
 //	listen         listeners and dials, and the endpoint below them
+//	link           connections of endpoints, by events
 //	conn           one connection; connlane its messages; connwait who sleeps for all
 package fabric

@@ -20,12 +20,14 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Endpoint sends messages to other endpoints and receives theirs (fid_ep of type FI_EP_RDM). Any
+// Endpoint sends messages to other endpoints and receives theirs (fid_ep of type FI_EP_RDM, or
+// FI_EP_MSG with Options.Events). Any
 // number of goroutines may use it at once.
 type Endpoint struct {
 	name string
 	opt  Options
 	dir  *shm.Dir
+	link *link // nil: of type RDM
 	addr Address
 	tx   *feed.Binding // nil if sends report nowhere
 	rx   *feed.Binding
@@ -117,6 +119,10 @@ func Open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 	err := futex.HasWaitMany()
 	if err == nil {
 		err = e.create()
+	}
+	if err == nil && o.Events != nil {
+		e.link = &link{news: news{e: e}}
+		err = e.link.binds(o.Events, cq.FIDEndpoint, e.addr)
 	}
 	if err == nil {
 		err = e.bind()
@@ -226,6 +232,14 @@ func (e *Endpoint) bind() (err error) {
 
 func (e *Endpoint) unbind() {
 	feed.Close(e.stop, e.tx, e.rx)
+	if e.link != nil {
+		e.link.release()
+	}
+}
+
+// FID returns the identifier by which events mean the endpoint.
+func (e *Endpoint) FID() cq.FID {
+	return cq.FID{Kind: cq.FIDEndpoint, ID: e.addr.Outbox, Generation: e.addr.Generation}
 }
 
 // Address returns the endpoint's own address (fi_getname).
@@ -257,6 +271,7 @@ func (e *Endpoint) Stats() Stats {
 // Memory of Alloc goes. Close waits for calls in other goroutines, which it ends. Closing twice is
 // harmless.
 func (e *Endpoint) Close() error {
+	e.disconnect()
 	e.bell.Lock()
 	if e.closed {
 		e.bell.Unlock()

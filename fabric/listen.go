@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
@@ -30,6 +31,7 @@ type mux struct {
 	keeper    waiter
 	recent    bool // somebody led since the keeper looked
 	over      bool
+	late      []*news       // whose events wait for room
 	done      chan struct{} // closed when its endpoint is
 	budget    time.Duration
 }
@@ -113,7 +115,8 @@ type listener struct {
 	m         *mux
 	accepting sync.Mutex
 	waiter    waiter
-	offered   int     // connections that their clients have not opened yet
+	news      *news   // nil: for Accept
+	offered   int     // connections that their clients have not opened yet, or that wait for an answer
 	ready     []*conn // for Accept
 }
 
@@ -126,14 +129,28 @@ type listener struct {
 // Errors are *[net.OpError], with EADDRINUSE if a living process has the name, and with the errors
 // of [Open].
 func Listen(d *shm.Dir, name string) (net.Listener, error) {
-	m, err := openMux(d, name)
+	l, err := listen(d, name, nil)
 	if err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			err = syscall.EADDRINUSE
-		}
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: connAddr(name), Err: err}
 	}
+	return l, nil
+}
+
+func listen(d *shm.Dir, name string, events cq.EventSink) (*listener, error) {
+	m, err := openMux(d, name)
+	if errors.Is(err, fs.ErrExist) {
+		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	if err != nil {
+		return nil, err
+	}
 	l := &listener{m: m}
+	if events != nil {
+		l.news = &news{m: m}
+		if err := l.news.binds(events, cq.FIDPassiveEndpoint, m.e.addr); err != nil {
+			return nil, errors.Join(err, m.e.Close())
+		}
+	}
 	l.waiter.init()
 	m.e.bell.Lock()
 	m.listener = l
@@ -174,11 +191,19 @@ func (l *listener) Close() error {
 		return l.fault("close", net.ErrClosed)
 	}
 	m.listener = nil
+	if l.news != nil {
+		l.news.owed = nil
+	}
 	m.e.page.Accepts.Store(0)
 	_ = m.e.obj.Unlink()
 	crash.At(crash.ConnUnlisted)
 	for _, p := range m.places {
-		if c := p.c; c != nil && (c.is == connOffered || c.is == connReady) {
+		switch c := p.c; {
+		case c == nil || c.link != nil:
+		case c.is == connAsked:
+			m.say(c.p, connReject|c.to, 0, nil)
+			m.free(c)
+		case c.is == connOffered || c.is == connReady:
 			c.close()
 		}
 	}
@@ -277,7 +302,7 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	}
 	c := m.newConn(p, connAsking)
 	c.window = connWindow
-	m.say(p, connAsk, c.number, connWindow)
+	m.say(p, connAsk, c.number, windowBytes())
 	crash.At(crash.ConnAsked)
 	stop := context.AfterFunc(ctx, func() {
 		m.e.bell.Lock()

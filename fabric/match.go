@@ -92,7 +92,7 @@ func (e *Endpoint) receive(m *Msg) error {
 	}
 	if m.Flags&cq.FlagPeek != 0 {
 		e.pollAll()
-		if e.posted.Owes() { // what is in the store may be for receives
+		if e.owes() { // what is in the store may be for receives
 			return cq.ErrFull
 		}
 	}
@@ -117,6 +117,9 @@ func (e *Endpoint) receive(m *Msg) error {
 		e.look(r, of, m)
 	} else {
 		e.take(r, of)
+	}
+	if e.link != nil && e.link.is == linkDown {
+		e.posted.CancelAll()
 	}
 	e.flush()
 	return nil
@@ -189,7 +192,7 @@ type stored = posted.Index[arrival]
 func (e *Endpoint) take(r *posted.Node[posted.Receive], of *stored) {
 	for over := false; !over; {
 		var m *posted.Node[arrival]
-		if !e.posted.Owes() || of == &e.claimed { // else they may be for earlier receives
+		if !e.owes() || of == &e.claimed { // else they may be for earlier receives
 			m = of.Find(r.Key)
 		}
 		if m == nil {
@@ -243,7 +246,7 @@ func (e *Endpoint) unstore(of *stored, m *posted.Node[arrival], s posted.Span) {
 // has in a slot are there until the call returns.
 func (e *Endpoint) arrive(m *arrival) {
 	key := posted.Key{From: m.peer.id, Tag: m.tag}
-	if !e.posted.Owes() {
+	if !e.owes() {
 		if s, ok := e.posted.Place(m.flags, key, m.n); ok {
 			e.bring(m, s)
 			return
@@ -283,7 +286,7 @@ func (e *Endpoint) drop(from *inLane) {
 // claims then.
 func (e *Endpoint) tell() (work int) {
 	of := &e.stored[0]
-	for e.opt.Buffered > 0 && of.Len() > 0 && !e.posted.Owes() {
+	for e.opt.Buffered > 0 && of.Len() > 0 && !e.owes() {
 		r, err := e.posted.Begin(cq.FlagCompletion)
 		if err != nil {
 			break
@@ -328,8 +331,14 @@ func (e *Endpoint) settle() (work int) {
 		return e.tell()
 	}
 	work = e.posted.Settle()
+	e.rematch()
+	return work
+}
+
+// rematch gives messages in the store to receives that they are for.
+func (e *Endpoint) rematch() {
 	for i := range e.stored {
-		for m := e.stored[i].First(); m != nil && !e.posted.Owes(); {
+		for m := e.stored[i].First(); m != nil && !e.owes(); {
 			next := m.Next()
 			if s, ok := e.posted.Place(m.Of.flags, m.Key, m.Of.n); ok {
 				e.unstore(&e.stored[i], m, s)
@@ -337,7 +346,6 @@ func (e *Endpoint) settle() (work int) {
 			m = next
 		}
 	}
-	return work
 }
 
 // endReceive reports that a message has ended in its part of a receive: all of it came that there

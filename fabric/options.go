@@ -69,7 +69,12 @@ type Options struct {
 	// Remote is how many bytes of shared memory there are for [Endpoint.Register], rounded up to
 	// 4 KiB, up to 1 GiB. By default there is none.
 	Remote int
-	mux    *mux // takes all messages: connections go over this endpoint
+	// Events makes the endpoint one of type FI_EP_MSG, which has one peer: messages go to address 0
+	// when it is connected, by [Endpoint.Connect], or by [Endpoint.Accept] if Request is what it is
+	// for, and come from nobody else. It is as with [ListenEvents].
+	Events  cq.EventSink
+	Request *Request
+	mux     *mux // takes all messages: connections go over this endpoint
 	// Private memory is taken as messages come, up to Peers windows.
 }
 
@@ -156,6 +161,8 @@ var (
 	ErrAccess = oserror.New("the region does not allow that", syscall.EACCES)
 	// ErrRange: bytes beyond the region, or an atomic that is not aligned (ERANGE).
 	ErrRange = oserror.New("not within the region", syscall.ERANGE)
+	// ErrNotConnected: the endpoint is not connected, or no more (ENOTCONN).
+	ErrNotConnected = oserror.New("the endpoint is not connected", syscall.ENOTCONN)
 	// ErrNotFound: no receive waits with this context, no message was claimed with it, or a loan was
 	// given back before (ENOENT).
 	ErrNotFound = oserror.New("no such operation is under way", syscall.ENOENT)

@@ -71,14 +71,22 @@ func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
 }
 
 // Insert makes an address one that can be sent to (fi_av_insert), and gives it a number; again, the
-// same. Nothing is asked of the peer before the first message. Errors: os.ErrClosed.
+// same. Nothing is asked of the peer before the first message. Errors: os.ErrClosed;
+// [ErrNotSupported] of an endpoint of type MSG.
 func (e *Endpoint) Insert(a Address) (cq.Addr, error) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	if err := e.usable(); err != nil {
+	if err := e.addressable(); err != nil {
 		return cq.AddrNotAvail, err
 	}
 	return e.insert(e.peerOf(a)), nil
+}
+
+func (e *Endpoint) addressable() error {
+	if e.link != nil {
+		return ErrNotSupported
+	}
+	return e.usable()
 }
 
 func (e *Endpoint) insert(p *peer) cq.Addr {
@@ -94,7 +102,7 @@ func (e *Endpoint) insert(p *peer) cq.Addr {
 func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	if err := e.usable(); err != nil {
+	if err := e.addressable(); err != nil {
 		return cq.AddrNotAvail, err
 	}
 	p, err := e.resolve(name)

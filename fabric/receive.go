@@ -126,7 +126,11 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		return nil, false, err
 	}
 	l.done = kind.Overlays[kind.Word](mem)
-	p := e.peerOf(Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation})
+	a := Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation}
+	if e.link.strange(a) {
+		return nil, false, ErrRefused
+	}
+	p := e.peerOf(a)
 	if p.in != nil { // one lane a peer
 		return nil, false, ErrCorrupt
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
-		"streamer": streamer, "flip": flipScenes.Play})
+		"streamer": streamer, "flip": flipScenes.Play, "caller": caller})
 }
 
 // end is an endpoint with a queue for both sides.

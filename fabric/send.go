@@ -204,6 +204,8 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 		return false, errClosed
 	case len(payload) > MaxMessage, len(payload) > MaxInline && op.copied():
 		return false, ErrTooLong
+	case e.unlinked():
+		return false, ErrNotConnected
 	case uint64(to) >= uint64(len(e.byAddr)):
 		return false, ErrAddress
 	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:

@@ -1,0 +1,307 @@
+package fabric_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
+)
+
+// msgEnd is an endpoint with an event queue, or will be.
+type msgEnd struct {
+	*end
+	eq *cq.EventQueue
+}
+
+func openEvents(size int) (*cq.EventQueue, error) {
+	return cq.CreateEvents(cq.Unnamed("eq"), cq.EventOptions{Size: size, Write: true, Shared: true})
+}
+
+func events(t testing.TB, size int) *cq.EventQueue {
+	t.Helper()
+	eq, err := openEvents(size)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, eq.Close()) })
+	return eq
+}
+
+// nextEvent waits for an event, which it gives in words too.
+func nextEvent(eq *cq.EventQueue) (ev cq.Event, said string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	ev.Payload = make([]byte, 0, 256)
+	_, err = eq.ReadContext(ctx, &ev, cq.ReadOptions{})
+	if errors.Is(err, cq.ErrAvail) {
+		failed := cq.EventError{ErrData: make([]byte, 0, 256)}
+		_, err = eq.ReadErr(&failed, 0)
+		ev.FID = failed.FID
+		return ev, strings.TrimSpace(fmt.Sprintf("%v %s", syscall.Errno(failed.Err), failed.ErrData)), err
+	}
+	if err != nil {
+		return ev, "", err
+	}
+	c, err := cq.ParseCMEntry(ev.Payload)
+	return ev, strings.TrimSpace(fmt.Sprintf("%v %s", ev.Event, c.Data)), err
+}
+
+// hears waits for an event about an object.
+func hears(t testing.TB, eq *cq.EventQueue, of cq.FID, want string) cq.Event {
+	t.Helper()
+	ev, said, err := nextEvent(eq)
+	if err != nil || said != want || ev.FID != of {
+		t.Fatalf("%q of %v, %v: want %q of %v", said, ev.FID, err, want, of)
+	}
+	return ev
+}
+
+// calls runs a caller that connects to a new passive endpoint, and returns its request.
+type called struct {
+	*child
+	p  *fabric.Passive
+	r  *fabric.Request
+	eq *cq.EventQueue
+}
+
+func calls(t testing.TB, data string) *called {
+	t.Helper()
+	a := &called{eq: events(t, 0)}
+	var err error
+	a.p, err = fabric.ListenEvents(directory(t), "passive", a.eq)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, a.p.Close()) })
+	a.child = start(t, "caller")
+	a.says(t, "ready")
+	a.obeys(t, "connect "+data, "done")
+	a.r = a.request(t, data)
+	return a
+}
+
+func (a *called) request(t testing.TB, data string) *fabric.Request {
+	t.Helper()
+	ev := hears(t, a.eq, a.p.FID(), strings.TrimSpace("connection request "+data))
+	r, err := a.p.Request(&ev)
+	noError(t, err)
+	return r
+}
+
+// obeys has the caller do something, which must have that result.
+func (c *child) obeys(t testing.TB, what, want string) {
+	t.Helper()
+	_, err := fmt.Fprintln(c.in, what)
+	noError(t, err)
+	c.says(t, want)
+}
+
+// accepted opens an endpoint for the request.
+func (a *called) accepted(t testing.TB, data string) *msgEnd {
+	t.Helper()
+	e := &msgEnd{opened(t, "server", fabric.Options{Events: a.eq, Request: a.r}), a.eq}
+	noError(t, e.Accept([]byte(data)))
+	return e
+}
+
+// connects is all of it.
+func connects(t testing.TB) (*called, *msgEnd) {
+	t.Helper()
+	a := calls(t, "")
+	e := a.accepted(t, "")
+	hears(t, e.eq, e.FID(), "connected")
+	a.obeys(t, "event", "connected")
+	return a, e
+}
+
+// caller is an endpoint that does what it is told.
+func caller() {
+	eq, err := openEvents(0)
+	must(err)
+	o := fabric.Options{Events: eq, Window: 8192}
+	e, err := open("caller", o)
+	must(err)
+	var bufs [8][64]byte
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		what, text, _ := strings.Cut(lines.Text(), " ")
+		said := "done"
+		switch what {
+		case "connect":
+			err = e.Connect("passive", []byte(text))
+		case "event":
+			var ev cq.Event
+			if ev, said, err = nextEvent(eq); ev.FID != e.FID() {
+				err = fmt.Errorf("an event of %v", ev.FID)
+			}
+		case "send":
+			err = e.Send([]byte(text), 0, 0)
+		case "receive":
+			err = e.Recv(bufs[0][:], 1)
+		case "completion":
+			c, failed, failure := e.next()
+			err, said = failure, fmt.Sprintf("%d %s", c.Context, bufs[0][:c.Len])
+			if c.Flags&cq.FlagSend != 0 {
+				said = "sent"
+			}
+			if failed.Err != 0 {
+				said = fmt.Sprintf("%d %v", failed.Context, syscall.Errno(failed.Err))
+			}
+		case "shutdown":
+			err = e.Shutdown()
+		case "close":
+			must(e.close())
+		case "again":
+			e, err = open("caller", o)
+		}
+		if err != nil {
+			said, err = err.Error(), nil
+		}
+		fmt.Println(said)
+	}
+	must(errors.Join(e.close(), eq.Close()))
+}
+
+// TestLink: a connection between two processes, from the request to its end, by events.
+func TestLink(t *testing.T) {
+	t.Run("accepted", func(t *testing.T) {
+		shmtest.Conforms(t)
+		a := calls(t, "who is there")
+		if a.r.Window != 8192 || string(a.r.Data) != "who is there" {
+			t.Errorf("request %+v", a.r)
+		}
+		e := a.accepted(t, "a server")
+		if e.Accept(nil) == nil || a.r.Reject(nil) == nil {
+			t.Error("a request has two answers")
+		}
+		ev := hears(t, a.eq, e.FID(), "connected")
+		if c, _ := cq.ParseCMEntry(ev.Payload); len(c.Data) != 0 {
+			t.Errorf("the listening side has %q", c.Data)
+		}
+		a.obeys(t, "event", "connected a server")
+		from, err := e.Lookup(0)
+		noError(t, err)
+		if from != a.r.From {
+			t.Errorf("the peer is %v, the request was from %v", from, a.r.From)
+		}
+		var buf [64]byte
+		noError(t, e.Recv(buf[:], 7))
+		a.obeys(t, "send hello", "done")
+		if c := completes(t, e.end); c.Context != 7 || string(buf[:c.Len]) != "hello" {
+			t.Fatalf("%+v with %q", c, buf[:c.Len])
+		}
+		a.obeys(t, "receive", "done")
+		noError(t, e.Send([]byte("answer"), 0, 8))
+		a.obeys(t, "completion", "sent")
+		a.obeys(t, "completion", "1 answer")
+		a.ends(t)
+		hears(t, a.eq, e.FID(), "shutdown")
+	})
+	t.Run("rejected", func(t *testing.T) {
+		shmtest.Conforms(t)
+		a := calls(t, "may I")
+		noError(t, a.r.Reject([]byte("no, later")))
+		a.obeys(t, "event", "connection refused no, later")
+		if err := a.r.Reject(nil); !errors.Is(err, fabric.ErrNotFound) {
+			t.Errorf("rejected again: %v", err)
+		}
+		a.obeys(t, "connect now", "done")
+		a.r = a.request(t, "now")
+		e := a.accepted(t, "")
+		hears(t, a.eq, e.FID(), "connected")
+		a.obeys(t, "event", "connected")
+		a.ends(t)
+		hears(t, a.eq, e.FID(), "shutdown")
+	})
+}
+
+// TestLinkEnds: each side has one SHUTDOWN, whoever ends it and however, and receives that wait end
+// with ECANCELED, after what had been sent.
+func TestLinkEnds(t *testing.T) {
+	shmtest.Conforms(t)
+	closes := func(t *testing.T, a *called, e *msgEnd) {
+		hears(t, a.eq, e.FID(), "shutdown")
+		if err := e.Send(nil, 0, 0); !errors.Is(err, fabric.ErrNotConnected) {
+			t.Errorf("a send after the end: %v", err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		end  func(t *testing.T, a *called, e *msgEnd)
+	}{
+		{"theirs", func(t *testing.T, a *called, e *msgEnd) {
+			a.obeys(t, "shutdown", "done")
+			closes(t, a, e)
+			a.obeys(t, "event", "shutdown")
+		}},
+		{"ours", func(t *testing.T, a *called, e *msgEnd) {
+			noError(t, e.Shutdown())
+			closes(t, a, e)
+			a.obeys(t, "event", "shutdown")
+		}},
+		{"both", func(t *testing.T, a *called, e *msgEnd) {
+			a.stop(t)
+			_, err := fmt.Fprintln(a.in, "shutdown") // it has not heard of ours
+			noError(t, err)
+			noError(t, e.Shutdown())
+			noError(t, a.Process.Signal(syscall.SIGCONT))
+			line, _ := a.out.ReadString('\n')
+			if line != "done\n" && !strings.Contains(line, "not connected") { // or it has
+				t.Errorf("the caller's shutdown: %q", line)
+			}
+			closes(t, a, e)
+			a.obeys(t, "event", "shutdown")
+		}},
+		{"closed", func(t *testing.T, a *called, e *msgEnd) {
+			a.obeys(t, "close", "done")
+			closes(t, a, e)
+			a.obeys(t, "again", "done")
+		}},
+		{"killed", func(t *testing.T, a *called, e *msgEnd) {
+			a.kill(t)
+			closes(t, a, e)
+			for e.Stats().Died == 0 { // and it is collected
+				_, err := e.Progress()
+				noError(t, err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, e := connects(t)
+			var bufs [3][64]byte
+			for i := range bufs {
+				noError(t, e.Recv(bufs[i][:], uint64(i)))
+			}
+			a.obeys(t, "send last", "done")
+			c.end(t, a, e)
+			if got := completes(t, e.end); got.Context != 0 || string(bufs[0][:got.Len]) != "last" {
+				t.Errorf("%+v with %q", got, bufs[0][:4])
+			}
+			for i := 1; i < len(bufs); i++ {
+				_, failed, err := e.next()
+				if err != nil || failed.Err != cq.Errno(syscall.ECANCELED) || failed.Context != uint64(i) {
+					t.Errorf("receive %d: %+v, %v", i, failed, err)
+				}
+			}
+			noError(t, e.Recv(bufs[0][:], 5))
+			if _, failed, err := e.next(); err != nil || failed.Context != 5 {
+				t.Errorf("a receive after the end: %+v, %v", failed, err)
+			}
+			if err := e.Shutdown(); !errors.Is(err, fabric.ErrNotConnected) {
+				t.Errorf("shutdown after the end: %v", err)
+			}
+			if _, err := a.eq.Read(&cq.Event{}, 0); !errors.Is(err, syscall.EAGAIN) {
+				t.Errorf("one more event, %v", err)
+			}
+			if c.name != "killed" {
+				a.ends(t)
+			}
+		})
+	}
+}
