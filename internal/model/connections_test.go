@@ -14,6 +14,12 @@ import "slices"
 //	E1 close: the last message of this side   E2 hear that: answer with one's own last message
 //	E3 both are said: the number is free   X1 a death: when its lane is empty, all that it had ends
 //
+// Or the server's program answers, and bytes go by lanes of the connection's own, which can be
+// ahead of this one: the connections of endpoints.
+//
+//	P1 accept, unless who asked has gone   P2 reject   G1 who gives up says so   G2 the answer to that
+//	T1 take bytes: keep them until the connection is open   T2 at the end take all of them
+//
 // Each message carries, for the judge alone, which connection it is of and how many bytes were
 // written before it.
 
@@ -25,6 +31,7 @@ type connModel struct {
 	gives  bool  // the client may give up
 	stops  bool  // the listener may be closed
 	dies   bool
+	links  bool // of endpoints
 	deviant
 }
 
@@ -52,6 +59,15 @@ const (
 	connStopForgets  = "who stops listening forgets the backlog"
 	connAnyNumber    = "a number is free when its close is said, and has no generation"
 	connNoGeneration = "a number has no generation"
+	linkEarly        = "bytes that overtake the opening are not kept for it"
+	linkNotTaken     = "a close ends all before the bytes ahead of it are taken"
+	linkDeathTakes   = "a death ends all before its bytes are taken"
+	linkTellsOwn     = "an end is told at one's own close and at the peer's"
+	linkNoLeave      = "who gave up has no answer"
+	linkLeaveTwice   = "who gave up has an answer after the program's"
+	linkAcceptsGone  = "a request is accepted of who gave up"
+	linkTwice        = "a request is accepted twice"
+	linkStopKeeps    = "who stops listening rejects nothing"
 )
 
 // Faults of connections.
@@ -63,6 +79,8 @@ const (
 	backlogOver                      // the backlog has more than it may
 	handedUnopen                     // a program gets what was never open
 	repeatedClose                    // two last messages
+	earlyBytes                       // a program has bytes of what is not open
+	toldTwice                        // it hears of two ends
 )
 
 type connKind uint8
@@ -76,6 +94,7 @@ const (
 	connEnd
 	connCredit
 	connClose
+	connLeave
 )
 
 type connMsg struct {
@@ -88,10 +107,11 @@ type connMsg struct {
 type connPhase uint8
 
 const (
-	connFree    connPhase = iota
-	connAsked             // by the client
-	connOffered           // by the server, in the backlog
-	connReady             // in the backlog, and opened
+	connFree      connPhase = iota
+	connAsked               // by the client
+	connRequested           // of the server's program
+	connOffered             // by the server, in the backlog
+	connReady               // in the backlog, and opened
 	connOpen
 	connLeft // the program closed it, or never had it
 )
@@ -102,7 +122,8 @@ type connSide struct {
 	gen           uint8
 	to, toGen     uint8
 	of            uint8 // which connection
-	gaveUp        bool
+	gaveUp        bool  // by the client; at the server, who asked has gone
+	early, told   uint8
 	wrote, credit uint8
 	held, owes    uint8
 	room, got     uint8
@@ -116,6 +137,7 @@ const connLane = 12
 type connState struct {
 	at      [2][2]connSide // client, server
 	lane    [2][connLane]connMsg
+	wire    [2][4]uint8 // bytes to an endpoint, by connection
 	n       [2]uint8
 	dialed  uint8
 	deaf    bool // the listener is closed
@@ -125,18 +147,21 @@ type connState struct {
 }
 
 const (
-	connAsks   step = iota // D1 ask
-	connGives              // D2 give up
-	connHandle             // R1 examine
-	connHand               // L3 hand it out
-	connStops              // L4 stop
-	connWrite              // W1 write
-	connEnds               // W2 end
-	connRead               // R2 read
-	connTells              // R3 tell
-	connCloses             // E1 close
-	connDies               // dies
-	connMourns             // X1 a death
+	connAsks    step = iota // D1 ask
+	connGives               // D2 give up
+	connHandle              // R1 examine
+	connHand                // L3 hand it out
+	connStops               // L4 stop
+	connWrite               // W1 write
+	connEnds                // W2 end
+	connRead                // R2 read
+	connTells               // R3 tell
+	connCloses              // E1 close
+	connDies                // dies
+	connMourns              // X1 a death
+	linkAccepts             // P1 accept
+	linkRejects             // P2 reject
+	linkTakes               // T1 take bytes
 )
 
 func (m connModel) names() []string { return []string{"connAsks", "client", "server"} }
@@ -200,6 +225,12 @@ func (m connModel) next(s *connState, x *search[connState]) {
 		n.deaf = true
 		for i := range n.at[1] {
 			c := &n.at[1][i]
+			if m.links {
+				if c.is == connRequested && m.bug != linkStopKeeps {
+					m.reject(n, c)
+				}
+				continue
+			}
 			if c.is != connOffered && c.is != connReady {
 				continue
 			}
@@ -226,11 +257,17 @@ func (m connModel) program(s *connState, side, place int, x *search[connState]) 
 				n.put(0, connMsg{kind: connReq, from: uint8(place), fromGen: c.gen, of: c.of})
 			})
 		does(connGives, m.gives && was.is == connAsked && !was.gaveUp,
-			func(_ *connState, c *connSide) {
+			func(n *connState, c *connSide) {
+				if m.links {
+					n.put(0, connMsg{kind: connLeave, from: uint8(place), fromGen: c.gen, of: c.of})
+				}
 				if c.gaveUp = true; m.bug == connForgets {
 					*c = connSide{gen: c.gen + 1}
 				}
 			})
+	}
+	if m.links {
+		m.linked(s, side, was, does)
 	}
 	ready := was.is == connReady || m.bug == connTwoSteps && was.is == connOffered
 	does(connHand, ready && !s.deaf, func(n *connState, c *connSide) {
@@ -240,6 +277,9 @@ func (m connModel) program(s *connState, side, place int, x *search[connState]) 
 		c.is = connOpen
 	})
 	if was.is != connOpen {
+		return
+	}
+	if m.links {
 		return
 	}
 	open := !was.said && (!was.heard || m.bug == connWritesOn)
@@ -294,8 +334,12 @@ func (m connModel) handle(n *connState, side int) {
 	copy(n.lane[side][:], n.lane[side][1:])
 	n.lane[side][connLane-1] = connMsg{}
 	n.n[side]--
-	if msg.kind == connReq {
+	switch msg.kind {
+	case connReq:
 		m.asked(n, msg)
+		return
+	case connLeave:
+		m.left(n, msg)
 		return
 	}
 	c := &n.at[side][msg.to]
@@ -309,6 +353,10 @@ func (m connModel) handle(n *connState, side int) {
 	}
 	switch msg.kind {
 	case connAccept:
+		if c.is != connAsked {
+			n.fault = noSuchNumber
+			return
+		}
 		c.to, c.toGen, c.credit, c.room = msg.from, msg.fromGen, 1, 1
 		if !c.gaveUp {
 			c.is = connOpen
@@ -321,13 +369,18 @@ func (m connModel) handle(n *connState, side int) {
 	case connReject:
 		*c = connSide{gen: c.gen + 1}
 	case connOpened:
-		if c.is == connOffered {
+		switch {
+		case c.is == connOffered && m.links:
+			c.is, c.got, c.early = connOpen, c.got+c.early, 0
+		case c.is == connOffered:
 			c.is = connReady
 		}
 	case connData:
 		m.arrived(n, side, c)
 	case connEnd, connClose:
-		if c.is != connLeft && c.got+c.held != msg.count && (msg.kind == connEnd || !m.rude) {
+		if m.links {
+			m.ends(n, side, c, m.bug != linkNotTaken, msg.count)
+		} else if c.is != connLeft && c.got+c.held != msg.count && (msg.kind == connEnd || !m.rude) {
 			n.fault = bytesLost
 		}
 		c.heardEnd = true
@@ -344,7 +397,11 @@ func (m connModel) asked(n *connState, msg connMsg) {
 	waiting, free := 0, -1
 	for i := range int(m.places) {
 		switch c := &n.at[1][i]; c.is {
-		case connOffered, connReady:
+		case connOffered:
+			if !m.links {
+				waiting++
+			}
+		case connReady, connRequested:
 			waiting++
 		case connFree:
 			free = i
@@ -359,6 +416,10 @@ func (m connModel) asked(n *connState, msg connMsg) {
 		c := &n.at[1][free]
 		*c = connSide{is: connOffered, gen: c.gen, to: msg.from, toGen: msg.fromGen, of: msg.of,
 			credit: 1, room: 1}
+		if m.links {
+			c.is = connRequested
+			return
+		}
 		n.put(1, connMsg{kind: connAccept, to: msg.from, gen: msg.fromGen, from: uint8(free),
 			fromGen: c.gen, of: msg.of})
 	case m.bug != connNoReject || n.deaf:
@@ -416,7 +477,105 @@ func (m connModel) mourn(n *connState, side int) {
 		if m.bug == connDeadBacklog && waits || m.bug == connDeadAsked && c.is == connAsked {
 			continue
 		}
+		switch {
+		case m.links && c.is == connRequested:
+			c.gaveUp = true // the program answers, and hears that
+			continue
+		case m.links && c.is != connFree:
+			wrote := c.got
+			for _, dead := range n.at[1-side] {
+				if dead.of == c.of {
+					wrote = dead.wrote
+				}
+			}
+			m.ends(n, side, c, m.bug != linkDeathTakes, wrote)
+		}
 		*c = connSide{gen: c.gen + 1}
+	}
+}
+
+// linked is what a program does with a connection of an endpoint.
+func (m connModel) linked(s *connState, side int, was *connSide,
+	does func(step, bool, func(*connState, *connSide))) {
+	does(linkAccepts, was.is == connRequested && !s.deaf, func(n *connState, c *connSide) {
+		if c.gaveUp && m.bug != linkAcceptsGone {
+			*c = connSide{gen: c.gen + 1}
+			return
+		}
+		place := uint8(slices.IndexFunc(n.at[1][:], func(o connSide) bool { return o == *c }))
+		answer := connMsg{kind: connAccept, to: c.to, gen: c.toGen, from: place, fromGen: c.gen,
+			of: c.of}
+		c.is = connOffered
+		if n.put(1, answer); m.bug == linkTwice {
+			n.put(1, answer)
+		}
+	})
+	does(linkRejects, was.is == connRequested && !s.deaf, func(n *connState, c *connSide) {
+		m.reject(n, c)
+	})
+	does(linkTakes, was.of > 0 && s.wire[side][was.of] > 0 && was.is != connRequested,
+		func(n *connState, c *connSide) {
+			n.wire[side][c.of]--
+			switch {
+			case c.is == connOpen:
+				c.got++
+			case m.bug == linkEarly && c.is == connOffered:
+				n.fault = earlyBytes
+			default:
+				c.early++
+			}
+		})
+	open := was.is == connOpen
+	does(connWrite, open && !was.said && !was.heard && was.wrote < m.bytes,
+		func(n *connState, c *connSide) {
+			c.wrote++
+			n.wire[1-side][c.of]++
+		})
+	does(connCloses, open, func(n *connState, c *connSide) {
+		if m.bug == linkTellsOwn {
+			c.told++
+		}
+		if c.is = connLeft; !c.said {
+			m.last(n, side, c)
+		}
+	})
+}
+
+// reject answers a request, or nobody.
+func (m connModel) reject(n *connState, c *connSide) {
+	if !c.gaveUp {
+		n.put(1, connMsg{kind: connReject, to: c.to, gen: c.toGen, of: c.of})
+	}
+	*c = connSide{gen: c.gen + 1}
+}
+
+// left is G2.
+func (m connModel) left(n *connState, msg connMsg) {
+	for i := range n.at[1] {
+		c := &n.at[1][i]
+		if c.of != msg.of || c.is != connRequested && m.bug != linkLeaveTwice {
+			continue
+		}
+		c.gaveUp = true
+		if m.bug != linkNoLeave {
+			n.put(1, connMsg{kind: connReject, to: msg.from, gen: msg.fromGen, of: msg.of})
+		}
+	}
+}
+
+// ends is T2, and tells the program.
+func (m connModel) ends(n *connState, side int, c *connSide, takes bool, wrote uint8) {
+	if takes && c.is == connOpen {
+		c.got += n.wire[side][c.of]
+		n.wire[side][c.of] = 0
+	}
+	if c.is == connOpen && c.got != wrote {
+		n.fault = bytesLost
+	}
+	if c.is == connOpen || c.is == connLeft {
+		if c.told++; c.told > 1 {
+			n.fault = toldTwice
+		}
 	}
 }
 
@@ -448,6 +607,11 @@ var connections = family{
 		form("two, the listener stops", connModel{dials: 2, places: 2, stops: true, rude: true}),
 		form("one, deaths", connModel{dials: 1, places: 1, bytes: 2, gives: true, dies: true}),
 		form("two, deaths", connModel{dials: 2, places: 2, gives: true, dies: true}),
+		form("endpoints, one", connModel{dials: 1, places: 1, bytes: 2, gives: true, links: true}),
+		form("endpoints, the listener stops", connModel{dials: 2, places: 2, bytes: 1, gives: true,
+			stops: true, links: true}),
+		form("endpoints, deaths", connModel{dials: 2, places: 2, bytes: 1, gives: true, dies: true,
+			links: true}),
 		form("three, all of it", connModel{dials: 3, places: 2, gives: true, stops: true,
 			rude: true, dies: true}),
 	},
@@ -459,6 +623,10 @@ var connections = family{
 		on("two, given up", connForgets, connNoClose, connNoReject, connNoBound, connTwoSteps,
 			connNoAnswer),
 		on("two, the listener stops", connStopForgets),
+		on("endpoints, one", linkEarly, linkNotTaken, linkTellsOwn, linkNoLeave, linkLeaveTwice,
+			linkAcceptsGone, linkTwice),
+		on("endpoints, the listener stops", linkStopKeeps),
+		on("endpoints, deaths", linkDeathTakes),
 		on("one, deaths", connEarlyDeath, connDeadBacklog, connDeadAsked)),
 	spare: on("two after each other, rude", connNoGeneration),
 }
