@@ -110,7 +110,7 @@ func (c *conn) opened() (ok bool) {
 // arrived gives bytes to the Read that waits, or keeps them.
 func (c *conn) arrived(b []byte) (ok bool) {
 	held := uint64(c.filled + c.in.len())
-	if c.is < connReady || c.link != nil || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
+	if c.is < connReady || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
 		return false
 	}
 	if c.closed {

@@ -107,7 +107,11 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 	if c == nil || c.p != p {
 		return false
 	}
-	switch tag & connWhat {
+	what := tag & connWhat
+	if c.link != nil && (what == connData || what == connEnd || what == connCredit) {
+		return false // messages of endpoints go elsewhere
+	}
+	switch what {
 	case connAccept:
 		return c.accepted(data, here)
 	case connReject:
@@ -123,13 +127,13 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 	case connData:
 		return c.arrived(here)
 	case connEnd:
-		if c.eof || c.is < connReady || c.link != nil {
+		if c.eof || c.is < connReady {
 			return false
 		}
 		c.eof = true
 		m.wake(&c.reader)
 	case connCredit:
-		if c.is < connReady || c.link != nil || data < c.allowed || data > c.wrote+c.window {
+		if c.is < connReady || data < c.allowed || data > c.wrote+c.window {
 			return false
 		}
 		c.allowed = data

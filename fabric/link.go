@@ -92,22 +92,30 @@ func (n *news) deliver() {
 		if ev.is == cq.EventShutdown {
 			n.e.lower()
 		}
-		var err error
-		if ev.failed != 0 {
-			_, err = n.sink.WriteErr(&cq.EventError{FID: n.fid, Err: ev.failed,
-				ProvErrno: int32(ev.failed), ErrData: ev.payload})
-		} else {
-			_, err = n.sink.Write(&cq.Event{Event: ev.is, FID: n.fid, Payload: ev.payload})
-		}
-		if errors.Is(err, cq.ErrFull) {
+		if errors.Is(n.write(ev), cq.ErrFull) {
 			n.m.retell(n)
 			return
 		}
-		if ev.is == cq.EventConnected {
-			n.e.raise()
-		}
 		n.owed = n.owed[1:]
 	}
+}
+
+// write queues an event. Whoever reads CONNECTED finds the endpoint connected.
+func (n *news) write(ev *event) (err error) {
+	switch {
+	case ev.failed != 0:
+		_, err = n.sink.WriteErr(&cq.EventError{FID: n.fid, Err: ev.failed,
+			ProvErrno: int32(ev.failed), ErrData: ev.payload})
+		return err
+	case ev.is == cq.EventConnected:
+		n.e.bell.Lock()
+		defer n.e.bell.Unlock()
+	}
+	_, err = n.sink.Write(&cq.Event{Event: ev.is, FID: n.fid, Payload: ev.payload})
+	if ev.is == cq.EventConnected && !errors.Is(err, cq.ErrFull) {
+		n.e.raise()
+	}
+	return err
 }
 
 // retell delivers what waits after a while.
@@ -132,10 +140,8 @@ func entry(c cq.CMEntry) []byte {
 	return b
 }
 
-// raise has messages go, after CONNECTED was queued.
+// raise has messages go, after CONNECTED was queued. The endpoint's lock is held.
 func (e *Endpoint) raise() {
-	e.bell.Lock()
-	defer e.bell.Unlock()
 	if l := e.link; l.is == linkHeld && !e.closed {
 		l.is = linkUp
 		e.rematch()

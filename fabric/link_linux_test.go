@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -303,5 +304,153 @@ func TestLinkEnds(t *testing.T) {
 				a.ends(t)
 			}
 		})
+	}
+}
+
+// TestLinkGone: whoever asked and has gone is not accepted.
+func TestLinkGone(t *testing.T) {
+	for _, how := range []string{"close", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			a := calls(t, "")
+			if how == "close" {
+				a.obeys(t, "close", "done")
+			} else {
+				a.kill(t)
+			}
+			e := opened(t, "server", fabric.Options{Events: a.eq, Request: a.r})
+			err := e.Accept(nil)
+			if err == nil && how == "kill" { // that is not known at once
+				hears(t, a.eq, e.FID(), "software caused connection abort")
+			} else if !errors.Is(err, syscall.ECONNABORTED) {
+				t.Fatalf("accept: %v", err)
+			}
+			if err = e.Accept(nil); err == nil {
+				t.Error("it has two answers")
+			}
+			if how == "kill" {
+				all, err := e.d.List() // nobody has known the caller's endpoint
+				noError(t, err)
+				for _, n := range all {
+					_ = collect.Remove(e.d, n.Name(), collect.Options{}) // or it lives, or is removed
+				}
+				return
+			}
+			a.obeys(t, "again", "done")
+			a.obeys(t, "connect", "done")
+			a.request(t, "") // closed with the Passive
+			noError(t, a.p.Close())
+			a.obeys(t, "event", "connection refused")
+			a.ends(t)
+		})
+	}
+}
+
+// TestLinkEarly: messages that come before CONNECTED could be queued wait, with or without a
+// receive.
+func TestLinkEarly(t *testing.T) {
+	a := calls(t, "")
+	e := &msgEnd{opened(t, "server", fabric.Options{Events: a.eq, Request: a.r}), a.eq}
+	var bufs [2][64]byte
+	noError(t, e.Recv(bufs[0][:], 0))
+	filled := 0
+	for user := (cq.Event{Event: cq.EventUser}); ; filled++ {
+		if _, err := a.eq.Write(&user); err != nil {
+			break
+		}
+	}
+	noError(t, e.Accept(nil))
+	if err := e.Send(nil, 0, 0); !errors.Is(err, fabric.ErrNotConnected) {
+		t.Errorf("an early send: %v", err)
+	}
+	a.obeys(t, "event", "connected")
+	a.obeys(t, "send one", "done")
+	a.obeys(t, "send two", "done")
+	for e.Stats().Stored < 2 {
+		_, err := e.Progress()
+		noError(t, err)
+	}
+	if n, err := cq.Read(e.q, make([]cq.Entry, 1)); n > 0 {
+		t.Errorf("%d receives are over before CONNECTED, %v", n, err)
+	}
+	for range filled {
+		_, err := a.eq.Read(&cq.Event{}, 0)
+		noError(t, err)
+	}
+	hears(t, a.eq, e.FID(), "connected")
+	noError(t, e.Recv(bufs[1][:], 1))
+	for i, want := range []string{"one", "two"} {
+		if c := completes(t, e.end); c.Context != uint64(i) || string(bufs[i][:c.Len]) != want {
+			t.Errorf("%+v with %q, want %q", c, bufs[i][:c.Len], want)
+		}
+	}
+	a.ends(t)
+	hears(t, a.eq, e.FID(), "shutdown")
+}
+
+// TestLinkRefused: who is refused, and what.
+func TestLinkRefused(t *testing.T) {
+	d, eq, theirs := directory(t), events(t, 0), events(t, 0)
+	o := fabric.Options{Events: theirs, Peers: 1, Chunks: -1}
+	caller := opened(t, "caller", o)
+	is := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	is("connect to nobody", caller.Connect("passive", nil), syscall.ECONNREFUSED)
+	p, err := fabric.ListenEvents(d, "passive", eq)
+	noError(t, err)
+	_, err = fabric.ListenEvents(d, "passive", eq)
+	is("a name in use", err, syscall.EADDRINUSE)
+	_, err = fabric.Dial(d, "passive")
+	is("a stream to a passive endpoint", err, syscall.ECONNREFUSED)
+	listens(t, d, "streams")
+	noError(t, caller.Connect("streams", nil))
+	hears(t, theirs, caller.FID(), "connection refused")
+	is("long data", caller.Connect("passive", make([]byte, fabric.MaxConnData+1)), fabric.ErrTooLong)
+	noError(t, caller.Connect("passive", make([]byte, fabric.MaxConnData)))
+	is("connect twice", caller.Connect("passive", nil), syscall.EISCONN)
+	is("a bound event queue", eq.Close(), syscall.EBUSY)
+	is("a bound event queue", theirs.Close(), syscall.EBUSY)
+	_, err = caller.Resolve("passive")
+	is("a second peer", err, fabric.ErrNotSupported)
+
+	ev, _, err := nextEvent(eq)
+	noError(t, err)
+	r, err := p.Request(&ev)
+	noError(t, err)
+	server := opened(t, "server", fabric.Options{Events: eq, Request: r})
+	noError(t, server.Accept(make([]byte, fabric.MaxConnData)))
+	for _, e := range []*end{server, caller} {
+		q := map[*end]*cq.EventQueue{server: eq, caller: theirs}[e]
+		if ev, _, err = nextEvent(q); err != nil || ev.Event != cq.EventConnected {
+			t.Fatalf("%v, %v", ev.Event, err)
+		}
+	}
+	stranger := opened(t, "stranger", fabric.Options{})
+	to, err := stranger.Resolve("server")
+	noError(t, err)
+	noError(t, stranger.Send(nil, to, 0))
+	for server.Stats().Refused == 0 {
+		_, err = server.Progress()
+		noError(t, err)
+	}
+	if _, failed, err := stranger.next(); err != nil || failed.Err != cq.Errno(syscall.ECONNABORTED) {
+		t.Errorf("a stranger's message: %v, %v", failed.Err, err)
+	}
+
+	for i := range 129 { // of which 128 wait
+		noError(t, opened(t, fmt.Sprint("c", i), o).Connect("passive", nil))
+	}
+	_, said, err := nextEvent(theirs)
+	if err != nil || said != "connection refused" {
+		t.Fatalf("a full backlog: %q, %v", said, err)
+	}
+	noError(t, p.Close())
+	for range 128 {
+		if _, said, err = nextEvent(theirs); err != nil || said != "connection refused" {
+			t.Fatalf("a closed passive endpoint: %q, %v", said, err)
+		}
 	}
 }

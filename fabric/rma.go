@@ -104,6 +104,8 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 		return errClosed
 	case op.bytes > MaxMessage, op.bytes > MaxInline && op.copied():
 		return ErrTooLong
+	case e.unlinked():
+		return ErrNotConnected
 	case uint64(to) >= uint64(len(e.byAddr)):
 		return ErrAddress
 	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:

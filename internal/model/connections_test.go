@@ -17,7 +17,7 @@ import "slices"
 // Or the server's program answers, and bytes go by lanes of the connection's own, which can be
 // ahead of this one: the connections of endpoints.
 //
-//	P1 accept, unless who asked has gone   P2 reject   G1 who gives up says so   G2 the answer to that
+//	P1 accept, unless who asked has gone   P2 reject   G1 who gives up says so   G2 its answer
 //	T1 take bytes: keep them until the connection is open   T2 at the end take all of them
 //
 // Each message carries, for the judge alone, which connection it is of and how many bytes were
