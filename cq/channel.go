@@ -301,9 +301,9 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 		return ChannelEvent{}, ErrClosed
 	}
 	defer c.gate.leave()
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: c.await}
-	stop := stopOn(ctx, &c.gate, c.bell)
-	defer stop()
+	end := ending{ctx: ctx, gate: &c.gate, bell: c.bell, await: c.await}
+	defer end.over()
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: end.asleep}
 	w.Stop = func() bool {
 		return c.signal.Load() || c.gate.isClosed() || ctx.Err() != nil
 	}

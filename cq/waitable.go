@@ -186,18 +186,34 @@ func (e *EventQueue) join(signals bool) (int, face, error) {
 	return e.core.join(signals)
 }
 
-// stopOn makes a context end a wait on the process's bell; cancel must be called. The context may
-// end late, when the set or channel and with it the bell are gone: its gate says so.
-func stopOn(ctx context.Context, gate *guard, bell *doorbell.Domain) (cancel func() bool) {
-	if ctx.Done() == nil {
-		return func() bool { return true }
+// ending makes a context end a wait on the process's bell, from its first sleep on: a wait that
+// finds something ready costs no registration. The context may end late, when the set or channel
+// and with it the bell are gone: its gate says so.
+type ending struct {
+	ctx    context.Context
+	gate   *guard
+	bell   *doorbell.Domain
+	await  func() (rest func()) // has feeders driven while the wait sleeps
+	cancel func() bool          // of context.AfterFunc
+}
+
+// asleep is for [doorbell.Wait], which asks whether to stop after it.
+func (e *ending) asleep() (awake func()) {
+	if e.cancel == nil && e.ctx.Done() != nil {
+		e.cancel = context.AfterFunc(e.ctx, func() {
+			if e.gate.enterAny() {
+				e.bell.Kick()
+				e.gate.leaveAny()
+			}
+		})
 	}
-	return context.AfterFunc(ctx, func() {
-		if gate.enterAny() {
-			bell.Kick()
-			gate.leaveAny()
-		}
-	})
+	return e.await()
+}
+
+func (e *ending) over() {
+	if e.cancel != nil {
+		e.cancel()
+	}
 }
 
 // memberList is who is in a set, by bit and by object. Its own lock is held while the set's list

@@ -117,9 +117,9 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 	}
 	defer s.turn.Unlock()
 	s.armed.replace(nil)
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: s.list.await}
-	stop := stopOn(ctx, &s.gate, s.bell)
-	defer stop()
+	e := ending{ctx: ctx, gate: &s.gate, bell: s.bell, await: s.list.await}
+	defer e.over()
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: e.asleep}
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
 	for {
 		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), sliced(w, s.list.driven()))

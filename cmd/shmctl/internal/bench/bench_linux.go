@@ -102,7 +102,8 @@ var Benches = []Bench{
 		Says: "Messages of 8 bytes between endpoints of two processes."},
 	{Name: "scale", prefix: scalePrefix, Says: "Many writers of a queue, or many queues of a wait " +
 		"set: empty is a read that finds nothing, one a post and read of the same writer each time, " +
-		"all of each writer in turn, set a post, wait and read of each queue in turn."},
+		"all of each writer in turn, set a post, wait and read of each queue in turn, set-same of the " +
+		"same one."},
 	{Name: "tail", Says: "Single messages, one way, of all rounds, whatever else ran.",
 		pairs: tailPairs, round: tailRound},
 	// Packets take microseconds: this keeps a run to a minute or two.

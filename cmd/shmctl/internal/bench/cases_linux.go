@@ -84,10 +84,11 @@ conn-1m       1  go-conn-1m    go-unix-1m    go-unix                  ours      
 conn-sleep    1  go-conn       go-unix       go-unix                  ours       sleeps
 
 scale: solo
-empty  8,64,256  =  scale-empty+one  ours-one  ours  -
-one    8,64,256  =  scale-one+one    ours-one  ours  -
-all    8,64,256  =  scale-all+one    ours-one  ours  -
-set    8,64,256  =  scale-set+one    ours-one  ours  -
+empty     8,64,256  =  scale-empty+one     ours-one  ours  -
+one       8,64,256  =  scale-one+one       ours-one  ours  -
+all       8,64,256  =  scale-all+one       ours-one  ours  -
+set       8,64,256  =  scale-set+one       ours-one  ours  -
+set-same  1000      =  scale-set-same+one  ours-one  ours  -
 
 tail: tail halve
 ring        1  tail          tail  c  ring  pauses=6

@@ -25,6 +25,7 @@ type herd struct {
 
 var scaleVerbs = map[string]func(h *herd) error{
 	"empty": (*herd).empty, "one": (*herd).one, "all": (*herd).all, "set": (*herd).oneOfSet,
+	"set-same": (*herd).sameOfSet,
 }
 
 // openHerd makes n writers of one queue, or n queues in a set.
@@ -40,14 +41,18 @@ func openHerd(verb string, n int) (h *herd, err error) {
 	}()
 	h.buf, h.ready = make([]cq.Tagged, max(n, 1)), make([]cq.Waitable, 1)
 	owns := 1
-	if verb == "set" {
+	if strings.HasPrefix(verb, "set") {
 		owns = n
 		if h.set, err = cq.NewWaitSet(h.dir, cq.WaitSetOptions{}); err != nil {
 			return nil, err
 		}
 	}
 	for i := range owns {
-		if err := h.open(strconv.Itoa(i), n/owns); err != nil {
+		writers := n / owns
+		if verb == "set-same" && i > 0 {
+			writers = 0
+		}
+		if err := h.open(strconv.Itoa(i), writers); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +62,7 @@ func openHerd(verb string, n int) (h *herd, err error) {
 // open makes one queue with its writers, which each have posted once: the reader knows their lanes.
 func (h *herd) open(name string, writers int) error {
 	p := cq.Named(h.dir, name)
-	q, err := cq.Create(p, cq.Options{MaxLanes: writers, Size: 64})
+	q, err := cq.Create(p, cq.Options{MaxLanes: max(writers, 1), Size: 64})
 	if err != nil {
 		return err
 	}
@@ -124,6 +129,11 @@ func (h *herd) all() error {
 // read.
 func (h *herd) oneOfSet() error {
 	h.next = (h.next + 1) % len(h.owns)
+	return h.sameOfSet()
+}
+
+// sameOfSet is oneOfSet for the same queue each time.
+func (h *herd) sameOfSet() error {
 	if err := h.outs[h.next].Post(&cq.Entry{Flags: cq.FlagSend}); err != nil {
 		return err
 	}
