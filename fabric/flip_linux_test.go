@@ -32,8 +32,11 @@ func TestFlip(t *testing.T) {
 			o = flip.Options{Steps: 1, Values: flip.AllValues}
 		}
 		o.Syscalls = name == "adopt" || name == "attach" // they map what they look at
-		sample := testing.Short() || shmtest.Race
-		return o, *flipFull || !o.Syscalls && (!sample || i%4 == 0)
+		each := 3                                        // a sample
+		if testing.Short() || shmtest.Race {
+			each = 6
+		}
+		return o, *flipFull || !o.Syscalls && i%each == 0
 	})
 }
 
@@ -215,7 +218,8 @@ func (s *flipEnds) words(names [3]string) (all []flip.Word) {
 			at+232)
 	}
 	claims := kind.FabricClaims(4)
-	add(shm.KindFabric, names[0], "mail", kind.SectFabricMail, 0, 64, 128, 192, 256, 320, 384, claims, claims+8)
+	add(shm.KindFabric, names[0], "mail", kind.SectFabricMail, 0, 64, 128, 192, 256, 320, 384,
+		claims, claims+8)
 	for i := range all {
 		all[i].Name = fmt.Sprint(i, " ", all[i].Name)
 	}

@@ -156,7 +156,7 @@ var (
 	// ErrNotSupported: what these endpoints do not do (EOPNOTSUPP).
 	ErrNotSupported = oserror.New("not supported by this endpoint", syscall.EOPNOTSUPP)
 	// ErrKey: no region of the peer has this key, or it was revoked (EKEYREJECTED).
-	ErrKey = oserror.New("no such key: ask the peer for one", syscall.EKEYREJECTED)
+	ErrKey = oserror.New("no such key: ask the peer for one", errKeyRejected)
 	// ErrAccess: the region is not registered for that (EACCES).
 	ErrAccess = oserror.New("the region does not allow that", syscall.EACCES)
 	// ErrRange: bytes beyond the region, or an atomic that is not aligned (ERANGE).
@@ -169,6 +169,9 @@ var (
 )
 
 const pkg = "fabric" // of errors
+
+// errKeyRejected is EKEYREJECTED, which other systems have no name for.
+const errKeyRejected = syscall.Errno(129)
 
 func fault(op, name string, err error) error {
 	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err}
