@@ -153,17 +153,21 @@ func (a *attack) try(word int, value func(honest uint64, n int) uint64,
 	} else if a.v.watches || !errors.Is(err, errors.ErrUnsupported) {
 		return r, err
 	}
-	is := r.honest
+	is, begun := r.honest, false
 	set := func(to uint64) (err error) {
 		if to != is {
 			is = to
 			err = a.v.store(w.Poke, to)
+		}
+		if begun && errors.Is(err, unix.EIO) { // the call has unmapped it
+			err = nil
 		}
 		return err
 	}
 	if err = set(value(r.honest, 0)); err != nil {
 		return r, err
 	}
+	begun = true
 	end := func() error {
 		if a.v.load(w.Poke) == is { // it is the peer's, who is honest again
 			err = set(r.honest)
