@@ -80,8 +80,8 @@ func (c *conn) bind(fd int, groups uint32) (err error) {
 // Port is the number by which the kernel knows the socket: answers carry it, changes do not.
 func (c *conn) Port() uint32 { return c.port }
 
-// Receive waits for a datagram and returns its length, or 0 for none, and for one that the kernel did
-// not send. Errors are errLost, after which it can be called again, and os.ErrClosed.
+// Receive waits for a datagram and returns its length, or 0 for none, and for one that the kernel
+// did not send. Errors are errLost, after which it can be called again, and os.ErrClosed.
 func (c *conn) Receive(buf []byte) (n int, err error) {
 	var from unix.Sockaddr
 	var failed error
