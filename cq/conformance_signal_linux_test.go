@@ -24,9 +24,14 @@ func descriptorWaiter(t *testing.T, name string, m interface {
 }, again error) signalWaiter {
 	return signalWaiter{name, func(d time.Duration) bool {
 		for {
-			if err := cq.TryWait(m); errors.Is(err, again) {
+			err := cq.TryWait(m)
+			if errors.Is(err, again) {
 				return true
-			} else if err != nil {
+			}
+			if err == cq.ErrWouldBlock { // the signal came while it was arming: it is there now
+				continue
+			}
+			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			ms := -1
