@@ -26,7 +26,8 @@
 //	others-event-reader, others-event-writer
 //	         the same two with event queues; the reader may have the library call it, too
 //	endpoint sends messages of all lengths to others of its role, and receives theirs, by package
-//	         fabric; listens, echoes, and dials others
+//	         fabric, from its pool and lent, with levels and fences; reads, writes and adds to their
+//	         memory; listens, echoes, and dials others
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
 //	wire     the other end: answers what comes, and floods
 //	app, app2
@@ -102,6 +103,11 @@
 // each operation ends once, a failure has a reason in who lives, and what completed is seen by a
 // receiver that lives, at the latest in a calm, when all sends have ended. What is written to a
 // connection comes back, or who was dialed has died or closed the listener.
+// Who is told that a message has its receive finds it seen, or its receiver with a receive that
+// can have it. What is behind a fence ends after what is before it. Memory of a message changes
+// when its send has ended, and no receiver notices. A word of each endpoint is at least what others
+// added that completed, at most what they began to add; and what one writes there is what it reads,
+// and never by a key that was revoked.
 //
 // A counter's value lies between what its processes noted before they added and after; an address
 // vector has what the ledger says whenever the ledger says it, before and after a look.

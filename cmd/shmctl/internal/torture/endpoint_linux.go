@@ -30,7 +30,8 @@ import (
 //	done       the sender sets the bit of each that completed without an error
 //	seen       the receiver sets the bit of each that came whole, or longer than its receive
 //
-// What is done must be seen, unless its receiver has ended: at the latest when all keep still.
+// What is done must be seen, unless its receiver has ended: at the latest when all keep still. How
+// messages go, and what that promises beside, is in ways_linux.go.
 const (
 	endpoints    = 4
 	endLongest   = 150 << 10
@@ -51,14 +52,17 @@ func endpointRole() *role {
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.CollectObject}, fabricSteps()...),
 		starting: func(s *supervisor, p *proc) {
 			mine := s.ledger.talks().place(p.index)
-			for _, w := range []int{endHolder, endBy, endOpen, endListens} {
-				mine[w].Store(0)
+			for w := range mine {
+				if w != endTalks {
+					mine[w].Store(0)
+				}
 			}
 		},
 		calm: func(s *supervisor, r *role) error { return s.calmEndpoints(r, &looked) },
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
-			"calms": endCalms, "echoed": endEchoed, "reset": endReset}}
+			"calms": endCalms, "echoed": endEchoed, "reset": endReset, "matched": endMatched,
+			"lent": endLent, "referenced": endReferenced, "reached": endReached}}
 }
 
 // fabricSteps are all steps of endpoints and connections.
@@ -108,14 +112,17 @@ type talker struct {
 	run  context.Context // ends with the run
 
 	mu    sync.Mutex
-	sends map[uint64]bool // that have not ended
+	sends map[uint64]*sent // that have not ended, and what reaches memory of peers
 	recvs map[uint64]*endReceive
+	loans []endLoan
 	posts uint64            // receives
 	wants [endKinds]int     // how many receives there are to be of a kind
 	there [endKinds]int     // how many there are
 	bufs  [][]byte          // of receives
 	order map[line][]landed // what came last
 	over  bool              // it is closing
+
+	reach
 }
 
 // Kinds of receives: without a tag, with the low bit of one, and with any.
@@ -123,7 +130,7 @@ const endKinds = 4
 
 type endReceive struct {
 	kind int
-	buf  []byte
+	buf  []byte // nil: the message is lent
 }
 
 // line is what has an order: what one endpoint sends of one kind.
@@ -152,7 +159,7 @@ func (c *child) runEndpoints() (err error) {
 }
 
 func (c *child) oneEndpoint() (err error) {
-	e := &talker{child: c, of: c.ledger.talks(), sends: map[uint64]bool{},
+	e := &talker{child: c, of: c.ledger.talks(), sends: map[uint64]*sent{},
 		recvs: map[uint64]*endReceive{}, order: map[line][]landed{}}
 	e.here = e.of.place(c.Index)
 	var end func()
@@ -169,7 +176,7 @@ func (c *child) oneEndpoint() (err error) {
 	for since := stage.Lifetime(); ; nap(time.Millisecond) {
 		e.Endpoint, err = fabric.Open(c.dir, endName(c.Index), fabric.Options{Transmit: e.w,
 			Receive: e.w, Progress: []*cq.Queue{e.q}, Peers: 16, Chunks: endChunks,
-			Window: 16 << 10})
+			Window: 16 << 10, Pool: endPool, Remote: endRemote})
 		// Who removes the former one may be stopped over that.
 		if !errors.Is(err, fs.ErrExist) || stage.Lifetime()-since > patience {
 			break
@@ -178,6 +185,9 @@ func (c *child) oneEndpoint() (err error) {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
+	if err = e.share(); err != nil {
+		return errors.Join(err, e.Endpoint.Close())
+	}
 	e.here[endHolder].Store(e.Address().Outbox)
 	e.of[endOpened].Add(1)
 	reading, stop := context.WithCancel(context.Background())
@@ -185,6 +195,7 @@ func (c *child) oneEndpoint() (err error) {
 	go func() { ended <- e.read(reading) }()
 	err = e.speak()
 	e.here[endHolder].Store(0)
+	e.unshare()
 	e.mu.Lock()
 	e.over = true
 	e.mu.Unlock()
@@ -196,6 +207,10 @@ func (c *child) oneEndpoint() (err error) {
 	err = errors.Join(err, <-ended)
 	for empty := false; !empty && err == nil; {
 		empty, err = e.some(func(dst []cq.Entry) (int, error) { return cq.Read(e.q, dst) })
+	}
+	e.release(0)
+	if n := e.Stats().Loans; n > 0 && err == nil {
+		e.tellN(kindLeaked, n, "%d loans are not back", n)
 	}
 	if n := len(e.sends) + len(e.recvs); n > 0 && err == nil {
 		e.tellN(kindLost, uint64(n), "%d sends and %d receives never ended, though it is closed",
@@ -220,7 +235,9 @@ func (e *talker) read(ctx context.Context) error {
 			return err
 		}
 		s := e.Stats()
-		if s.FreeChunks+s.UsedChunks+s.LostChunks != endChunks || s.Corrupt+s.Refused > 0 {
+		if s.FreeChunks+s.UsedChunks+s.LostChunks != endChunks || s.Corrupt+s.Refused > 0 ||
+			s.FreePool+s.HeldPool+s.LentPool != endPool ||
+			s.FreeRemote+s.HeldRemote+s.RevokedRemote != endRemote {
 			e.tell(kindBroken, "%+v", s)
 		}
 	}
@@ -234,7 +251,7 @@ func (e *talker) some(read func([]cq.Entry) (int, error)) (empty bool, err error
 	defer e.mu.Unlock()
 	for i := range dst[:max(n, 0)] {
 		e.ended(&cq.ErrorEntry{Context: dst[i].Context, Flags: dst[i].Flags, Len: dst[i].Len,
-			Data: dst[i].Data, Tag: dst[i].Tag})
+			Buf: dst[i].Buf, Data: dst[i].Data, Tag: dst[i].Tag})
 	}
 	if errors.Is(err, cq.ErrAvail) {
 		var failed cq.ErrorEntry
@@ -260,25 +277,35 @@ func (e *talker) ended(c *cq.ErrorEntry) {
 		delete(e.recvs, c.Context)
 		e.there[r.kind]--
 		e.received(c, r)
+		e.here[endWaits+r.kind].Add(^uint64(0)) // after it is seen
 		if len(r.buf) == endLongest {
 			e.bufs = append(e.bufs, r.buf)
 		}
+	case c.Flags&cq.FlagRemoteWrite != 0:
+		e.written(c)
 	case c.Err != 0 && c.Flags&cq.FlagNoContext != 0: // of an inject
 		e.of[endFailed].Add(1)
 		e.excuse(c.Err, 0)
-	case !e.sends[c.Context]:
+	case e.sends[c.Context] == nil:
 		e.tell(kindDuplicate, "send %#x ended twice: %+v", c.Context, c)
 	default:
+		s := e.sends[c.Context]
 		delete(e.sends, c.Context)
+		e.here[endOpen].Add(^uint64(0))
+		if c.Context&reaches != 0 {
+			e.of[endReached].Add(1)
+			return
+		}
 		talk, k, _ := e.of.of(c.Context)
 		if c.Err == 0 {
 			e.of[endDone].Add(1)
+			e.promised(c.Context, s, talk, k)
 			talk.set(talkDone, k)
 		} else {
 			e.of[endFailed].Add(1)
 			e.excuse(c.Err, talk[talkTo].Load())
 		}
-		e.here[endOpen].Add(^uint64(0))
+		e.free(s)
 	}
 }
 
@@ -308,14 +335,19 @@ func (e *talker) received(c *cq.ErrorEntry, r *endReceive) {
 	if flags&cq.FlagTagged == 0 {
 		flags |= cq.FlagMsg
 	}
-	n := int(c.Len)
+	n, room := int(c.Len), len(r.buf)
+	got := r.buf[:min(n, room)]
+	if c.Flags&cq.FlagFrame != 0 {
+		flags, room = flags|cq.FlagFrame, len(text)
+		got = e.lent(c)
+	}
 	switch {
 	case !ok || k >= int(talk[talkIntent].Load()) ||
 		talk[talkTo].Load() != e.Address().Outbox:
 		e.tell(kindUnpublished, "nobody sent %+v here", *c)
-	case c.Flags != flags || c.Tag != tag || n > min(len(r.buf), len(text)) ||
-		!bytes.Equal(r.buf[:n], text[:n]) || c.Err == 0 && n != len(text) ||
-		c.Err == cq.ETrunc && (n != len(r.buf) || n+int(c.OverrunBytes) != len(text)):
+	case c.Flags != flags || c.Tag != tag || n > min(room, len(text)) ||
+		!bytes.Equal(got, text[:n]) || c.Err == 0 && n != len(text) ||
+		c.Err == cq.ETrunc && (n != room || n+int(c.OverrunBytes) != len(text)):
 		e.tell(kindUnpublished, "%#x came as %+v with other bytes, flags or tag", c.Data, *c)
 	case c.Err != 0 && c.Err != cq.ETrunc:
 		if e.of[endCut].Add(1); talk.is(talkDone, k) {
@@ -324,12 +356,16 @@ func (e *talker) received(c *cq.ErrorEntry, r *endReceive) {
 		e.inOrder(c, talk[talkFrom].Load(), tag)
 	default:
 		e.inOrder(c, talk[talkFrom].Load(), tag)
-		if e.Spoil == spoilSkip && c.Data%100 == 0 {
-			return
-		}
-		if e.of[endSeen].Add(1); talk.set(talkSeen, k) {
-			e.tell(kindDuplicate, "%#x came again", c.Data)
-		}
+		e.saw(c.Data, talk, k)
+	}
+}
+
+func (e *talker) saw(id uint64, talk talk, k int) {
+	if e.Spoil == spoilSkip && id%100 == 0 && endWay(id).level != cq.FlagMatchComplete {
+		return
+	}
+	if e.of[endSeen].Add(1); talk.set(talkSeen, k) {
+		e.tell(kindDuplicate, "%#x came again", id)
 	}
 }
 
@@ -362,26 +398,24 @@ func (e *talker) post() {
 	least := 0
 	if e.still.Load() != 0 || e.ledger.phase() != phaseRun {
 		least = 1
+		e.release(0)
 	}
 	for kind := range endKinds {
 		for e.there[kind] < max(e.wants[kind], least) && !e.over {
-			r := &endReceive{kind: kind}
-			if len(e.bufs) == 0 {
-				e.bufs = append(e.bufs, make([]byte, endLongest))
-			}
-			if e.posts%8 == 7 {
-				r.buf = make([]byte, 100)
-			} else {
-				r.buf, e.bufs = e.bufs[len(e.bufs)-1], e.bufs[:len(e.bufs)-1]
-			}
+			r := e.memory(kind)
 			m := fabric.Msg{Buf: r.buf, Addr: fabric.Anybody, Context: e.posts}
+			if r.buf == nil {
+				m.Flags = cq.FlagFrame
+			}
 			if kind > 0 {
-				m.Flags, m.Tag, m.Ignore = cq.FlagTagged, uint64(kind-1), ^uint64(1)
+				m.Flags, m.Tag, m.Ignore = m.Flags|cq.FlagTagged, uint64(kind-1), ^uint64(1)
 			}
 			if kind == endKinds-1 {
 				m.Ignore = ^uint64(0)
 			}
+			e.here[endWaits+kind].Add(1)
 			if err := e.RecvMsg(&m); err != nil {
+				e.here[endWaits+kind].Add(^uint64(0))
 				if !errors.Is(err, cq.ErrFull) {
 					e.tell(kindFailed, "receive: %v", err)
 				}
@@ -394,6 +428,22 @@ func (e *talker) post() {
 	}
 }
 
+// memory returns a receive with a long buffer, a short one or none.
+func (e *talker) memory(kind int) *endReceive {
+	r := &endReceive{kind: kind}
+	switch e.posts % 8 {
+	case 2, 5:
+	case 7:
+		r.buf = make([]byte, 100)
+	default:
+		if len(e.bufs) == 0 {
+			e.bufs = append(e.bufs, make([]byte, endLongest))
+		}
+		r.buf, e.bufs = e.bufs[len(e.bufs)-1], e.bufs[:len(e.bufs)-1]
+	}
+	return r
+}
+
 // speak has talks until the endpoint is to close.
 func (e *talker) speak() error {
 	most := 3000
@@ -401,11 +451,7 @@ func (e *talker) speak() error {
 		most = 10
 	}
 	for left := 1 + e.rnd.IntN(most); left > 0 && e.ledger.phase() == phaseRun; left-- {
-		e.mu.Lock()
-		for i := range e.wants {
-			e.wants[i] = e.rnd.IntN(6)
-		}
-		e.mu.Unlock()
+		e.wish()
 		if e.hushed() {
 			e.post()
 			nap(time.Millisecond)
@@ -414,6 +460,15 @@ func (e *talker) speak() error {
 		}
 	}
 	return nil
+}
+
+// wish draws how many receives there are to be.
+func (e *talker) wish() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.wants {
+		e.wants[i] = e.rnd.IntN(6)
+	}
 }
 
 // talk sends some messages to one endpoint, which may be this one.
@@ -445,6 +500,9 @@ func (e *talker) talk() error {
 		if over, err := e.send(talk, begin+uint64(k), to); over || err != nil {
 			return err
 		}
+		if e.rnd.IntN(8) == 0 && e.reaches(talk, to) {
+			return nil
+		}
 		if e.rnd.IntN(50) == 0 {
 			nap(time.Duration(e.rnd.IntN(3000)) * time.Microsecond)
 		}
@@ -456,22 +514,27 @@ func (e *talker) talk() error {
 func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
 	m := fabric.Msg{Addr: to, Context: id, Data: id}
 	m.Buf, m.Flags, m.Tag = endMessage(id)
-	if e.Spoil == spoilText && e.rnd.IntN(1000) == 0 {
+	way := endWay(id)
+	if e.Spoil == spoilText && e.rnd.IntN(1000) == 0 && way.level != cq.FlagMatchComplete {
 		m.Data++
 	}
-	inject := len(m.Buf) <= fabric.MaxInline && e.rnd.IntN(8) == 0
+	s, at := &sent{}, fabric.Remote{}
+	inject := way.ordinary() && len(m.Buf) <= fabric.MaxInline && e.rnd.IntN(8) == 0
 	if inject {
 		m.Flags |= cq.FlagInjectCall
-	} else {
-		e.mu.Lock()
-		e.sends[id] = true
-		e.mu.Unlock()
+	} else if at, err = e.lays(s, &m, way, talk[talkTo].Load()); err != nil || m.Buf == nil {
+		return false, err
 	}
-	e.here[endOpen].Add(1)
+	e.begun(id, s, inject)
 	talk[talkIntent].Store(id%talkMessages + 1)
 	for waits := e.rnd.IntN(4) == 0; ; nap(200 * time.Microsecond) {
+		if e.rnd.IntN(50) == 0 { // those who wait for its receives may have none for it
+			e.wish()
+		}
 		e.post()
 		if err = cq.ErrFull; e.here[endOpen].Load() > endRoom/2 { // else there is none for receives
+		} else if way.how == wayWrite {
+			err = e.WriteMsg(&m, at)
 		} else if waits {
 			err = e.SendContext(e.run, &m)
 		} else {
@@ -483,6 +546,7 @@ func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
 	}
 	if err == nil && !inject {
 		e.of[endSent].Add(1)
+		e.freeEarly(s)
 		return false, nil
 	}
 	e.here[endOpen].Add(^uint64(0))
@@ -493,8 +557,10 @@ func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.sends, id)
+	e.freeEarly(s)
+	e.free(s)
 	if e.run.Err() == nil && !errors.Is(err, cq.ErrFull) {
-		e.excuse(err, talk[talkTo].Load())
+		e.excuseReach(err, talk[talkTo].Load(), at.Key)
 	}
 	return true, nil
 }

@@ -12,16 +12,20 @@ import (
 
 // Words of the role: counts, then some for each place, then talks.
 const (
-	endSent   = iota // messages
-	endDone          // of them completed
-	endFailed        // ended with an error
-	endSeen          // were received
-	endCut           // receives that a death or a close cut short
-	endOpened        // endpoints
-	endNoRoom        // talks that ended for want of a row or a place
-	endCalms         // how often everything was seen
-	endEchoed        // connections of which all came back
-	endReset         // that a death or a close cut short
+	endSent       = iota // messages
+	endDone              // of them completed
+	endFailed            // ended with an error
+	endSeen              // were received
+	endCut               // receives that a death or a close cut short
+	endOpened            // endpoints
+	endNoRoom            // talks that ended for want of a row or a place
+	endCalms             // how often everything was seen
+	endEchoed            // connections of which all came back
+	endReset             // that a death or a close cut short
+	endMatched           // messages that completed because they have their receive
+	endLent              // that were lent to their receiver
+	endReferenced        // that were sent by reference
+	endReached           // reads and writes of memory of peers, and atomics, without data
 	endHead
 
 	endHolder  = 0 // outbox of the endpoint that a place has, 0 if it is closing or has none
@@ -29,11 +33,15 @@ const (
 	endOpen    = 2 // its sends that have not ended
 	endTalks   = 3 // talks that were begun
 	endListens = 4 // odd while its listener is open, and counts these
-	endPlace   = 5
+	endSum     = 5 // key of the word that others add to, as long as that holds; else 0
+	endKey     = 6 // the same of the memory in which each place has a part
+	endWaits   = 7 // receives of each kind that may have a message and are not seen
+	endPlace   = endWaits + endKinds
 
-	talkTo, talkFrom, talkIntent, talkDone = 0, 1, 2, 3
-	talkSeen                               = talkDone + talkMessages/64
-	talkWords                              = talkSeen + talkMessages/64
+	// Begun are additions to the receiver's word, added those that completed.
+	talkTo, talkFrom, talkIntent, talkBegun, talkAdded, talkDone = 0, 1, 2, 3, 4, 5
+	talkSeen                                                     = talkDone + talkMessages/64
+	talkWords                                                    = talkSeen + talkMessages/64
 )
 
 // talks is the part of the ledger that the role has.

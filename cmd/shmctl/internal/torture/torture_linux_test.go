@@ -69,6 +69,8 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		{"reader", spoilSkip, func(r *Report) uint64 { return r.Lost }},
 		{"endpoint", spoilSkip, func(r *Report) uint64 { return r.Hung }},
 		{"endpoint", spoilText, func(r *Report) uint64 { return r.Unpublished }},
+		{"endpoint", spoilEarly, func(r *Report) uint64 { return r.Broken }},
+		{"endpoint", spoilAdd, func(r *Report) uint64 { return r.Lost }},
 	} {
 		t.Run(c.role+": "+c.spoil, func(t *testing.T) {
 			r, err := Run(t.Context(), Options{Duration: 5 * time.Minute, Seed: 2, spoil: c.spoil,
