@@ -97,7 +97,8 @@ func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
 	must(t, err)
 	to, err := a.Resolve("answers")
 	must(t, err)
-	must(t, a.Send(nil, to, 1))
+	must(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete,
+		Solicited: true}))
 	must(t, a.Send(make([]byte, 300), to, 2))
 	_, err = b.Progress()
 	must(t, err)
@@ -139,7 +140,7 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("outbox.slots", box, lanes, 136, 9, 0)
 	in("outbox.order", box, lanes, 160, 2, 0)
 	in("outbox.sequence", box, slots, 0, 12, 0)
-	for _, head := range []uint64{0, 3, 1 | 1<<11, 1 | 193<<32, 2 | 1<<32, 4 | 1<<11, 4 | 1<<28,
+	for _, head := range []uint64{0, 3, 1 | 1<<13, 1 | 1<<11 | 64<<16, 1 | 193<<32, 2 | 1<<32, 4 | 1<<11, 4 | 1<<28,
 		5 | 1<<8, 6, 1 | 1<<10 | 1<<52} {
 		in("outbox.slot", box, slots, 8, head, 0)
 	}

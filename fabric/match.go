@@ -26,6 +26,9 @@ type Msg struct {
 	// Base is what completions call the first byte of a receive's memory: their Buf is this plus
 	// the offset of the message.
 	Base shm.Ref
+	// Solicited has the entry that the peer gets make an event at channels which are armed for
+	// those alone (IBV_SEND_SOLICITED).
+	Solicited bool
 }
 
 // Anybody is the source of a receive that takes messages from whomever (FI_ADDR_UNSPEC).
@@ -355,7 +358,7 @@ func (e *Endpoint) endReceive(s *posted.Span, m *arrival, num cq.Errno, n int) {
 		n = m.n
 	}
 	e.entry = cq.Entry{Flags: cq.FlagRecv | m.flags, Len: uint64(n), Data: m.data, Tag: m.tag,
-		Src: cq.From(m.peer.index)}
+		Src: cq.From(m.peer.index), Meta: m.meta}
 	if s.Lends() {
 		e.endLent(s, num)
 	}

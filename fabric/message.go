@@ -21,6 +21,7 @@ type arrival struct {
 	peer *peer   // who sent it
 	// FlagMsg or FlagTagged, and FlagRemoteCQData.
 	flags     cq.Flags
+	meta      cq.Meta // MetaSolicited, if it is
 	tag, data uint64
 	n         int    // bytes
 	here      []byte // they: in a slot, in kept, or in memory of a send to oneself
@@ -36,7 +37,7 @@ type arrival struct {
 // of that.
 func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 	m = &l.p.e.arrival
-	m.from, m.peer, m.flags, m.tag, m.data = l, l.p, cq.FlagMsg, 0, 0
+	m.from, m.peer, m.flags, m.meta, m.tag, m.data = l, l.p, cq.FlagMsg, marks(head), 0, 0
 	m.n, m.here, m.lies, m.held, m.asks = int(head>>32), nil, nil, false, false
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
@@ -45,6 +46,14 @@ func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 		m.flags, m.data = m.flags|cq.FlagRemoteCQData, s.Data.Load()
 	}
 	return m
+}
+
+// marks are those of an entry for which a slot says that.
+func marks(head uint64) cq.Meta {
+	if head&kind.FabricSolicits != 0 {
+		return cq.MetaSolicited
+	}
+	return 0
 }
 
 // head writes what a slot says of a message but for its kind, and returns what its second word says
@@ -57,6 +66,9 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	if o.flags&cq.FlagRemoteCQData != 0 {
 		head |= kind.FabricWithData
 		ring.StoreRelease(&s.Data, o.data)
+	}
+	if o.flags&solicits != 0 {
+		head |= kind.FabricSolicits
 	}
 	return head
 }

@@ -224,7 +224,7 @@ func (l *inLane) examine() (work int) {
 // slot takes what lies in a slot. head is what was loaded of it: the length is bounded and used as
 // it was then. It reports whether that can be.
 func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
-	const said = kind.FabricTagged | kind.FabricWithData
+	const said = kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits
 	if m := l.p.e.opt.mux; m != nil {
 		return l.streamed(m, s, head)
 	}
@@ -249,7 +249,7 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 		l.p.e.arrive(m)
 		return true
 	}
-	if what&^kind.FabricWithData == kind.FabricReached {
+	if what&^(kind.FabricWithData|kind.FabricSolicits) == kind.FabricReached {
 		return l.reached(s, head)
 	}
 	here, ok := l.payload(s, head)

@@ -78,7 +78,7 @@ func (e *Endpoint) rma(m *Msg, at Remote, what uint64, known cq.Flags) error {
 		n += len(p)
 	}
 	return e.reach(m.Addr, &reaching{what: what, need: what, buf: m.Buf, iov: m.Iov, at: at,
-		sendOp: sendOp{context: m.Context, flags: m.Flags, data: m.Data, bytes: n}})
+		sendOp: sendOp{context: m.Context, flags: m.marked(), data: m.Data, bytes: n}})
 }
 
 // kind are the flags of its completion; with other sides, those of what its target is told.
@@ -253,7 +253,7 @@ func (e *Endpoint) reachSelf(p *peer, op *reaching) error {
 	op.move(&e.remote.Reach, mem)
 	if tells {
 		e.reached(reached{what: op.what, n: uint64(op.bytes), data: op.data,
-			with: op.flags & cq.FlagRemoteCQData, peer: p})
+			with: op.flags & cq.FlagRemoteCQData, meta: op.marks(), peer: p})
 	}
 	return nil
 }
@@ -265,11 +265,13 @@ type reached struct {
 	what    uint64
 	n, data uint64
 	with    cq.Flags // FlagRemoteCQData, if there is data
+	meta    cq.Meta  // of the entry
 }
 
 // reached takes such a slot. It counts against the grant as a message of no bytes until it is told.
 func (l *inLane) reached(s *kind.FabricSlot, head uint64) (ok bool) {
-	r := reached{peer: l.p, from: l, what: head >> 16 & 0xffff, n: head >> 32}
+	r := reached{peer: l.p, from: l, what: head >> 16 & 0xffff, n: head >> 32,
+		meta: marks(head)}
 	if head&kind.FabricWithData != 0 {
 		r.with, r.data = cq.FlagRemoteCQData, s.Data.Load()
 	}
@@ -299,8 +301,8 @@ func (e *Endpoint) tellReached() (work int) {
 	for ; work < len(all); work++ {
 		r := &all[work]
 		if e.rx != nil {
-			e.entry = cq.Entry{Len: r.n, Data: r.data, Src: cq.From(r.peer.index), Flags: r.with |
-				reachedFlags(r.what, cq.FlagRemoteRead, cq.FlagRemoteWrite)}
+			e.entry = cq.Entry{Len: r.n, Data: r.data, Src: cq.From(r.peer.index), Meta: r.meta,
+				Flags: r.with | reachedFlags(r.what, cq.FlagRemoteRead, cq.FlagRemoteWrite)}
 			err := e.rx.CompleteTarget(&e.entry)
 			if err == cq.ErrFull {
 				break

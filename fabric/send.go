@@ -145,7 +145,25 @@ func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
 	if len(m.Iov) > 0 {
 		payload = slices.Concat(append([][]byte{m.Buf}, m.Iov...)...)
 	}
-	return payload, sendOp{context: m.Context, flags: m.Flags, tag: m.Tag, data: m.Data}, nil
+	return payload, sendOp{context: m.Context, flags: m.marked(), tag: m.Tag, data: m.Data}, nil
+}
+
+// solicits is a flag of operations that no call knows: Msg.Solicited.
+const solicits = cq.Flags(1) << 63
+
+func (m *Msg) marked() cq.Flags {
+	if m.Solicited {
+		return m.Flags | solicits
+	}
+	return m.Flags
+}
+
+// marks are those of the entry that the peer gets.
+func (o *sendOp) marks() cq.Meta {
+	if o.flags&solicits != 0 {
+		return cq.MetaSolicited
+	}
+	return 0
 }
 
 // SendContext is SendMsg that waits for room in the lane and for a grant, until the context ends.
@@ -316,7 +334,8 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 func (e *Endpoint) putSelf(p *peer, payload []byte, op *sendOp) {
 	e.stats.Sent++
 	e.self += charge(len(payload))
-	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend, self: *op}
+	m := arrival{peer: p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend,
+		meta: op.marks(), self: *op}
 	if op.flags&cq.FlagTagged != 0 {
 		m.tag = op.tag
 	}

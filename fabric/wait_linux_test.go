@@ -137,6 +137,7 @@ func (w *waited) channel(t *testing.T) *cq.Channel {
 // TestWaits: whatever a program waits on that its endpoint completes into, another process wakes it
 // there, although nothing moves the endpoint but those who wait.
 func TestWaits(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, by := range []string{"queue", "counter"} {
 		w := newWaited(t, by == "counter")
 		c := start(t, "echo", shm.EnvDir+"="+w.d.Path())
@@ -205,5 +206,78 @@ func (w *waited) exchange(t *testing.T, to cq.Addr, wait func() error) {
 				return
 			}
 		}
+	}
+}
+
+// TestSolicited: a channel that is armed for solicited entries alone has an event for a message, or
+// data, whose sender asked for it, however it came; and none for what else makes entries.
+func TestSolicited(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, c := range []struct {
+		name   string
+		from   string // "b" sends to itself
+		stored bool   // it comes before its receive
+		bytes  int
+		data   bool // written, in place of a message
+	}{
+		{name: "inline", from: "a"},
+		{name: "stored", from: "a", stored: true},
+		{name: "chunk", from: "a", bytes: 5000},
+		{name: "segments", from: "a", bytes: 1 << 20},
+		{name: "data", from: "a", data: true},
+		{name: "self", from: "b"},
+		{name: "self-stored", from: "b", stored: true},
+		{name: "self-data", from: "b", data: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
+			from := map[string]*end{"a": a, "b": b}[c.from]
+			to, err := from.Resolve("b")
+			noError(t, err)
+			r, err := b.Register(8, allAccess)
+			noError(t, err)
+			events, err := cq.NewChannel(b.d)
+			noError(t, err)
+			noError(t, errors.Join(events.Attach(b.q), events.RequestNotify(b.q, cq.NotifySolicited)))
+			for _, solicited := range []bool{false, true} {
+				told := false
+				m := fabric.Msg{Addr: to, Buf: make([]byte, c.bytes), Solicited: solicited,
+					Flags: cq.FlagRemoteCQData}
+				switch {
+				case c.data:
+					noError(t, from.WriteMsg(&m, fabric.Remote{Key: r.Key()}))
+				case c.stored:
+					noError(t, from.SendMsg(&m))
+					_, err = b.Progress()
+					noError(t, errors.Join(err, b.Recv(make([]byte, c.bytes), 1)))
+				default:
+					noError(t, b.Recv(make([]byte, c.bytes), 1))
+					noError(t, from.SendMsg(&m))
+				}
+				for here := false; !here; {
+					_, err = a.Progress()
+					_, err2 := b.Progress()
+					noError(t, errors.Join(err, err2))
+					e, err := events.TryGetEvent()
+					if err == nil && (!solicited || !e.Solicited) || err != nil && err != cq.ErrWouldBlock {
+						t.Fatalf("solicited %v: an event %+v, %v", solicited, e, err)
+					}
+					told = told || err == nil
+					var dst [2]cq.Entry
+					n, err := cq.Read(b.q, dst[:])
+					if err != nil && err != cq.ErrWouldBlock {
+						t.Fatal(err)
+					}
+					for _, c := range dst[:n] {
+						here = here || c.Flags&(cq.FlagRecv|cq.FlagRemoteWrite) != 0
+					}
+				}
+				if told != solicited {
+					t.Errorf("solicited %v: told %v", solicited, told)
+				}
+			}
+			noError(t, errors.Join(events.Ack(b.q, 1), events.Detach(t.Context(), b.q)))
+			noError(t, events.Close())
+		})
 	}
 }

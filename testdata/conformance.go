@@ -16,7 +16,7 @@ type Row struct {
 	ID   string
 	Page string // the page, or the list of tests, that it comes from
 	What string
-	Kind string // RowTest, RowDeviation, RowEndpoint or RowNone
+	Kind string // RowTest, RowDeviation or RowNone
 	Ref  string // of a test its package and name, as "cq.TestX/case"; else the reason
 }
 
@@ -29,11 +29,10 @@ func (r Row) Tests() []string { return testName.FindAllString(r.Ref, -1) }
 const (
 	RowTest      = "test" // the thing itself happens in it: reading a word back proves nothing
 	RowDeviation = "deviation"
-	RowEndpoint  = "endpoint" // it can happen only once there are endpoints that do it
-	RowNone      = "none"     // it could happen, and no test here has it do so
+	RowNone      = "none" // it could happen, and no test here has it do so
 )
 
-var kinds = []string{RowTest, RowDeviation, RowEndpoint, RowNone}
+var kinds = []string{RowTest, RowDeviation, RowNone}
 
 var pages = []string{"fi_cq.3-2017", "fi_cq.3-later", "kfi_eq.3", "fi_poll.3", "ibv_get_cq_event",
 	"fabtests", "rdma-core", "checklist", "beyond",

@@ -201,11 +201,15 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 		c.bad("outbox.sequence", kind.SectFabricSlots, base, seq, fmt.Sprintf("%d and whole rounds", k+1))
 	}
 	head := s.Head.Load()
-	most := uint64(kind.FabricInline)
+	most, ops := uint64(kind.FabricInline), uint64(kind.FabricMostOps)
 	pool := uint64(o.Chunks) * uint64(o.ChunkBytes)
-	known := uint64(kind.FabricTagged | kind.FabricWithData | kind.FabricInPool)
+	known := uint64(kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits |
+		kind.FabricInPool)
 	what := head & 0xff
 	switch what {
+	case kind.FabricMessage:
+		known |= kind.FabricAsks
+		ops = kind.FabricMostAsks
 	case kind.FabricFin:
 		known, most = 0, 0
 	case kind.FabricRTS:
@@ -213,12 +217,12 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	case kind.FabricData:
 		known = kind.FabricInPool
 	case kind.FabricReached:
-		known, most = kind.FabricWithData, kind.FabricMostRemote
+		known, most = kind.FabricWithData|kind.FabricSolicits, kind.FabricMostRemote
 	}
 	if head&kind.FabricInPool != 0 {
 		most = pool
 	}
-	if head>>32 > most || head&kind.FabricFlags&^known != 0 || head>>16&0xffff >= kind.FabricMostOps ||
+	if head>>32 > most || head&kind.FabricFlags&^known != 0 || head>>16&0xffff >= ops ||
 		what == 0 || what == kind.FabricGrow || what > kind.FabricReached ||
 		what == kind.FabricReached && !kind.FabricReachedBy(head>>16&0xffff, head&kind.FabricWithData) {
 		c.bad("outbox.slot", kind.SectFabricSlots, base+offSlotHead, fmt.Sprintf("%#x", head),

@@ -73,6 +73,7 @@ const (
 	FabricWithData = 1 << 9  // it has remote CQ data
 	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
 	FabricAsks     = 1 << 11 // its sender waits for its match; the operation is a bit of the row
+	FabricSolicits = 1 << 12 // the entry that it makes is a solicited one
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No
