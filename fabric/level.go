@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
@@ -80,6 +81,7 @@ func (l *inLane) answer(m *arrival) {
 func (l *inLane) tellMatched() {
 	if l.answers.asked {
 		ring.StoreRelease(&l.row.Matched, l.answers.word)
+		crash.At(crash.FabricMatched)
 	}
 }
 
@@ -132,6 +134,7 @@ func (l *outLane) resume() {
 		if !ok {
 			return
 		}
+		crash.At(crash.FabricFenced)
 		l.put(d.payload, &d.sendOp)
 	}
 }

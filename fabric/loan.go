@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/posted"
 )
@@ -89,6 +90,7 @@ func (l *inLane) lend(m *arrival, s posted.Span) {
 		x := e.lend(&s, m.lies)
 		x.from, x.op = l, m.op
 		l.loans++
+		crash.At(crash.FabricLent)
 	} else {
 		s.Put(0, m.lies)
 		l.returns(m.op)
@@ -98,6 +100,7 @@ func (l *inLane) lend(m *arrival, s posted.Span) {
 
 // returns tells the sender that nobody reads a message of its pool any more.
 func (l *inLane) returns(op uint16) {
+	crash.At(crash.FabricReturned)
 	l.owed = append(l.owed, kind.FabricClear(op, l.pulls[op].generation, 0))
 	delete(l.pulls, op)
 	l.touch()

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 )
 
@@ -97,6 +98,7 @@ func (e *Endpoint) Register(n int, access cq.Flags) (*Region, error) {
 	t.Access.Store(bits)
 	t.Offset.Store(uint64(x.at))
 	t.Length.Store(uint64(n))
+	crash.At(crash.RegionFilled)
 	t.Key.Store(r.key) // last: who finds it loads the others
 	return r, nil
 }
@@ -120,6 +122,7 @@ func (r *Region) Close() error {
 		return nil
 	}
 	m.Table[r.place].Key.Store(0) // a full fence: the words of peers are loaded after it
+	crash.At(crash.RegionRevoked)
 	r.piece.held, r.piece.refs = false, 1
 	m.revoked = append(m.revoked, r)
 	e.reclaim()
@@ -143,6 +146,7 @@ func (e *Endpoint) reclaim() {
 				return false
 			}
 		}
+		crash.At(crash.RegionFreed)
 		r.piece.refs--
 		m.pool.settle(r.piece)
 		m.regions[r.place] = nil

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 )
 
@@ -169,6 +170,7 @@ func (p *peer) reach(op *reaching) (err error) {
 	}
 	use := &w.Uses[l.bit]
 	use.Key.Store(op.at.Key)
+	crash.At(crash.ReachUsed)
 	mem, access, err := find(w, op)
 	tells := access&kind.FabricEvents != 0 || op.flags&cq.FlagRemoteCQData != 0
 	if err == nil && tells && (!l.hasSlot() || l.bytes+charge(0) > l.granted) {
@@ -176,8 +178,10 @@ func (p *peer) reach(op *reaching) (err error) {
 	}
 	if err == nil {
 		op.move(w, mem)
+		crash.At(crash.ReachMoved)
 	}
 	use.Key.Store(0)
+	crash.At(crash.ReachEnded)
 	switch {
 	case err == ErrCorrupt:
 		p.cut()

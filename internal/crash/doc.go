@@ -177,6 +177,18 @@ const (
 	FabricRecorded   // records are in the control ring, its tail is the old one
 	FabricGranted    // head, grant and control ring are stored, rev is the old one
 	FabricTold       // rev is stored, the lane was not looked at
+	FabricMatched    // the word of matches is stored, the grant is the old one
+	FabricLent       // a message is lent, its receive has not ended
+	FabricReturned   // a loan has ended, no record says so
+	FabricFenced     // all before a fence has completed, what is behind it is in no slot
+
+	// Memory of a peer is reached, and revoked (fabric, rma.go and region.go).
+	ReachUsed     // the key is in our word, it was not looked up
+	ReachMoved    // the bytes are there, the key is still in our word
+	ReachEnded    // our word is 0, the peer was not told
+	RegionFilled  // the words of a region are stored, its key is not
+	RegionRevoked // the key holds no more, the words of peers were not looked at
+	RegionFreed   // nobody uses it any more, its memory and its place are not free
 
 	// An endpoint ends, or is dead (fabric, endpoint.go, receive.go and peer.go).
 	FabricHeads    // the final heads are stored, the state is open
@@ -319,7 +331,11 @@ var names = [count]string{
 	FabricSegmented: "fabric-segmented", FabricLooked: "fabric-looked",
 	FabricExamined: "fabric-examined", FabricHeadStored: "fabric-head-stored",
 	FabricRecorded: "fabric-recorded", FabricGranted: "fabric-granted",
-	FabricTold: "fabric-told", FabricHeads: "fabric-heads", FabricShut: "fabric-shut",
+	FabricTold: "fabric-told", FabricMatched: "fabric-matched", FabricLent: "fabric-lent",
+	FabricReturned: "fabric-returned", FabricFenced: "fabric-fenced",
+	ReachUsed: "reach-used", ReachMoved: "reach-moved", ReachEnded: "reach-ended",
+	RegionFilled: "region-filled", RegionRevoked: "region-revoked",
+	RegionFreed: "region-freed", FabricHeads: "fabric-heads", FabricShut: "fabric-shut",
 	FabricEnded: "fabric-ended", FabricDone: "fabric-done",
 	FabricDisowned: "fabric-disowned", FabricFreed: "fabric-freed",
 	FabricNameless: "fabric-nameless", FabricReleased: "fabric-released",
