@@ -159,6 +159,24 @@ func TestMegabyte(t *testing.T) {
 	receiver.interrupt()
 }
 
+func TestCall(t *testing.T) {
+	start := builder(t, "call")
+	asks := start("call", "one two", "three") // it waits for a server
+	for range 2 {
+		server := start("call")
+		server.prints("serving")
+		asks.prints("one two: 2 words", "three: 1 words")
+		asks.ends()
+		server.interrupt()
+		asks = start("call", "one two", "three")
+	}
+	server := start("call")
+	asks.prints("one two: 2 words", "three: 1 words")
+	asks.ends()
+	server.prints("serving")
+	server.interrupt()
+}
+
 func TestWaitSet(t *testing.T) {
 	start := builder(t, "waitset")
 	set := start("waitset", "bids", "asks")

@@ -79,6 +79,11 @@
 //	l, err := fabric.Listen(dir, "web")     // err = http.Serve(l, handler)
 //	c, err := fabric.Dial(dir, "web")       // http.Transport.DialContext likewise
 //
+// and calls with a reply, which say of each failure whether it is safe to repeat:
+//
+//	err = fabric.Serve(ctx, dir, "count", handler)
+//	a, err := fabric.NewCaller(dir, "count") // n, err := a.Call(ctx, request, reply)
+//
 // By events an endpoint gets one peer, as those of type FI_EP_MSG have:
 //
 //	p, err := fabric.ListenEvents(dir, "server", events)
@@ -104,5 +109,6 @@
 //	progress       what moves all, and sleeps
 //	listen         listeners and dials, and the endpoint below them
 //	link           connections of endpoints, by events
+//	call           requests and replies, on connections
 //	conn           one connection; connlane its messages; connwait who sleeps for all
 package fabric

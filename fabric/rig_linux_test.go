@@ -22,7 +22,8 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
-		"streamer": streamer, "flip": flipScenes.Play, "caller": caller})
+		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
+		"asker": asker})
 }
 
 // end is an endpoint with a queue for both sides.

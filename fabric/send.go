@@ -38,6 +38,8 @@ type outLane struct {
 	granted    uint64
 	adopted    bool
 	err        error // why it ended
+	// examined is what seen was then: who has gone examines nothing behind that.
+	examined uint64
 
 	pushes  []push   // by operation
 	free    []uint16 // of them
@@ -523,7 +525,7 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 // place.
 func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
-	l.err = why
+	l.err, l.examined = why, l.seen
 	over := why == ErrPeerDied || why == ErrPeerClosed
 	for ; l.seen != l.sent; l.seen++ {
 		p := &l.passes[l.seen&l.mask]
