@@ -169,7 +169,7 @@ func (c *child) spoilt(n uint64) {
 	case spoilPanic:
 		_ = make([]int, 3)[n]
 	case spoilWild:
-		for _, a := range areas("") { // one word too far
+		for _, a := range areas("", false) { // one word too far
 			last := &a.words[len(a.words)-1]
 			after(last).Load()
 		}
@@ -251,17 +251,18 @@ func (c *child) assess(what string, err error) {
 type holdings struct{ files, mappings, goroutines, threads int }
 
 func held() (h holdings) {
+	named := os.Getenv(shm.EnvDir) + "/"
 	fds, _ := os.ReadDir("/proc/self/fd")
 	for _, fd := range fds {
 		link, _ := os.Readlink("/proc/self/fd/" + fd.Name())
-		for _, kind := range []string{"memfd:", "socket:", "pipe:", "pidfd"} {
+		for _, kind := range []string{"memfd:", "socket:", "pipe:", "pidfd", named} {
 			if strings.Contains(link, kind) {
 				h.files++
 			}
 		}
 	}
 	text, _ := os.ReadFile("/proc/self/maps")
-	h.mappings = strings.Count(string(text), "memfd:")
+	h.mappings = strings.Count(string(text), "memfd:") + strings.Count(string(text), named)
 	h.goroutines = runtime.NumGoroutine()
 	tasks, _ := os.ReadDir("/proc/self/task")
 	h.threads = len(tasks)

@@ -279,7 +279,7 @@ func (c *child) formerLane() int {
 	defer w.Close()
 	c.counts[attaches].Add(1)
 	fd := -1
-	for _, a := range areas(c.Shm) {
+	for _, a := range areas(c.Shm, false) {
 		text := make([]byte, 0, 8*len(a.words))
 		for i := range a.words {
 			text = binary.LittleEndian.AppendUint64(text, a.words[i].Load())

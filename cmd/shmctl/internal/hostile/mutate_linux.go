@@ -25,16 +25,17 @@ type area struct {
 type span struct{ from, to int }
 
 // areas finds all memory of this process that others see, whatever the library has it for: objects
-// without a name, and those below the directory of the run.
-func areas(dir string) []area {
+// without a name, unless only those with one are asked for, and those below the directory of the
+// run.
+func areas(dir string, named bool) []area {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return nil
 	}
 	var found []area
 	for line := range strings.Lines(string(text)) {
-		if !strings.Contains(line, " rw-s ") || !strings.Contains(line, "memfd:shmring:") &&
-			!strings.Contains(line, dir+"/") {
+		if !strings.Contains(line, " rw-s ") || !strings.Contains(line, dir+"/") &&
+			(named || !strings.Contains(line, "memfd:shmring:")) {
 			continue
 		}
 		var from, to uintptr
@@ -102,6 +103,8 @@ func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
 		switch {
 		case what == aimNext && a.isLane():
 			s.flipNext(a, 2048+8*n)
+		case what == aimNext && a.isOutbox():
+			s.flipSlots(a, 2048+8*n)
 		case what == aimFlip || what == aimNext:
 			s.flip(a, 8*n)
 		default:
@@ -165,6 +168,33 @@ func (s *scribbler) flipNext(a *area, n int) {
 			word.Store(was)
 		}
 		s.count.Add(2) // all that many are one thing that is tried
+	}
+}
+
+// isOutbox reports whether the sections are those of an endpoint's outbox: lanes, slots, what
+// receivers are done with, and a pool.
+func (a *area) isOutbox() bool {
+	return len(a.sections) == 4 && a.sections[1].to-a.sections[1].from >= 8*outboxSlotWords
+}
+
+const outboxSlotWords = 32
+
+// flipSlots changes what slots of the first lane say back and forth, while its receiver examines
+// some: kind and flags, operation, length, place in the pool, generation.
+func (s *scribbler) flipSlots(a *area, n int) {
+	for range 8 {
+		slot := a.sections[1].from + s.rnd.IntN(8)*outboxSlotWords
+		word := &a.words[slot+[]int{1, 1, 1, 28, 29}[s.rnd.IntN(5)]]
+		was := word.Load()
+		other := []uint64{was ^ 1<<s.rnd.IntN(64), was | 1<<(40+s.rnd.IntN(24)), was&^0xff |
+			s.rnd.Uint64N(8), was ^ 1<<(8+s.rnd.IntN(4)), was ^ 1<<(16+s.rnd.IntN(16)),
+			s.value(word, aimNext)}
+		to := other[s.rnd.IntN(len(other))]
+		for range n / 2 {
+			word.Store(to)
+			word.Store(was)
+		}
+		s.count.Add(2)
 	}
 }
 
@@ -255,7 +285,7 @@ func pin() {
 
 // raid scribbles over everything that this process has for a while, while play goes on.
 func (c *child) raid(play func(stop <-chan struct{})) {
-	all := areas(c.Shm)
+	all := areas(c.Shm, c.s.named)
 	if len(all) == 0 {
 		return
 	}

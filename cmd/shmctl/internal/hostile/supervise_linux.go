@@ -37,6 +37,8 @@ type surface struct {
 	kind, writes *kind
 	prepare      func(*scene) (done func(), skip error)
 	users        map[string]int // of roles that are not as usual
+	visited      bool           // there is a newcomer
+	named        bool           // what has no name is the attacker's own affair
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
 	provokes []string
@@ -79,6 +81,9 @@ func init() {
 			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
 		{name: "device-meet", trust: others, weight: 1, prepare: prepareDevice, victim: victimServer,
 			attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp, provokes: blamed},
+		{name: "endpoint", trust: user, weight: 10, prepare: hasEndpoints, victim: victimEndpoint,
+			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: []string{corrupt, givenUp},
+			named: true},
 	}
 	for _, s := range surfaces {
 		s.queues, s.crowd = max(s.queues, 1), max(s.crowd, 1)
@@ -86,14 +91,17 @@ func init() {
 		if s.victim == nil {
 			s.victim = victimReader
 		}
+		if s.visited = s.border() || s.newcomer != nil; s.newcomer == nil {
+			s.newcomer = newcomerWriter
+		}
 		if s.honest == nil {
-			s.honest, s.newcomer = honestWriter, newcomerWriter
+			s.honest = honestWriter
 		}
 	}
 }
 
-// border reports whether what is attacked is one between users. Only then is there a newcomer: one
-// of the same user can get a lane that an attacker had.
+// border reports whether what is attacked is one between users. Else there is no newcomer to its
+// queues: one of the same user can get a lane that an attacker had.
 func (s *surface) border() bool { return s.trust == cq.CrossUser }
 
 // user returns whose process plays a role.
@@ -282,7 +290,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			came = came && n[seen] > 2000
 		}
 		sc.mu.Unlock()
-		visited := !sc.s.border() || all.Visits >= fewestVisits || all.KeptOut > 0
+		visited := !sc.s.visited || all.Visits >= fewestVisits || all.KeptOut > 0
 		enough := all.Mutations >= quota && n[calls] >= fewestCalls && came && visited
 		late := time.Since(begin) > longest
 		if late && !enough {
@@ -308,7 +316,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 // does not begin.
 func (sc *scene) startHonest() (begun bool, err error) {
 	roles := slices.Repeat([]string{roleHonest}, sc.s.queues)
-	if sc.s.border() {
+	if sc.s.visited {
 		roles = append(roles, roleNewcomer)
 	}
 	for i, role := range roles {
