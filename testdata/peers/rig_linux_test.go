@@ -18,7 +18,7 @@ import (
 	"github.com/shmring/shmring/xdp/udp"
 )
 
-func TestMain(m *testing.M) { shmtest.Main(m, map[string]func(){"web": web}) }
+func TestMain(m *testing.M) { shmtest.Main(m, map[string]func(){"web": web, "rpc": rpc}) }
 
 // long ends a test that hangs.
 const long = time.Minute
