@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/fetch"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
@@ -188,6 +189,9 @@ func (l *inLane) examine() (work int) {
 	most := mostMessages
 	if dead {
 		most = max(most, len(l.slots))
+	}
+	if l.has() { // what is told of it is stored soon, and lies with the sender, who looks at it
+		fetch.Own(&l.row.Rev)
 	}
 	for ; work < most && l.has(); l.head++ {
 		s := &l.slots[l.head&l.mask]
