@@ -4,6 +4,7 @@
  * one release store per batch. It has no doorbell: it pays nothing for a reader that may sleep.
  */
 #include "bench.h"
+#include "slots.h"
 
 #include <sys/resource.h>
 
@@ -22,24 +23,6 @@ static struct ring ring_at(size_t offset)
 static inline uint64_t *slot(const struct ring *r, uint64_t i)
 {
 	return r->slots + (i & (CAPACITY - 1)) * SLOT_WORDS;
-}
-
-/* The words of a completion: context, flags, length, buffer, data, tag, source, meta. */
-static inline void fill(uint64_t *w, uint64_t s)
-{
-	w[0] = s;
-	w[1] = 0x0402;
-	w[2] = 64;
-	w[3] = (1ull << 48) + (s << 11);
-	w[4] = ~s;
-	w[5] = s + 0x7a67;
-	w[6] = 3;
-	w[7] = (s << 32) + 1;
-}
-
-static inline uint64_t sum(const uint64_t *w)
-{
-	return ((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7]));
 }
 
 struct producer {

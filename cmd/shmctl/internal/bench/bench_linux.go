@@ -76,7 +76,7 @@ var (
 	ErrNoCompiler = errors.New("bench: no C compiler, rivals not measured")
 	// ErrNoWire is why rows about packets are not measured at all.
 	ErrNoWire    = errors.New("bench: no network namespace can be made")
-	ErrNoLibrary = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
+	ErrNoLibrary = errors.New("bench: the rival is not measured, its library is not here")
 )
 
 // Bench is one of those there are.

@@ -38,6 +38,8 @@ spsc-nobell   each  =       spsc  c           ring      rate pauses=64
 spsc-single   1     =       spsc  c           ring      rate pauses=64
 spsc-stagger  each  spsc    spsc  c           ring      rate pauses=64 stagger
 oneway        1     =       =     c           ring      halve pauses=6
+spsc          each  =       =     rte_ring    rtering   rate pauses=64
+oneway        1     =       =     rte_ring    rtering   halve pauses=6
 oneway-line   1     oneway  line  cache line  pingpong  halve pauses=6
 
 wake: sleeps

@@ -306,7 +306,7 @@ func checksum(start, count uint64) uint64 {
 	return indices*(1+1<<11+1<<32) + count*(0x402+64+1<<48+0x7a67+3)
 }
 
-// fill and sum are the work per message, word for word that of testdata/rivals/ring.c: the eight
+// fill and sum are the work per message, word for word that of testdata/rivals/slots.h: the eight
 // words of a completion are written in place and added up in place.
 
 func fill(span []slot, s uint64) {

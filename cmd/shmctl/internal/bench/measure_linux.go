@@ -473,13 +473,13 @@ func (t *toolchain) build(ctx context.Context, source string) (string, error) {
 		return exe, nil
 	}
 	file := filepath.Join(t.dir, "rivals", source+".c")
-	flags := []string{"-O2", "-o", exe, file}
-	if source == libfabricSource { // what is inlined of it is the user's to optimise
-		flags = []string{"-O3", "-march=native", "-o", exe, file, "-lfabric"}
+	lib, flags := libraries[source], []string{"-O2", "-o", exe, file}
+	if lib != nil { // what is inlined of it is the user's to optimise
+		flags = append([]string{"-O3", "-march=native", "-o", exe, file}, lib.flags...)
 	}
 	out, err := exec.CommandContext(ctx, t.cc, flags...).CombinedOutput()
-	if err != nil && source == libfabricSource && noLibrary(string(out)) {
-		return "", ErrNoLibrary
+	if err != nil && lib.missing(string(out)) {
+		return "", fmt.Errorf("%w: install %s", ErrNoLibrary, lib.pkg)
 	}
 	if err != nil {
 		return "", fmt.Errorf("bench: %s %s.c: %w: %s", t.cc, source, err,
@@ -488,12 +488,29 @@ func (t *toolchain) build(ctx context.Context, source string) (string, error) {
 	return exe, nil
 }
 
-// noLibrary tells a library that is not installed from a rival that does not compile, by what every
+// library is what a rival in C stands on.
+type library struct {
+	pkg    string // of Debian
+	header string
+	flags  []string
+}
+
+// libraries are those of rivals by their source.
+var libraries = map[string]*library{
+	libfabricSource: {"libfabric-dev", "rdma/fabric.h", []string{"-lfabric"}},
+	"rtering": {"libdpdk-dev", "rte_ring.h", []string{"-I/usr/include/dpdk",
+		"-I/usr/include/x86_64-linux-gnu/dpdk", "-I/usr/include/aarch64-linux-gnu/dpdk"}},
+}
+
+// missing tells a library that is not installed from a rival that does not compile, by what every
 // compiler and linker names: the header, or the library.
-func noLibrary(output string) bool {
+func (l *library) missing(output string) bool {
+	if l == nil {
+		return false
+	}
 	for line := range strings.Lines(output) {
-		if strings.Contains(line, "rdma/fabric.h") && strings.Contains(line, "No such file") ||
-			strings.Contains(line, "-lfabric") || strings.Contains(line, "'rdma/fabric.h' file not found") {
+		if strings.Contains(line, l.header) && (strings.Contains(line, "No such file") ||
+			strings.Contains(line, "file not found")) || strings.Contains(line, "ld: cannot find -l") {
 			return true
 		}
 	}

@@ -118,6 +118,9 @@ func checkRow(t *testing.T, r Row, pairs int) {
 	if r.Rounds+r.Dropped != pairs {
 		t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped, pairs)
 	}
+	if strings.Contains(r.Note, libraries["rtering"].pkg) { // too large for tests to ask for it
+		return
+	}
 	if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0 || *r.PlacementNs <= 0) {
 		t.Errorf("%s: figures are missing: %+v", r.Case, r)
 	}
@@ -167,7 +170,7 @@ func TestNoLibrary(t *testing.T) {
 		"libfabric.c:20:10: error: expected ';' before '}' token\n":                  false,
 		"ld: undefined reference to `fi_nothing'\n":                                  false,
 	} {
-		if noLibrary(text) != want {
+		if libraries[libfabricSource].missing(text) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}

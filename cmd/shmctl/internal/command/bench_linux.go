@@ -30,19 +30,19 @@ func benchNames() (names []string) {
 const benchLong = `Measure the library against the same thing in C, on this machine.
 
 ring: throughput, and one-way latency with both sides looking all the time, against a ring of the
-same layout. wake: round trip of two processes that sleep for every message, against the raw
-primitive. cq: calls of completion queues, event queues and counters, against the same call of
-libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
-processes, also against a ring in C and a bare cache line, and against what a Go program would use
-instead: a channel in one process, a unix socket, pipes; and what options cost, against ourselves.
-fabric: messages between endpoints, of 8 bytes, and of 4 KiB and 1 MiB with completions, against
-libfabric's; the same megabyte out of a pool, copied once, or lent and looked at in place; and
-net.Conn over them against that of a unix socket. scale: what many writers of a queue, or many
-queues of a wait set, cost over one; BATCH is how many. tail: single messages timed one by one, one
-way, with and without a heap that is busy, over a ring in C; --json and --report have the
-distribution. xdp: packets over pairs of veth interfaces in namespaces that it makes, which needs
-root; AF_XDP sockets against a C program on the bare kernel interface, sendmmsg, AF_PACKET and
-net.UDPConn. Without a name, all.
+same layout, and against DPDK's rte_ring if libdpdk-dev is installed. wake: round trip of two
+processes that sleep for every message, against the raw primitive. cq: calls of completion queues,
+event queues and counters, against the same call of libfabric's shm provider if libfabric-dev is
+installed; the way from post to read between two processes, also against a ring in C and a bare
+cache line, and against what a Go program would use instead: a channel in one process, a unix
+socket, pipes; and what options cost, against ourselves. fabric: messages between endpoints, of 8
+bytes, and of 4 KiB and 1 MiB with completions, against libfabric's; the same megabyte out of a
+pool, copied once, or lent and looked at in place; and net.Conn over them against that of a unix
+socket. scale: what many writers of a queue, or many queues of a wait set, cost over one; BATCH is
+how many. tail: single messages timed one by one, one way, with and without a heap that is busy,
+over a ring in C; --json and --report have the distribution. xdp: packets over pairs of veth
+interfaces in namespaces that it makes, which needs root; AF_XDP sockets against a C program on the
+bare kernel interface, sendmmsg, AF_PACKET and net.UDPConn. Without a name, all.
 
 drop sends to a peer that drops, drain is the time of reading a packet that is queued, by a process
 whose memory the other side's round has driven out of the caches, drain-steady the same once it has
