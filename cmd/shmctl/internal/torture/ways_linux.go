@@ -134,7 +134,7 @@ func (e *talker) giveUp(s *sent) {
 // promised looks at what the completion of a send says.
 func (e *talker) promised(id uint64, s *sent, talk talk, k int) {
 	way := endWay(id)
-	if !s.early {
+	if !s.early && !(s.pooled && e.over) { // the pool is gone after a close
 		clear(s.mem)
 	}
 	for other := range e.sends {
