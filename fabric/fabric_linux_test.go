@@ -95,8 +95,13 @@ func TestRefusedCalls(t *testing.T) {
 	if err := b.Send(nil, 0, 1); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("by a closed one: %v", err)
 	}
-	if _, err := fabric.Open(a.d, "c", fabric.Options{Slots: 3}); !errors.Is(err, cq.ErrInvalid) {
-		t.Errorf("an odd number of slots: %v", err)
+	for name, o := range map[string]fabric.Options{"Slots": {Slots: 3},
+		"Events": {Request: new(fabric.Request)}} {
+		var refused *cq.Error
+		_, err := fabric.Open(a.d, "c", o)
+		if !errors.Is(err, cq.ErrInvalid) || !errors.As(err, &refused) || refused.Field != name {
+			t.Errorf("options: %v, want that of %s", err, name)
+		}
 	}
 }
 

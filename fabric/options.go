@@ -71,7 +71,7 @@ type Options struct {
 	Remote int
 	// Events makes the endpoint one of type FI_EP_MSG, which has one peer: messages go to address 0
 	// when it is connected, by [Endpoint.Connect], or by [Endpoint.Accept] if Request is what it is
-	// for, and come from nobody else. It is as with [ListenEvents].
+	// for, and come from nobody else. It is as with [ListenEvents]. Request takes Events.
 	Events  cq.EventSink
 	Request *Request
 	mux     *mux // takes all messages: connections go over this endpoint
@@ -120,6 +120,11 @@ func (o *Options) resolve() error {
 		}
 	}
 	o.Chunks = max(o.Chunks, 0)
+	if o.Request != nil && o.Events == nil {
+		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
+		e.Field, e.Got, e.Want = "Events", o.Events, "a queue, as Request is set"
+		return e
+	}
 	if bad := o.TransmitFlags &^ defaultFlags; bad != 0 {
 		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
 		e.Field, e.Got, e.Want = "TransmitFlags", bad, defaultFlags

@@ -104,8 +104,9 @@ func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error 
 }
 
 // Inject is Send of at most MaxInline bytes without a completion (fi_inject). The payload can be
-// used again at once. Should it fail later there is an error entry
-// with FlagNoContext. SendMsg with FlagInjectCall does that with a tag and data.
+// used again at once. Should it fail later there is an error entry with FlagNoContext, if the queue
+// has room then: none is reserved, and what finds none is counted by Stats.Abandoned alone. SendMsg
+// with FlagInjectCall does that with a tag and data.
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 	return e.begin(payload, to, sendOp{flags: cq.FlagInjectCall})
 }
