@@ -331,10 +331,13 @@ func TestCallStopped(t *testing.T) {
 	noError(t, b.Close())
 	refuses(t, <-got, os.ErrClosed, false)
 	go stop()
-	for err := error(nil); err == nil; {
-		_, err = ask(t.Context(), a, "echo")
-		if err != nil {
+	for refused := false; !refused; {
+		_, err := ask(t.Context(), a, "echo")
+		switch refused = errors.Is(err, syscall.ECONNREFUSED); {
+		case refused:
 			refuses(t, err, syscall.ECONNREFUSED, true)
+		case err != nil: // its connection was accepted just before
+			refuses(t, err, fabric.ErrPeerClosed, true)
 		}
 	}
 	close(released)
