@@ -128,7 +128,9 @@ func (c *checker) beside(id uint64, row *kind.FabricRow, base uint64) {
 			return
 		}
 		if life, err := c.obj.Life(); number != id {
-			if err == nil && life != shm.Dead { // else the sender may know it
+			alive, known := shm.ProcessAlive(c.obj.Owner())
+			// Else the sender may know it: who removes what is of the dead holds it as if it lived.
+			if err == nil && life != shm.Dead && (alive || !known) {
 				c.bad("endpoint.lane", kind.SectFabricRows, base+offOwner, fmt.Sprintf("%#x", id),
 					fmt.Sprintf("%#x, as the lane says", number))
 			}
