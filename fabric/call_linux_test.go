@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -375,14 +376,14 @@ func TestCallHostile(t *testing.T) {
 		refuses(t, <-done, row.want, row.notRun)
 	}
 	noError(t, l.Close())
-	ran := false
-	serves(t, d, func() { ran = true })
+	var ran atomic.Bool
+	serves(t, d, func() { ran.Store(true) })
 	answered(t, a, "echo")
 	c := dials(t, d, "callee")
 	_, err := c.Write(append(binary.LittleEndian.AppendUint64(nil, fabric.MaxMessage+1),
 		make([]byte, 8)...))
 	noError(t, err)
-	if n, err := drain(c); n != 0 || err != io.EOF || ran {
+	if n, err := drain(c); n != 0 || err != io.EOF || ran.Load() {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 	c = dials(t, d, "callee")
