@@ -46,7 +46,6 @@
 #define EVENT_FD_0 4
 #define EVENT_FD_1 5
 
-#define SETTLE_NS 20000000 /* both spin so long before a round, see below */
 #define THINK_NS 30000 /* before a wake, so that whoever is woken sleeps */
 #define PROBE_TRIPS 64
 #define PROBE_BURSTS 5
@@ -165,7 +164,7 @@ static void pin(int cpu)
 int main(int argc, char **argv)
 {
 	struct command c;
-	uint64_t epoch, index;
+	uint64_t epoch, index, settle_ns;
 
 	if (argc != 3) {
 		fprintf(stderr, "usage: %s ROLE CPU, started by shmctl bench\n", argv[0]);
@@ -180,8 +179,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while (scanf("%31s %lu %lu %lu %lu %lu %lu", c.name, &c.batch, &c.pauses, &c.count, &c.start,
-		     &epoch, &index) == 7 && index < AREAS) {
+	while (scanf("%31s %lu %lu %lu %lu %lu %lu %lu", c.name, &c.batch, &c.pauses, &c.count,
+		     &c.start, &epoch, &index, &settle_ns) == 8 && index < AREAS) {
 		area = mem + index * AREA_BYTES;
 #ifdef BENCH_SETUP
 		setup(&c);
@@ -189,7 +188,7 @@ int main(int argc, char **argv)
 		if (role == 0)
 			prepare(&c);
 		barrier(epoch + 1);
-		spin_for(SETTLE_NS);
+		spin_for(settle_ns); /* as long as our side does */
 		double before = probe(epoch + 2);
 		barrier(epoch + 3);
 		uint64_t began = now_ns(), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);

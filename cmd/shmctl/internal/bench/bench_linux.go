@@ -23,6 +23,7 @@ type Options struct {
 	Compiler  string        // "": cc; "none": measure without rivals
 	Cases     string        // pattern of path.Match for the cases to measure; "": all
 	Self      bool          // also measure the rival against itself: the error of the method
+	hurried   bool          // rounds begin at once: for tests, which want no figures
 
 	// Progress, if not nil, is called now and then from the goroutine that measures.
 	Progress func(Progress)

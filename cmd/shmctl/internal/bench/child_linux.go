@@ -120,7 +120,8 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 		var c command
 		var epoch uint64
 		var area int
-		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch, &area)
+		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch, &area,
+			&c.settle)
 		if err == nil {
 			err = p.use(area)
 		}
@@ -158,7 +159,7 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 		runtime.ReadMemStats(&m)
 		allocs = m.Mallocs
 	}
-	spinFor(settleNs)
+	spinFor(c.settle)
 	before := p.probe(epoch + 2)
 	p.barrier(epoch + 3)
 	p.took = 0
@@ -281,7 +282,6 @@ const (
 )
 
 const (
-	settleNs    = 20_000_000
 	thinkNs     = 30_000 // before a wake, so that whoever is woken sleeps
 	probeTrips  = 64
 	probeBursts = 5

@@ -231,8 +231,12 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	ns uint64, o outcome, err error,
 ) {
 	b.epoch += steps
-	line := fmt.Sprintf("%s %d %d %d %d %d %d", s.command, c.batch, c.pauses, count, b.start,
-		b.epoch, b.area)
+	settles := settleTime
+	if b.o.hurried {
+		settles = 0
+	}
+	line := fmt.Sprintf("%s %d %d %d %d %d %d %d", s.command, c.batch, c.pauses, count, b.start,
+		b.epoch, b.area, settles)
 	answers, err := s.duo.run(ctx, line)
 	if err != nil {
 		return 0, o, err
@@ -285,6 +289,9 @@ func processors(want [2]int) ([2]int, error) {
 	}
 	return want, nil
 }
+
+// settleTime is how long both processes of a side spin before a round, see spinFor.
+const settleTime = 20 * time.Millisecond
 
 // roundLimit is when a round is given up: thousands of times what one takes.
 const roundLimit = 60 * time.Second

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ type command struct {
 	batch        int
 	pauses       uint32 // between two looks at an empty ring
 	count, start uint64
+	settle       time.Duration // both spin so long before the round
 }
 
 // readerPays reports which way of paying for order the command measures: the default, in which
