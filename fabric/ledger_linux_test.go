@@ -357,9 +357,13 @@ func newMatcher(t *testing.T, seed uint64, size, most, pool int) *matcher {
 // alone. The same happens to messages by reference, and by loans; then all memory comes back.
 func TestMatchingModel(t *testing.T) {
 	shmtest.Conforms(t)
+	seeds := uint64(10)
+	if testing.Short() {
+		seeds = 3
+	}
 	for _, c := range []struct{ size, most, pool int }{{1024, 24, 0}, {4, 24, 0}, {1024, 600, 0},
 		{1024, 600, 2 * chunk}} {
-		for seed := range uint64(10) {
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("%d/%d/%d/%d", c.size, c.most, c.pool, seed), func(t *testing.T) {
 				m := newMatcher(t, seed, c.size, c.most, c.pool)
 				for range 1500 {

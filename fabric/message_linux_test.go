@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"bytes"
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"syscall"
@@ -23,8 +24,13 @@ const chunk = 32 << 10
 // pattern is what a message of n bytes holds.
 func pattern(n int) []byte {
 	p := make([]byte, n)
-	for i := range p {
-		p[i] = byte(i ^ i>>8 ^ i>>16 ^ n)
+	first := p[:min(n, 1<<16)]
+	for i := range first {
+		p[i] = byte(i ^ i>>8 ^ n)
+	}
+	for at := len(first); at < n; at += len(first) { // byte by byte 16 MiB take long
+		subtle.XORBytes(p[at:], first[:min(len(first), n-at)],
+			bytes.Repeat([]byte{byte(at >> 16)}, len(first)))
 	}
 	return p
 }
