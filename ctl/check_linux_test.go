@@ -129,6 +129,7 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("endpoint.owner", "answers", rows, 256+128, 3, 0)
 	in("endpoint.granted", "answers", rows, 144, 1, 0)
 	in("endpoint.record", "answers", rows, 256+192, 0xffff, 0)
+	in("endpoint.record", "answers", rows, 256+192, (1<<30+1)<<32, 0)
 	in("endpoint.owed", "answers", rows, 256+168, 2, 0)
 	in("endpoint.lane", "answers", rows, 128, lane+2, 0)
 	in("endpoint.head", "answers", rows, 136, 3, 0)
@@ -141,7 +142,7 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("outbox.order", box, lanes, 160, 2, 0)
 	in("outbox.sequence", box, slots, 0, 12, 0)
 	for _, head := range []uint64{0, 3, 1 | 1<<13, 1 | 1<<11 | 64<<16, 1 | 193<<32, 2 | 1<<32,
-		4 | 1<<11, 4 | 1<<28, 5 | 1<<8, 6, 1 | 1<<10 | 1<<52} {
+		4 | 1<<11, 4 | 1<<28, 5 | 1<<8, 6, 1 | 1<<10 | 1<<52, 4 | 1<<10 | 1<<13} {
 		in("outbox.slot", box, slots, 8, head, 0)
 	}
 	in("outbox.pool", box, slots, 256+232, 1<<20, 0)

@@ -36,6 +36,10 @@
 // completes then, or when the receiver has died or closed. What came otherwise is lent from private
 // memory, as long as the message. Loans are sent on as any memory is, by a copy.
 //
+// Other memory of 64 KiB and more the receiver reads where the sender has it (process_vm_readv), if
+// the kernel allows that; see Options.DisableCMA. Then it is copied once, and the sender need not
+// move meanwhile.
+//
 // # Matching
 //
 // Messages with and without a tag are apart. A message gets the oldest receive that it is for: by
@@ -102,6 +106,7 @@
 //	level          who waits for a match, or behind a fence
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place
+//	expose         payload that the receiver reads in the sender's process
 //	region         memory that peers reach
 //	rma            what reaches it; atomic what changes it
 //	match          which receive a message gets

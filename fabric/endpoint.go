@@ -53,6 +53,7 @@ type Endpoint struct {
 	in      []*inLane  // by row
 	out     []*outLane // by place in the outbox
 	dirty   []*inLane  // whose receivers' words are to be told
+	reads   bool       // memory of senders, by itself
 	posted  posted.Receives
 	stored  [2]stored // messages without a receive: without and with a tag
 	claimed stored    // those that only their claim gets
@@ -170,6 +171,9 @@ func (e *Endpoint) create() (err error) {
 			w.rows[i].Bell.Parked.Store(doorbell.Parked)
 		}
 		e.page, e.rows, e.claims = w.page, w.rows, w.claims
+		if e.reads = e.opt.mux == nil && !e.opt.DisableCMA; e.reads {
+			e.page.Reads.Store(1)
+		}
 		e.remote.open(w.reach)
 		e.bell = doorbell.NewBell(doorbell.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})

@@ -47,6 +47,9 @@ func init() {
 		"header": {before: func(s *flipEnds) error {
 			return s.b.TSend(pattern(chunk+100), s.toA, 1, 0)
 		}, call: progress, meets: true},
+		"exposed": {before: func(s *flipEnds) error {
+			return s.b.TSend(pattern(flipBytes), s.toA, 1, 0)
+		}, call: progress, meets: true},
 		"segment": {before: func(s *flipEnds) error {
 			err := s.b.TSend(pattern(chunk+100), s.toA, 1, 0)
 			return errors.Join(err, progress(s), s.moves(s.b))
@@ -77,7 +80,7 @@ func init() {
 
 const (
 	flipReceives = 3
-	flipBytes    = chunk + 100
+	flipBytes    = exposed
 )
 
 // flipEnds is an endpoint a, whose peer b is attacked: what b writes are its two objects, and the

@@ -73,6 +73,7 @@ func TestHostileSender(t *testing.T) {
 		{"reference that is too long", in(kind.FabricRTS, 0, 8*chunk+1)},
 		{"reference that wraps", in(kind.FabricRTS, 1<<64-1, 300)},
 		{"reference of a long message", in(kind.FabricRTS, 0, 0xffffffff)},
+		{"reference that is exposed", in(kind.FabricRTS|kind.FabricExposed, 0, 1)},
 		{"operation of a message", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricMessage | 1<<16)
 		}},
@@ -239,6 +240,9 @@ func TestHostileReceiver(t *testing.T) {
 		{"asks for too much", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, chunk+301)) }},
 		{"asks another", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 2, 300)) }},
 		{"asks nobody", func(r *kind.FabricRow) { asks(r, kind.FabricClear(1, 1, 0)) }},
+		{"has read what was not exposed", func(r *kind.FabricRow) {
+			asks(r, kind.FabricClear(0, 1, kind.FabricTaken))
+		}},
 		{"asks twice", func(r *kind.FabricRow) {
 			asks(r, kind.FabricClear(0, 1, 8), kind.FabricClear(0, 1, 8))
 		}},

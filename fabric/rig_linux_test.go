@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
-		"asker": asker})
+		"asker": asker, "guarded": guarded})
 }
 
 // end is an endpoint with a queue for both sides.
@@ -227,7 +227,7 @@ const longBytes = 1 << 20
 
 // idle has an endpoint and does nothing with it, but for what it is told.
 func idle() {
-	e, err := open("idle", fabric.Options{Window: 4096, Pool: longBytes})
+	e, err := open("idle", fabric.Options{Window: 4096, Pool: longBytes, DisableCMA: true})
 	must(err)
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)

@@ -288,7 +288,9 @@ func (l *outLane) put(payload []byte, op *sendOp) {
 		return
 	}
 	if l.bytes+n > l.granted || !l.fits(len(payload)) || l.asks.full(op) {
-		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
+		flag, id := l.expose(s, payload, op), l.announce(s, payload, op)
+		l.pushes[id].exposed = flag != 0
+		l.publish(s, head|kind.FabricRTS|flag, id, len(payload))
 		return
 	}
 	l.bytes += n
@@ -382,6 +384,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.TargetLow.Store(low)
 	l.head.Pays.Store(1)
 	l.head.Control.Store(0)
+	l.head.Exposes.Store(1)
 	l.head.Bell.Parked.Store(doorbell.Parked)
 	crash.At(crash.FabricLaneFilled)
 	l.head.ID.Store(l.id) // whole before anybody can find it
@@ -527,6 +530,7 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
 	l.err, l.examined = why, l.seen
+	l.withdraw()
 	over := why == ErrPeerDied || why == ErrPeerClosed
 	for ; l.seen != l.sent; l.seen++ {
 		p := &l.passes[l.seen&l.mask]

@@ -180,6 +180,7 @@ const (
 	FabricMatched    // the word of matches is stored, the grant is the old one
 	FabricLent       // a message is lent, its receive has not ended
 	FabricReturned   // a loan has ended, no record says so
+	FabricRead       // a message is read in its sender's memory, no record says so
 	FabricFenced     // all before a fence has completed, what is behind it is in no slot
 
 	// Memory of a peer is reached, and revoked (fabric, rma.go and region.go).
@@ -191,16 +192,17 @@ const (
 	RegionFreed   // nobody uses it any more, its memory and its place are not free
 
 	// An endpoint ends, or is dead (fabric, endpoint.go, receive.go and peer.go).
-	FabricHeads    // the final heads are stored, the state is open
-	FabricShut     // the state is closed, no sender was told
-	FabricEnded    // the end of a lane is published
-	FabricDone     // a receiver is done with a lane, the row is the lane's
-	FabricDisowned // the row has no owner, it is claimed
-	FabricFreed    // it is free, the sender's outbox was not looked at
-	FabricNameless // the endpoint has no name, its outbox is there
-	FabricReleased // the outbox is given back
-	FabricBurying  // a death is proved, the objects of the dead are there
-	FabricBuried   // its endpoint is removed, its outbox is not
+	FabricHeads     // the final heads are stored, the state is open
+	FabricShut      // the state is closed, no sender was told
+	FabricWithdrawn // nobody may read the sender's memory any more, its sends have not ended
+	FabricEnded     // the end of a lane is published
+	FabricDone      // a receiver is done with a lane, the row is the lane's
+	FabricDisowned  // the row has no owner, it is claimed
+	FabricFreed     // it is free, the sender's outbox was not looked at
+	FabricNameless  // the endpoint has no name, its outbox is there
+	FabricReleased  // the outbox is given back
+	FabricBurying   // a death is proved, the objects of the dead are there
+	FabricBuried    // its endpoint is removed, its outbox is not
 
 	// A connection begins (fabric, listen.go, connlane.go and conn.go).
 	ConnAsked    // it is asked for, nobody waits for the answer
@@ -332,11 +334,13 @@ var names = [count]string{
 	FabricExamined: "fabric-examined", FabricHeadStored: "fabric-head-stored",
 	FabricRecorded: "fabric-recorded", FabricGranted: "fabric-granted",
 	FabricTold: "fabric-told", FabricMatched: "fabric-matched", FabricLent: "fabric-lent",
-	FabricReturned: "fabric-returned", FabricFenced: "fabric-fenced",
-	ReachUsed: "reach-used", ReachMoved: "reach-moved", ReachEnded: "reach-ended",
+	FabricReturned: "fabric-returned", FabricRead: "fabric-read",
+	FabricFenced: "fabric-fenced",
+	ReachUsed:    "reach-used", ReachMoved: "reach-moved", ReachEnded: "reach-ended",
 	RegionFilled: "region-filled", RegionRevoked: "region-revoked",
 	RegionFreed: "region-freed", FabricHeads: "fabric-heads", FabricShut: "fabric-shut",
-	FabricEnded: "fabric-ended", FabricDone: "fabric-done",
+	FabricWithdrawn: "fabric-withdrawn",
+	FabricEnded:     "fabric-ended", FabricDone: "fabric-done",
 	FabricDisowned: "fabric-disowned", FabricFreed: "fabric-freed",
 	FabricNameless: "fabric-nameless", FabricReleased: "fabric-released",
 	FabricBurying: "fabric-burying", FabricBuried: "fabric-buried",

@@ -56,6 +56,9 @@ const (
 	FabricReached = 6 // the sender has read or written memory of the receiver: see FabricRead
 )
 
+// FabricTaken stands for the bytes of a record whose receiver has read the message by itself.
+const FabricTaken = 1<<32 - 1
+
 // FabricClear makes a record of a control ring: the receiver asks for bytes of an operation.
 func FabricClear(op, generation uint16, bytes int) uint64 {
 	return uint64(op) | uint64(generation)<<16 | uint64(bytes)<<32
@@ -74,6 +77,7 @@ const (
 	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
 	FabricAsks     = 1 << 11 // its sender waits for its match; the operation is a bit of the row
 	FabricSolicits = 1 << 12 // the entry that it makes is a solicited one
+	FabricExposed  = 1 << 13 // of a header alone: the payload may be read in the sender's memory
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No

@@ -16,7 +16,9 @@ type FabricPage struct {
 	State Word         // FabricClosed after the last head was stored
 	// Accepts is 1 while connections to the endpoint are taken.
 	Accepts Word
-	_       [FabricPageBytes - 144]byte
+	// Reads is 1 while the endpoint reads memory of its senders by itself.
+	Reads Word
+	_     [FabricPageBytes - 152]byte
 }
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
@@ -44,7 +46,8 @@ type FabricLane struct {
 	Control    Word         // head of the control ring, which the receiver has in its row
 	TargetHigh Word         // uuid of the endpoint that it leads to
 	TargetLow  Word
-	_          [64]byte
+	Exposes    Word // 1: what headers say of memory of the process still holds
+	_          [56]byte
 }
 
 // FabricSlot is one message. Its first line has the first 32 bytes of the payload.
@@ -54,7 +57,7 @@ type FabricSlot struct {
 	Tag     Word // with FabricTagged
 	Data    Word // with FabricWithData
 	Payload [FabricInline]byte
-	More    [4]Word // generation of an operation; offset in the pool; the others are 0
+	More    [4]Word // generation of an operation; offset in the pool, or address; the others are 0
 }
 
 // FabricRegion says which memory of an endpoint a key reaches. The other words change while nobody

@@ -89,6 +89,14 @@ func (s *Span) Put(at int, b []byte) {
 	}
 }
 
+// Memory returns where the bytes go that fit, or nil if that is not one piece.
+func (s *Span) Memory() []byte {
+	if s.of == nil || s.at+s.Len > len(s.of.Of.buf) {
+		return nil
+	}
+	return s.of.Of.buf[s.at : s.at+s.Len]
+}
+
 // Lends reports whether the receive has no memory, and is for a loan of the message.
 func (s *Span) Lends() bool { return s.of != nil && s.of.Of.Flags&cq.FlagFrame != 0 }
 
