@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -219,7 +219,7 @@ func (w *laneWriter) giveBack(row *kind.RowWords) {
 }
 
 // mapHints maps what a writer may write of the reader's object: nothing if that is another user's.
-func (w *laneWriter) mapHints(opt shape) (*doorbell.Hints, error) {
+func (w *laneWriter) mapHints(opt shape) (*wake.Hints, error) {
 	if opt.others() {
 		return nil, nil
 	}
@@ -227,7 +227,7 @@ func (w *laneWriter) mapHints(opt shape) (*doorbell.Hints, error) {
 }
 
 // hintsOf maps the hints of a reader's object, which is this process's own or not.
-func hintsOf(reader *shm.Object, own bool, opt shape) (*doorbell.Hints, error) {
+func hintsOf(reader *shm.Object, own bool, opt shape) (*wake.Hints, error) {
 	mem, _, err := reader.Section(kind.SectHints, 0)
 	if !own {
 		mem, err = reader.MapWritable(kind.SectHints, 0)
@@ -235,12 +235,12 @@ func hintsOf(reader *shm.Object, own bool, opt shape) (*doorbell.Hints, error) {
 	if err != nil {
 		return nil, err
 	}
-	return doorbell.MapHints(mem, opt.rows())
+	return wake.MapHints(mem, opt.rows())
 }
 
 // start lays the producer over a lane that this process owns, and announces it.
 func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWords,
-	hints *doorbell.Hints,
+	hints *wake.Hints,
 	opt shape) error {
 	m, err := kind.LaneOf[Entry](obj, w.bit, opt.attrs())
 	if err != nil {
@@ -265,7 +265,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	e := &m.Words.Epochs[gen%kind.LaneEpochs]
 	e.Start.Store(at)
 	e.Generation.Store(gen)
-	cfg := doorbell.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
+	cfg := wake.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
 		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.Ring}
 	w.bell = place.BellHold{Words: &words.Bell, Owner: w.reader.Owner, FD: -1, Own: w.own}
 	if w.side != nil {
@@ -277,7 +277,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	if opt.others() && !w.own {
 		cfg.Rung, cfg.Domain = &m.Words.Rung, nil
 	}
-	w.ringer = doorbell.NewRinger(cfg)
+	w.ringer = wake.NewRinger(cfg)
 	crash.At(crash.AttachWritten)
 	w.ringer.Attach()
 	crash.At(crash.AttachAnnounced)

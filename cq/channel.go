@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -19,10 +19,13 @@ type Notify int
 
 const (
 	// NotifySolicited: for those whose poster set MetaSolicited, and for every error.
-	NotifySolicited Notify = Notify(doorbell.NotifySolicited)
+	NotifySolicited Notify = iota + 1
 	// NotifyAny: for every completion.
-	NotifyAny Notify = Notify(doorbell.NotifyAny)
+	NotifyAny
 )
+
+// They are the bell's numbers.
+var _ = [1]struct{}{}[(NotifySolicited-wake.NotifySolicited)|(NotifyAny-wake.NotifyAny)]
 
 // ChannelEvent says that a queue got a completion of the kind that it was armed for.
 type ChannelEvent struct {
@@ -46,8 +49,8 @@ type ChannelEvent struct {
 // one of them. Queues that are read by another goroutine than the one that arms them, or of which
 // several goroutines get events, must be Shared.
 type Channel struct {
-	bell *doorbell.Domain
-	ch   *doorbell.Channel
+	bell *wake.Domain
+	ch   *wake.Channel
 	gate guard
 
 	mu    sync.Mutex
@@ -303,7 +306,7 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 	defer c.gate.leave()
 	end := ending{ctx: ctx, gate: &c.gate, bell: c.bell, await: c.await}
 	defer end.over()
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: end.asleep}
+	w := wake.Wait{DeadlineNs: deadline(o.Timeout), Asleep: end.asleep}
 	w.Stop = func() bool {
 		return c.signal.Load() || c.gate.isClosed() || ctx.Err() != nil
 	}
@@ -332,7 +335,7 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 }
 
 // deliver books an event to its queue's account.
-func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
+func (c *Channel) deliver(e wake.ChannelEvent) (ChannelEvent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.byBit[e.Bit]

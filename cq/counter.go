@@ -10,13 +10,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -87,7 +87,7 @@ type Counter struct {
 	holders holders // sets and feeders
 	feeders feeders
 	closer  atomic.Bool // reads have more to do: there is a descriptor, or was a feeder
-	face    *doorbell.Face
+	face    *wake.Face
 	gone    chan struct{} // closed when Close begins
 	closing sync.Once
 
@@ -422,7 +422,7 @@ func (c *Counter) start() (err error) {
 	c.words = kind.Overlay[kind.CounterWords](c.window.Bytes())
 	c.edge.init(c.fid.ID)
 	if c.opt.Wait == WaitFD {
-		if c.face, err = doorbell.NewFace(-1); err != nil {
+		if c.face, err = wake.NewFace(-1); err != nil {
 			return err
 		}
 		c.keeper.init(c, c.face.Set)

@@ -4,9 +4,9 @@ import (
 	"context"
 	"sync"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // counterKeeper is a goroutine that waits for a counter in place of a descriptor, or of a set.
@@ -165,7 +165,7 @@ type counterMember struct {
 	last, now counterCheckpoint
 }
 
-func newCounterMember(c *Counter, bell *doorbell.Domain, bit int) *counterMember {
+func newCounterMember(c *Counter, bell *wake.Domain, bit int) *counterMember {
 	f := &counterMember{c: c, bit: bit}
 	f.keeper.init(c, func() { bell.Consider(bit) })
 	return f
@@ -174,7 +174,7 @@ func newCounterMember(c *Counter, bell *doorbell.Domain, bit int) *counterMember
 // claim: a counter has no signals.
 func (f *counterMember) claim() bool { return true }
 
-// Look implements doorbell.Member: a counter is ready while it stands elsewhere than when the set
+// Look implements wake.Member: a counter is ready while it stands elsewhere than when the set
 // last reported it. One that does not is waited for.
 func (f *counterMember) Look() (more, signaled bool, err error) {
 	if !f.c.guard.enterAny() {
@@ -189,7 +189,7 @@ func (f *counterMember) Look() (more, signaled bool, err error) {
 	return changed, false, err
 }
 
-// Join implements doorbell.Member. Nobody but the keeper rings.
+// Join implements wake.Member. Nobody but the keeper rings.
 func (f *counterMember) Join(bool) {}
 
 func (f *counterMember) reported() { f.last = f.now }

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -39,11 +39,11 @@ func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
 		return e.readOnce(ev, false)
 	}
 	bit := q.only()
-	if bit < doorbell.Nobody || !e.isUsual(ev) {
+	if bit < wake.Nobody || !e.isUsual(ev) {
 		q.guard.leaveAlone()
 		return e.readOnce(ev, false)
 	}
-	if bit == doorbell.Nobody {
+	if bit == wake.Nobody {
 		q.guard.leaveAlone()
 		return 0, ErrWouldBlock
 	}

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -102,7 +102,7 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 	w := l.laneWriter
 	s := w.prod.Next(w.credits)
 	if s != nil && len(ev.Payload) <= l.max && w.halt.Load() == 0 &&
-		w.ringer.Flags() <= doorbell.Parked {
+		w.ringer.Flags() <= wake.Parked {
 		at := w.prod.Tail()
 		if len(ev.Payload) > 0 {
 			copy(w.detail.Data(at), ev.Payload)

@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +49,7 @@ var ErrNoData error = kind.NewSentinel("no wait object: open it with another one
 	Errno(syscall.ENODATA), nil)
 
 // native hands out a wait object.
-func native(name string, object WaitObject, face *doorbell.Face, cond *MutexCond) (Native, error) {
+func native(name string, object WaitObject, face *wake.Face, cond *MutexCond) (Native, error) {
 	n := Native{Object: object, FD: -1}
 	fail := func(err error, hint string) (Native, error) {
 		return n, &Error{Pkg: kind.Pkg, Op: "getwait", Name: name, Err: err, Hint: hint}
@@ -266,7 +266,7 @@ func signalFrom(side *place.Named, obj *shm.Object, o shape) error {
 	hold.Dir, hold.FD = side.Bell()
 	defer hold.Drop()
 	fd := -1
-	doorbell.Signal(&words.Arm, hints, func(generation uint16) int {
+	wake.Signal(&words.Arm, hints, func(generation uint16) int {
 		fd = side.OpenFace(obj, words, generation)
 		return fd
 	}, hold.Ring)

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -30,7 +30,7 @@ type lane struct {
 	glance glance            // of a shared queue
 }
 
-// Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
+// Level implements wake.Source. A lane that was overrun or cannot be trusted has one entry
 // more than it has, until the reader has found out.
 func (l *lane) Level() (head, tail uint64) {
 	head, tail = l.cons.Head(), l.cons.Tail()
@@ -40,7 +40,7 @@ func (l *lane) Level() (head, tail uint64) {
 	return head, tail
 }
 
-// Solicited implements doorbell.Source. It needs no bound: it is only asked whether it lies beyond
+// Solicited implements wake.Source. It needs no bound: it is only asked whether it lies beyond
 // an index that the tail has passed, which says no more than a writer may say of any entry.
 func (l *lane) Solicited() uint64 { return l.words.Sol.Load() }
 
@@ -64,8 +64,8 @@ func (q *core) install(l *lane) {
 	q.bell.Add(l.bit, l.config(uint64(q.opt.Size)))
 }
 
-func (l *lane) config(capacity uint64) doorbell.LaneConfig {
-	c := doorbell.LaneConfig{Row: &l.row.Bell, Source: l, Capacity: capacity}
+func (l *lane) config(capacity uint64) wake.LaneConfig {
+	c := wake.LaneConfig{Row: &l.row.Bell, Source: l, Capacity: capacity}
 	if l.att != nil {
 		c.Rung = &l.words.Rung // its writer pays, whatever it says
 	} else {
@@ -93,18 +93,18 @@ func (q *core) mapLane(obj *shm.Object, bit int) (*lane, error) {
 }
 
 // openLane is the bell's question for a lane that was marked and is not mapped.
-func (q *core) openLane(bit int) (doorbell.LaneConfig, bool) {
+func (q *core) openLane(bit int) (wake.LaneConfig, bool) {
 	if bit == 0 || bit >= len(q.lanes) || q.guard.isClosed() {
-		return doorbell.LaneConfig{}, false
+		return wake.LaneConfig{}, false
 	}
 	if l := q.lanes[bit]; l != nil { // given up before
 		q.noteEnd(l)
-		return doorbell.LaneConfig{}, false
+		return wake.LaneConfig{}, false
 	}
 	l, err := q.openLaneFile(bit)
 	if err != nil {
 		q.refuseLane(bit, err)
-		return doorbell.LaneConfig{}, false
+		return wake.LaneConfig{}, false
 	}
 	q.lanes[bit] = l
 	if l.att == nil {
@@ -127,7 +127,7 @@ func (q *core) refuseLane(bit int, err error) {
 		_, a, _ := q.side.Open(bit)
 		q.lanes[bit] = &lane{bit: bit, att: a}
 		q.mute(q.lanes[bit].att)
-		q.rows[bit].Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
+		q.rows[bit].Bell.Parked.Store(kind.RowPoisoned | wake.Parked)
 	}
 	q.breaks.Lock()
 	defer q.breaks.Unlock()
@@ -260,7 +260,7 @@ func (q *core) findLanes(always bool) error {
 func (q *core) giveUp(l *lane, field string, err error) {
 	q.bell.Drop(l.bit)
 	q.mute(l.att)
-	l.row.Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
+	l.row.Bell.Parked.Store(kind.RowPoisoned | wake.Parked)
 	q.given.Add(1)
 	e := &LaneError{Lane: l.bit, Field: field, Err: err}
 	if l.att != nil {
@@ -377,7 +377,7 @@ func (q *core) retire(l *lane) {
 	row.Peeked.Store(row.Head.Load()) // nothing of the next lane was handed out
 	row.Retired.Add(1)
 	row.Bell.Index.Store(0)
-	row.Bell.Parked.Store(doorbell.Parked | q.rowFlags())
+	row.Bell.Parked.Store(wake.Parked | q.rowFlags())
 	q.lanes[l.bit] = nil
 	q.side.Retire(l.bit)
 }

@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -159,7 +159,7 @@ func (w *laneWriter) stillFull() bool {
 
 func (w *laneWriter) isFull() bool {
 	return w.prod.Free() <= int(w.credits) && w.prod.Err() == nil && w.halt.Load() == 0 &&
-		w.ringer.Flags() <= doorbell.Parked
+		w.ringer.Flags() <= wake.Parked
 }
 
 func (l *eventLane) stillFull() bool {

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // Feeder is what posts into a queue from the queue's own process and has a life of its own: an
@@ -33,7 +33,7 @@ type Feeder interface {
 type belled interface {
 	// HoldBell returns the bell, which is shared, and keeps its memory until DropBell; nil once the
 	// feeder is closed.
-	HoldBell() *doorbell.Bell
+	HoldBell() *wake.Bell
 	DropBell()
 }
 
@@ -248,7 +248,7 @@ func driveAll(all []*feeders) (again time.Duration) {
 }
 
 // sliced drives all, and makes a wait of a set or channel end when that is to be done again.
-func sliced(w doorbell.Wait, all []*feeders) doorbell.Wait {
+func sliced(w wake.Wait, all []*feeders) wake.Wait {
 	if again := driveAll(all); again >= 0 {
 		until := deadline(max(1, again))
 		if w.DeadlineNs == 0 || until < w.DeadlineNs {
@@ -327,7 +327,7 @@ func (e *feeder) sleep(stop func() bool) bool {
 	more, err := b.Park()
 	b.Unlock()
 	if !more && err == nil {
-		b.Sleep(doorbell.Wait{Stop: stop})
+		b.Sleep(wake.Wait{Stop: stop})
 	}
 	return err == nil
 }
@@ -335,9 +335,9 @@ func (e *feeder) sleep(stop func() bool) bool {
 // feederBells are the bells of a queue's feeders while somebody looks at them or sleeps on them. A
 // feeder that is closed ends that, and waits for it.
 type feederBells struct {
-	bells []*doorbell.Bell
+	bells []*wake.Bell
 	held  []belled
-	room1 [2]*doorbell.Bell
+	room1 [2]*wake.Bell
 	room2 [2]belled
 }
 

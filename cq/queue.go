@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -129,8 +129,8 @@ type core struct {
 	obj   *shm.Object
 	words *kind.QueueWords
 	rows  []kind.RowWords
-	bell  *doorbell.Bell
-	face  *doorbell.Face
+	bell  *wake.Bell
+	face  *wake.Face
 	spin  time.Duration
 	guard guard
 
@@ -344,7 +344,7 @@ func (q *core) start() (err error) {
 	q.fid = objectFID(q.opt.fidKind(), q.obj)
 	q.words.FaceGen.Store(generation)
 	q.words.Bell.Generation.Store(0) // the predecessor's is no use
-	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.Arm, Hints: hints,
+	q.bell = wake.NewBell(wake.Config{Arm: &q.words.Arm, Hints: hints,
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
 		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared,
 		Refused: q.barrierRefused})

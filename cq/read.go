@@ -4,9 +4,9 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -47,12 +47,12 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		return 0, err
 	}
 	bit := q.only()
-	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
+	if bit == wake.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
 		if !shared {
 			q.feeders.progress()
 		}
 		n, err = drain(q, dst, src)
-	} else if bit == doorbell.Nobody {
+	} else if bit == wake.Nobody {
 		err = ErrWouldBlock
 	} else if l := q.lanes[bit]; !l.waits() && !l.moved() && !l.overran() {
 		err = ErrWouldBlock
@@ -178,7 +178,7 @@ func takeOnly[T Readable](q *Queue, l *lane, dst []T, src []Addr) int {
 func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if bytesOf[T]() <= q.widest {
 		bit := q.bell.OnlyOfMany()
-		if bit == doorbell.Nobody || bit >= 0 && !q.lanes[bit].news() {
+		if bit == wake.Nobody || bit >= 0 && !q.lanes[bit].news() {
 			return 0, ErrWouldBlock
 		}
 		if bit >= 0 {
@@ -584,7 +584,7 @@ func (q *core) show() {
 		l := q.lanes[bit]
 		g = &l.glance
 		ring.StoreRelease(&g.taken, l.cons.Head())
-	case bit != doorbell.Nobody:
+	case bit != wake.Nobody:
 		return // the last note is of the past, which changes says
 	}
 	if at := q.bell.Changes(); g.at.Load() != at {

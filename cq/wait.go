@@ -6,16 +6,16 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
 const sliceNs = int64(100 * time.Millisecond)
 
 // lookOnce has a set or channel look and not wait.
-var lookOnce = doorbell.Wait{DeadlineNs: -1}
+var lookOnce = wake.Wait{DeadlineNs: -1}
 
 // WaitOptions bounds a call that waits. The zero value waits until its context ends.
 type WaitOptions struct {
@@ -212,7 +212,7 @@ func (w *wait) once() error {
 	case signaled:
 		return ErrSignaled
 	}
-	return w.sleep(doorbell.Wait{})
+	return w.sleep(wake.Wait{})
 }
 
 // spin looks for as long as the queue's options say. It reports that there is something to do,
@@ -240,7 +240,7 @@ func (w *wait) look() bool {
 }
 
 // sleep is R5 to R9, and the full look at the end of a slice.
-func (w *wait) sleep(d doorbell.Wait) error {
+func (w *wait) sleep(d wake.Wait) error {
 	q := w.q
 	if w.cancel == nil && w.ctx.Done() != nil {
 		w.cancel = context.AfterFunc(w.ctx, q.kick)
@@ -321,7 +321,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 		runtime.Gosched()
 		return nil, false
 	}
-	return w.sleep(doorbell.Wait{Missing: least - sum, Takes: takes}), false
+	return w.sleep(wake.Wait{Missing: least - sum, Takes: takes}), false
 }
 
 // waiting counts the entries that wait in all lanes. end says that there is no point in waiting

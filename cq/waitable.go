@@ -7,9 +7,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // Waitable is what wait sets and poll sets take: a [*Queue], an [*EventQueue] or a [*Counter] of
@@ -40,7 +40,7 @@ func errAbsent(op string) error {
 
 // face is a member as one set sees it.
 type face interface {
-	doorbell.Member
+	wake.Member
 	// claim is asked before the set returns a member that it found ready: not, if that was a signal
 	// which another waiter took. The member is in the set.
 	claim() bool
@@ -58,7 +58,7 @@ type queueFace struct {
 	signaled bool // the last look found nothing else; of the goroutine that waits
 }
 
-// Look implements doorbell.Member: a queue is ready while a read would return anything but
+// Look implements wake.Member: a queue is ready while a read would return anything but
 // ErrWouldBlock, or a signal is pending.
 func (f *queueFace) Look() (more, signaled bool, err error) {
 	f.signaled = false
@@ -80,7 +80,7 @@ func (f *queueFace) Look() (more, signaled bool, err error) {
 	return more, f.signaled, err
 }
 
-// Join implements doorbell.Member.
+// Join implements wake.Member.
 func (f *queueFace) Join(on bool) { f.q.bell.Join(on) }
 
 func (f *queueFace) claim() bool { return !f.signaled || f.q.bell.TakeSignal() }
@@ -192,12 +192,12 @@ func (e *EventQueue) join(signals bool) (int, face, error) {
 type ending struct {
 	ctx    context.Context
 	gate   *guard
-	bell   *doorbell.Domain
+	bell   *wake.Domain
 	await  func() (rest func()) // has feeders driven while the wait sleeps
 	cancel func() bool          // of context.AfterFunc
 }
 
-// asleep is for [doorbell.Wait], which asks whether to stop after it.
+// asleep is for [wake.Wait], which asks whether to stop after it.
 func (e *ending) asleep() (awake func()) {
 	if e.cancel == nil && e.ctx.Done() != nil {
 		e.cancel = context.AfterFunc(e.ctx, func() {
@@ -231,7 +231,7 @@ type listed struct {
 	face face
 }
 
-func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
+func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 	if absent(m) {
 		return errAbsent("add")
 	}
@@ -259,7 +259,7 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 	return nil
 }
 
-func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
+func (l *memberList) remove(gate *guard, set *wake.Set, m Waitable) error {
 	if absent(m) {
 		return errAbsent("remove")
 	}

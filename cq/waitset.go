@@ -7,10 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -37,9 +37,9 @@ type WaitSetOptions struct {
 type WaitSet struct {
 	fid    FID
 	opt    WaitSetOptions
-	bell   *doorbell.Domain
-	set    *doorbell.Set
-	face   *doorbell.Face
+	bell   *wake.Domain
+	set    *wake.Set
+	face   *wake.Face
 	keeper *condKeeper // of WaitMutexCond
 	gate   guard
 	list   memberList
@@ -119,7 +119,7 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 	s.armed.replace(nil)
 	e := ending{ctx: ctx, gate: &s.gate, bell: s.bell, await: s.list.await}
 	defer e.over()
-	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout), Asleep: e.asleep}
+	w := wake.Wait{DeadlineNs: deadline(o.Timeout), Asleep: e.asleep}
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
 	for {
 		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), sliced(w, s.list.driven()))
@@ -232,8 +232,8 @@ func (s *WaitSet) Close() error {
 // One goroutine at a time polls; that counts as using the members. Add, Remove and Close may be
 // called from anywhere.
 type PollSet struct {
-	bell *doorbell.Domain
-	set  *doorbell.Set
+	bell *wake.Domain
+	set  *wake.Set
 	gate guard
 	list memberList
 	one  sync.Mutex // held by the one who polls

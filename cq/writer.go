@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -25,12 +25,12 @@ type laneWriter struct {
 	obj    *shm.Object      // the lane, nil for the reader's own
 	reader *shm.Object      // the queue's reader object
 	side   place.WriterSide // nil for the reader's own
-	face   *doorbell.Face   // of the reader's own process, on its own lane
+	face   *wake.Face       // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
 	detail kind.Details
 	words  *kind.LaneWords
 	row    *kind.RowWords
-	ringer *doorbell.Ringer
+	ringer *wake.Ringer
 	bell   place.BellHold // of the reader's process
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
@@ -81,7 +81,7 @@ func (w *Writer) Post(e *Entry) error {
 		return ErrClosed
 	}
 	slot, err := w.prod.Next(w.credits), error(nil)
-	if slot == nil || w.halt.Load() != 0 || w.ringer.Flags() > doorbell.Parked {
+	if slot == nil || w.halt.Load() != 0 || w.ringer.Flags() > wake.Parked {
 		slot, err = w.slot()
 	}
 	if err == nil {
@@ -91,10 +91,10 @@ func (w *Writer) Post(e *Entry) error {
 		if crash.On {
 			crash.At(crash.Filled)
 		}
-		var holds doorbell.Holds
+		var holds wake.Holds
 		if e.Meta&MetaSolicited != 0 {
 			w.words.Sol.Store(at + 1)
-			holds = doorbell.HoldsSolicited
+			holds = wake.HoldsSolicited
 		}
 		w.reserved = 0
 		plainCount(&w.words.Publishes, 1)
@@ -138,7 +138,7 @@ func (w *laneWriter) slotFor(credited bool) (*Entry, error) {
 }
 
 // commit publishes k slots and rings.
-func (w *laneWriter) commit(k int, holds doorbell.Holds) {
+func (w *laneWriter) commit(k int, holds wake.Holds) {
 	plainCount(&w.words.Publishes, 1)
 	if crash.On { // not even the mark of an inlined call
 		crash.At(crash.Stamped)
@@ -192,7 +192,7 @@ func (w *laneWriter) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	if n <= 0 {
 		return nil, nil, kind.Refuse("reserve", w.name, "n", n, "1 or more", ErrInvalid)
 	}
-	if f := w.ringer.Flags(); f > doorbell.Parked {
+	if f := w.ringer.Flags(); f > wake.Parked {
 		return nil, nil, w.refused(f)
 	}
 	if h := w.halt.Load(); h != 0 {
@@ -241,14 +241,14 @@ func (w *laneWriter) publish(k int, kind Meta) {
 	a, b := w.prod.Reserve(k)
 	marks := stamp(a, at, kind) | stamp(b, at+uint64(len(a)), kind)
 	next := at + uint64(k)
-	var holds doorbell.Holds
+	var holds wake.Holds
 	if marks&MetaSolicited != 0 || kind == kindError {
 		w.words.Sol.Store(lastMarked(a, b, at, kind))
-		holds = doorbell.HoldsSolicited
+		holds = wake.HoldsSolicited
 	}
 	if kind == kindError {
 		w.words.Err.Store(next)
-		holds |= doorbell.HoldsError
+		holds |= wake.HoldsError
 	}
 	w.commit(k, holds)
 }
@@ -376,7 +376,7 @@ func (w *laneWriter) addCredits(n int) error {
 	if n < 0 {
 		return kind.Refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
 	}
-	if f := w.ringer.Flags(); f > doorbell.Parked {
+	if f := w.ringer.Flags(); f > wake.Parked {
 		return w.refused(f)
 	}
 	if h := w.halt.Load(); h != 0 {
@@ -511,7 +511,7 @@ func (w *laneWriter) full() error {
 // grave or wiped, and no publish may come before there is room: the reader would wait for a mark,
 // and the writer for room. It rings as that publish did, but a full lane ends any wait.
 func (w *laneWriter) remind() {
-	if w.trust != SameUser || w.ringer.Flags() != doorbell.Parked {
+	if w.trust != SameUser || w.ringer.Flags() != wake.Parked {
 		return
 	}
 	switch w.prod.Free() {
@@ -520,9 +520,9 @@ func (w *laneWriter) remind() {
 	case 0:
 		w.ringer.Attach()
 	default:
-		holds := doorbell.HoldsSolicited
+		holds := wake.HoldsSolicited
 		if w.words.Err.Load() > w.prod.Head() {
-			holds |= doorbell.HoldsError
+			holds |= wake.HoldsError
 		}
 		w.ringer.Remind(w.prod.Tail(), holds)
 	}

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -146,7 +146,7 @@ func (l *Lane) describe(obj *shm.Object, r *kind.RowWords, o *kind.Queue) (at ki
 	flags := r.Bell.Parked.Load()
 	l.Process, l.Generation = process(obj.Owner(), life), new(obj.Generation())
 	l.Levels, l.Overrun = levels(at, by), new(words.Overrun.Load() != 0)
-	l.Poisoned, l.Parked = new(flags&kind.RowPoisoned != 0), new(flags&doorbell.Parked != 0)
+	l.Poisoned, l.Parked = new(flags&kind.RowPoisoned != 0), new(flags&wake.Parked != 0)
 	l.Order, l.SizeBytes = new("seq-cst"), new(obj.Header().TotalBytes)
 	if words.Order.Load() == kind.OrderRelease {
 		*l.Order = "release"
@@ -155,14 +155,14 @@ func (l *Lane) describe(obj *shm.Object, r *kind.RowWords, o *kind.Queue) (at ki
 	return at, by, nil
 }
 
-func bell(words *kind.QueueWords, hints *doorbell.Hints) Bell {
-	v := doorbell.Inspect(words.Arm.Word.Load(), hints)
+func bell(words *kind.QueueWords, hints *wake.Hints) Bell {
+	v := wake.Inspect(words.Arm.Word.Load(), hints)
 	b := Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Channel: "none",
 		Seq: v.Seq, Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
 	switch v.Notify {
-	case doorbell.NotifySolicited:
+	case wake.NotifySolicited:
 		b.Channel = "solicited"
-	case doorbell.NotifyAny:
+	case wake.NotifyAny:
 		b.Channel = "any"
 	}
 	if w := &words.Bell; w.Generation.Load() != 0 {

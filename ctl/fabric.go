@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -254,11 +254,11 @@ func (n *neighbours) fabric(obj *shm.Object) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	hints, err := doorbell.MapHints(mail, 2*f.Rows)
+	hints, err := wake.MapHints(mail, 2*f.Rows)
 	if err != nil {
 		return nil, err
 	}
-	bell := doorbell.Inspect(page.Arm.Word.Load(), hints)
+	bell := wake.Inspect(page.Arm.Word.Load(), hints)
 	out := &Fabric{Outbox: kind.FabricOutboxName(f.Outbox), Sleeping: bell.Armed,
 		Closed:   page.State.Load() == kind.FabricClosed,
 		Accepts:  page.Accepts.Load() != 0,

@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -254,7 +254,7 @@ func domain(obj *shm.Object) (*Domain, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := doorbell.Inspect(0, hints)
+	v := wake.Inspect(0, hints)
 	return &Domain{Members: kind.DomainBits, Sleeping: arm.Word.Load() != 0, Ready: v.Ready,
 		Epoch: v.Epoch}, nil
 }

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // Of the goroutines that wait for something of a mux one leads: it moves the endpoint, looks for a
@@ -154,7 +154,7 @@ func (m *mux) sleep(w *waiter) {
 	if err != nil { // the kernel refuses what a sleep needs
 		time.Sleep(lookEvery)
 	} else {
-		e.bell.Sleep(doorbell.Wait{Stop: w.kicked.Load})
+		e.bell.Sleep(wake.Wait{Stop: w.kicked.Load})
 	}
 	e.bell.Lock()
 	w.asleep = false

@@ -10,13 +10,13 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/posted"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -46,7 +46,7 @@ type Endpoint struct {
 
 	// bell is the lock of all that follows, and knows which lanes can have something. Its first bits
 	// are rows, for those who send to us; the others lanes, for what their receivers tell.
-	bell    *doorbell.Bell
+	bell    *wake.Bell
 	peers   map[Address]*peer
 	ids     uint64     // of peers
 	byAddr  []*peer    // by the number that Insert gave
@@ -168,14 +168,14 @@ func (e *Endpoint) create() (err error) {
 			return err
 		}
 		for i := range w.rows { // nobody looks at what has no lane: its first message rings
-			w.rows[i].Bell.Parked.Store(doorbell.Parked)
+			w.rows[i].Bell.Parked.Store(wake.Parked)
 		}
 		e.page, e.rows, e.claims = w.page, w.rows, w.claims
 		if e.reads = e.opt.mux == nil && !e.opt.DisableCMA; e.reads {
 			e.page.Reads.Store(1)
 		}
 		e.remote.open(w.reach)
-		e.bell = doorbell.NewBell(doorbell.Config{Arm: &w.page.Arm, Hints: w.hints,
+		e.bell = wake.NewBell(wake.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil
 	})

@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -41,7 +41,7 @@ type peer struct {
 type words struct {
 	page   *kind.FabricPage
 	rows   []kind.FabricRow
-	hints  *doorbell.Hints
+	hints  *wake.Hints
 	claims []kind.Word
 	reach  kind.Reach
 }
@@ -63,7 +63,7 @@ func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
 		return w, err
 	}
 	w.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(rows):])[:rows]
-	if w.hints, err = doorbell.MapHints(mail, 2*rows); err != nil {
+	if w.hints, err = wake.MapHints(mail, 2*rows); err != nil {
 		return w, err
 	}
 	w.reach, err = kind.FabricReach(o, f)

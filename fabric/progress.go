@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // Progress examines what has come, completes what peers examined, and never blocks. work is 0 if
@@ -108,7 +108,7 @@ func (f feeder) Progress() time.Duration {
 func (f feeder) Overrun(*cq.Queue) {}
 
 // HoldBell has reads of a queue sleep on the endpoint's bell too.
-func (f feeder) HoldBell() *doorbell.Bell {
+func (f feeder) HoldBell() *wake.Bell {
 	e := f.Endpoint
 	e.bell.Lock()
 	defer e.bell.Unlock()

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/fetch"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -25,7 +25,7 @@ type inLane struct {
 	slots  []kind.FabricSlot
 	pool   kind.FabricPool
 	mask   uint64
-	ringer *doorbell.Ringer // nil if the peer has closed already
+	ringer *wake.Ringer // nil if the peer has closed already
 
 	head    uint64 // next index to be examined
 	bytes   uint64 // of what was examined
@@ -45,7 +45,7 @@ type inLane struct {
 
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
 // at a mark.
-func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
+func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	if bit >= len(e.rows) {
 		return c, false // a forged mark
 	}
@@ -85,7 +85,7 @@ func (e *Endpoint) adopt(bit int) (c doorbell.LaneConfig, ok bool) {
 	l.rev = row.Rev.Load()
 	e.in[bit], l.p.in = l, l
 	l.p.inBit.Store(int32(bit + 1))
-	return doorbell.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}, true
+	return wake.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}, true
 }
 
 // openLane maps a lane by its number. What cannot be is [ErrCorrupt].
@@ -148,7 +148,7 @@ func (l *inLane) meet(place int) error {
 		if place >= len(p.words.rows) {
 			return ErrCorrupt
 		}
-		l.ringer = doorbell.NewRinger(doorbell.RingerConfig{Row: &l.lanes[place].Bell,
+		l.ringer = wake.NewRinger(wake.RingerConfig{Row: &l.lanes[place].Bell,
 			Arm: &p.words.page.Arm, Hints: p.words.hints, Bit: bit})
 		return nil
 	case !errors.Is(err, ErrNoPeer):
@@ -166,7 +166,7 @@ func (l *inLane) meet(place int) error {
 	return nil
 }
 
-// Level implements doorbell.Source. A lane whose sender is dead has more to look at than it holds.
+// Level implements wake.Source. A lane whose sender is dead has more to look at than it holds.
 func (l *inLane) Level() (head, tail uint64) {
 	if l.p.dead.Load() || l.has() || l.tells() {
 		return l.head, l.head + 1
@@ -174,7 +174,7 @@ func (l *inLane) Level() (head, tail uint64) {
 	return l.head, l.head
 }
 
-// Solicited implements doorbell.Source.
+// Solicited implements wake.Source.
 func (l *inLane) Solicited() uint64 { return 0 }
 
 // has reports whether there is a message.
@@ -315,7 +315,7 @@ func (l *inLane) free() {
 	e.bell.Drop(l.bit)
 	l.p.inBit.Store(0)
 	l.p.in, e.in[l.bit], l.freed = nil, nil, true
-	l.row.Bell.Parked.Store(doorbell.Parked)
+	l.row.Bell.Parked.Store(wake.Parked)
 	l.row.Owner.Store(0)
 	crash.At(crash.FabricDisowned)
 	e.remote.forget(l.bit)

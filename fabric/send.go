@@ -5,10 +5,10 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -28,7 +28,7 @@ type outLane struct {
 	head   *kind.FabricLane // ours
 	slots  []kind.FabricSlot
 	mask   uint64
-	ringer *doorbell.Ringer
+	ringer *wake.Ringer
 	passes []passage // by index
 
 	sent, seen uint64 // next index; those before this one were examined
@@ -202,7 +202,7 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 			stop = context.AfterFunc(ctx, e.kick)
 		}
 		if !more && err == nil {
-			e.bell.Sleep(doorbell.Wait{Stop: func() bool {
+			e.bell.Sleep(wake.Wait{Stop: func() bool {
 				return e.over.Load() || e.room.Load() != room || ctx.Err() != nil
 			}})
 		}
@@ -385,7 +385,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.Pays.Store(1)
 	l.head.Control.Store(0)
 	l.head.Exposes.Store(1)
-	l.head.Bell.Parked.Store(doorbell.Parked)
+	l.head.Bell.Parked.Store(wake.Parked)
 	crash.At(crash.FabricLaneFilled)
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	crash.At(crash.FabricLaneNamed)
@@ -401,11 +401,11 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 		}
 		return nil, fault("send", p.addr.String(), err)
 	}
-	l.ringer = doorbell.NewRinger(doorbell.RingerConfig{Row: &l.row.Bell, Arm: &p.words.page.Arm,
+	l.ringer = wake.NewRinger(wake.RingerConfig{Row: &l.row.Bell, Arm: &p.words.page.Arm,
 		Hints: p.words.hints, Bit: row})
 	p.out, e.out[place] = l, l
 	p.outBit.Store(int32(len(e.rows) + place + 1))
-	e.bell.Add(len(e.rows)+place, doorbell.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1})
+	e.bell.Add(len(e.rows)+place, wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1})
 	l.ringer.Attach()
 	return l, nil
 }
@@ -436,7 +436,7 @@ func (l *outLane) claim() int {
 	return -1
 }
 
-// Level implements doorbell.Source: what the receiver told, and what we know.
+// Level implements wake.Source: what the receiver told, and what we know.
 func (l *outLane) Level() (head, tail uint64) {
 	if l.p.dead.Load() {
 		return l.rev, l.rev + 1
@@ -444,7 +444,7 @@ func (l *outLane) Level() (head, tail uint64) {
 	return l.rev, l.row.Rev.Load()
 }
 
-// Solicited implements doorbell.Source: nobody waits for less than everything.
+// Solicited implements wake.Source: nobody waits for less than everything.
 func (l *outLane) Solicited() uint64 { return 0 }
 
 // look takes what the receiver told: the words behind rev, which was stored after them. A death is

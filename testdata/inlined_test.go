@@ -18,16 +18,16 @@ import (
 var inlined = map[string][]string{
 	"cq Post": {"(*guard).enterAlone", "(*guard).leaveAlone", "plainCount",
 		"ring.(*Producer).Next", "ring.(*Producer).Tail", "ring.(*Producer).Commit",
-		"doorbell.(*Ringer).Flags", "doorbell.(*Ringer).Published", "ring.storeRelease"},
+		"wake.(*Ringer).Flags", "wake.(*Ringer).Published", "ring.storeRelease"},
 	"cq writeQuick": {"ring.(*Producer).Next", "ring.(*Producer).Commit",
-		"doorbell.(*Ringer).Published"},
-	"cq isEmpty": {"doorbell.(*Bell).Quiet"},
-	"cq commit":  {"ring.(*Producer).Commit", "doorbell.(*Ringer).Published"},
+		"wake.(*Ringer).Published"},
+	"cq isEmpty": {"wake.(*Bell).Quiet"},
+	"cq commit":  {"ring.(*Producer).Commit", "wake.(*Ringer).Published"},
 	"cq readFrom": {"cq.(*core).shared", "cq.(*core).only", "cq.(*guard).enterAlone",
 		"cq.(*guard).leaveAlone", "cq.(*lane).waits", "cq.(*lane).moved", "cq.(*lane).overran",
 		"cq.(*lane).waiting", "cq.(*lane).look", "cq.(*lane).span", "cq.(*lane).note",
 		"cq.(*lane).free", "cq.(*lane).atStart", "cq.bytesOf", "cq.copySources",
-		"doorbell.(*Bell).Only", "ring.(*Consumer).Release", "ring.storeRelease"},
+		"wake.(*Bell).Only", "ring.(*Consumer).Release", "ring.storeRelease"},
 }
 
 var (
@@ -42,7 +42,7 @@ func TestInlined(t *testing.T) {
 	}
 	// What reads queues is compiled too: generic functions are where they are used.
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-m=1",
-		"./ring", "./doorbell", "./cq", "./cmd/shmctl/internal/bench")
+		"./ring", "./internal/wake", "./cq", "./cmd/shmctl/internal/bench")
 	cmd.Dir = root(t)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

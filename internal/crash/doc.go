@@ -40,7 +40,7 @@ const (
 	AttachWritten   // order and epoch are written, the reader is not told
 	AttachAnnounced // the reader was told
 
-	// A writer posts (cq, writer.go; doorbell, ringer.go).
+	// A writer posts (cq, writer.go; internal/wake, ringer.go).
 	Filled         // slots are filled, the tail is the old one
 	Stamped        // kind, sequence and hints of a batch are written too
 	PublishStored  // the tail is stored, the row was not looked at (P1)
@@ -52,14 +52,14 @@ const (
 	WriterReleased // the lane is given back
 	Overran        // the lane says that it overran, the reader was not rung
 
-	// A writer rings a reader of another user (doorbell, ringer.go).
+	// A writer rings a reader of another user (internal/wake, ringer.go).
 	OthersParked  // the row was parked, the lane does not count the ring (Q2)
 	OthersCounted // it does, the armed word was not looked at (Q3)
 	OthersPiped   // a byte is in the lane's pipe, the ring is not noted (Q5)
 	OthersAgain   // the ring is counted once more, who sleeps on it is not woken (Q6)
 	OthersWoken   // all are woken, the ring is not noted (Q7)
 
-	// A reader listens to writers of other users (doorbell, sleep.go and face_linux.go).
+	// A reader listens to writers of other users (internal/wake, sleep.go and face_linux.go).
 	OthersHeard // a ring was heard and will not be again, the lane is not marked (H1)
 	PipeEmptied // a lane's pipe is empty, and not watched again
 	RelayHeard  // a relay has heard a ring and will not again, it is not passed on (K1)
@@ -70,7 +70,7 @@ const (
 	EventFilled    // slot and payload are filled, the tail is the old one
 	EventPublished // the tail is stored, the row was not looked at (P1)
 
-	// A reader sleeps (doorbell, bell.go and sleep.go).
+	// A reader sleeps (internal/wake, bell.go and sleep.go).
 	ParkStored // rows are parked, nothing was paid or looked at again (R4)
 	ParkPaid   // the barrier was paid, tails were not looked at again
 	ArmStored  // the queue is armed, marks were not looked at (R6)
@@ -91,7 +91,7 @@ const (
 	EventPinned   // the row says that it was seen, as for a peek
 	EventReleased // the head is stored, the caller has not got the event
 
-	// A set or channel waits (doorbell, domain.go, set.go and channel.go).
+	// A set or channel waits (internal/wake, domain.go, set.go and channel.go).
 	DomainTaken // hints of the domain are with its sets and channels, and known to nobody else
 	DomainArmed // the domain is armed, marks were not looked at (S4)
 	DomainSleep // nothing was there: the next instruction sleeps (S6)
@@ -99,7 +99,7 @@ const (
 	NotifyArmed // a queue is armed for its channel, where it stands was not noted (N3)
 	NotifyFired // the event of an arming is taken, no getter has it
 
-	// A producer rings a domain (doorbell, domain.go).
+	// A producer rings a domain (internal/wake, domain.go).
 	DomainMarked // the queue is marked, the armed word was not looked at (P6)
 	DomainRung   // all are woken, the arming is not marked rung (P7)
 

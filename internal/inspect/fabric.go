@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -42,7 +42,7 @@ func (c *checker) endpoint() {
 	if s := page.State.Load(); s > kind.FabricClosed {
 		c.bad("endpoint.state", kind.SectFabricPage, offState, s, "0 or 1")
 	}
-	if a := page.Arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
+	if a := page.Arm.Word.Load(); a&^wake.ArmKnown != 0 {
 		c.bad("endpoint.armed", kind.SectFabricPage, 0, fmt.Sprintf("%#x", a), "known bits")
 	}
 	c.regions(f)

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -63,7 +63,7 @@ func (c *checker) bell(file string) {
 	if err != nil {
 		return
 	}
-	if a := arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
+	if a := arm.Word.Load(); a&^wake.ArmKnown != 0 {
 		c.bad("bell.armed", kind.SectBellArm, 0, fmt.Sprintf("%#x", a), "known bits")
 	}
 }

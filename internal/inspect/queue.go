@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"sort"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -78,7 +78,7 @@ type Queue struct {
 	Path    string // of its directory
 	Reader  *shm.Object
 	Words   *kind.QueueWords
-	Hints   *doorbell.Hints
+	Hints   *wake.Hints
 	Rows    []kind.RowWords
 	Lanes   map[int]Lane // those that are there, by row
 }
@@ -136,7 +136,7 @@ func (q *Queue) lay() (err error) {
 	if err != nil {
 		return err
 	}
-	q.Hints, err = doorbell.MapHints(mem, q.Options.Rows)
+	q.Hints, err = wake.MapHints(mem, q.Options.Rows)
 	return err
 }
 
@@ -328,7 +328,7 @@ func (k *queueCheck) reader(c *checker) bool {
 }
 
 func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
-	if a := w.Arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
+	if a := w.Arm.Word.Load(); a&^wake.ArmKnown != 0 {
 		c.bad("queue.armed", kind.SectQueue, kind.OffArm, fmt.Sprintf("%#x", a), "known bits")
 	}
 	if s := w.State.Load(); s < kind.StateOpen || s > kind.StateRemoving {
@@ -369,22 +369,22 @@ func (k *queueCheck) hints(c *checker) {
 	if err != nil {
 		return
 	}
-	hints, err := doorbell.MapHints(mem, k.opt.Rows)
+	hints, err := wake.MapHints(mem, k.opt.Rows)
 	if err != nil {
 		return
 	}
-	bell := doorbell.Inspect(0, hints)
+	bell := wake.Inspect(0, hints)
 	if bell.Latch > 1 {
-		c.bad("hints.latch", kind.SectHints, doorbell.HintsLatchOffset, bell.Latch, "0 or 1")
+		c.bad("hints.latch", kind.SectHints, wake.HintsLatchOffset, bell.Latch, "0 or 1")
 	}
 	if bell.Stray != 0 {
-		c.bad("hints.ready", kind.SectHints, doorbell.HintsFixedBytes+uint64(k.opt.Rows/64)*8,
+		c.bad("hints.ready", kind.SectHints, wake.HintsFixedBytes+uint64(k.opt.Rows/64)*8,
 			fmt.Sprintf("%#x", bell.Stray), fmt.Sprintf("bits below %d", k.opt.Rows))
 	}
 }
 
 // rowKnown are the flags that a row can have.
-const rowKnown = doorbell.Parked | kind.RowClosed | kind.RowOverrun | kind.RowPoisoned |
+const rowKnown = wake.Parked | kind.RowClosed | kind.RowOverrun | kind.RowPoisoned |
 	kind.RowLeft
 
 // row checks what can be said of a row without its lane.

@@ -1,8 +1,8 @@
 package kind
 
 import (
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/counterbell"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -77,7 +77,7 @@ var BellAttributes = Attributes{{"bits", Exactly(DomainBits), "members that it h
 
 // BellSpec is the layout of a bell.
 func BellSpec() shm.Spec {
-	hints := doorbell.DomainBytes(DomainBits)
+	hints := wake.DomainBytes(DomainBits)
 	s := shm.Spec{Kind: shm.KindBell, Sections: []shm.Section{
 		{Kind: SectBellArm, Length: QueueBytes, ElemSize: QueueBytes, Capacity: 1,
 			LayoutHash: LayoutVersion},
@@ -88,8 +88,8 @@ func BellSpec() shm.Spec {
 }
 
 // BellMemory lays the words over a bell object. A producer may write the hints only.
-func BellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints, error) {
-	arm, err := WordsOf[doorbell.Arm](obj, SectBellArm, 0)
+func BellMemory(obj *shm.Object, producer bool) (*wake.Arm, *wake.Hints, error) {
+	arm, err := WordsOf[wake.Arm](obj, SectBellArm, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,6 +102,6 @@ func BellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints,
 	if err != nil {
 		return nil, nil, err
 	}
-	hints, err := doorbell.MapDomain(mem, DomainBits)
+	hints, err := wake.MapDomain(mem, DomainBits)
 	return arm, hints, err
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -142,7 +142,7 @@ var FabricAttributes, OutboxAttributes = fabricCodec.attributes(), outboxCodec.a
 func FabricMailBytes(rows int) uint64 { return FabricClaims(rows) + uint64(rows)*8 }
 
 // FabricClaims returns where the claims begin.
-func FabricClaims(rows int) uint64 { return (doorbell.HintsBytes(2*rows) + 127) &^ 127 }
+func FabricClaims(rows int) uint64 { return (wake.HintsBytes(2*rows) + 127) &^ 127 }
 
 // Spec is the layout of an endpoint.
 func (f Fabric) Spec(name string) shm.Spec {

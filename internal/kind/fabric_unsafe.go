@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // Word is one word of shared memory.
@@ -12,8 +12,8 @@ type Word = atomic.Uint64
 
 // FabricPage is the first section of an endpoint.
 type FabricPage struct {
-	Arm   doorbell.Arm // of the endpoint's bell
-	State Word         // FabricClosed after the last head was stored
+	Arm   wake.Arm // of the endpoint's bell
+	State Word     // FabricClosed after the last head was stored
 	// Accepts is 1 while connections to the endpoint are taken.
 	Accepts Word
 	// Reads is 1 while the endpoint reads memory of its senders by itself.
@@ -23,7 +23,7 @@ type FabricPage struct {
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
 type FabricRow struct {
-	Bell    doorbell.Row         // parked: the receiver does not look at the lane
+	Bell    wake.Row             // parked: the receiver does not look at the lane
 	Owner   Word                 // number of the lane that the row is for, stored after Head
 	Head    Word                 // messages before this index were examined
 	Granted Word                 // bytes that the sender may have sent in all
@@ -37,14 +37,14 @@ type FabricRow struct {
 
 // FabricLane is what a sender writes about one lane.
 type FabricLane struct {
-	Bell       doorbell.Row // parked: the sender does not look at the row
-	ID         Word         // number of the lane, stored last; 0: nobody's
-	Slab       Word         // its first slot
-	Slots      Word         // how many it has, a power of two
-	Target     Word         // outbox of the endpoint that it leads to
-	Pays       Word         // 1: each publish is a full fence; 0: the receiver runs membarrier
-	Control    Word         // head of the control ring, which the receiver has in its row
-	TargetHigh Word         // uuid of the endpoint that it leads to
+	Bell       wake.Row // parked: the sender does not look at the row
+	ID         Word     // number of the lane, stored last; 0: nobody's
+	Slab       Word     // its first slot
+	Slots      Word     // how many it has, a power of two
+	Target     Word     // outbox of the endpoint that it leads to
+	Pays       Word     // 1: each publish is a full fence; 0: the receiver runs membarrier
+	Control    Word     // head of the control ring, which the receiver has in its row
+	TargetHigh Word     // uuid of the endpoint that it leads to
 	TargetLow  Word
 	Exposes    Word // 1: what headers say of memory of the process still holds
 	_          [56]byte

@@ -4,12 +4,12 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/wake"
 )
 
 // RowWords is a row as it lies in the reader object.
 type RowWords struct {
-	Bell      doorbell.Row
+	Bell      wake.Row
 	Head      atomic.Uint64 // first entry not released
 	Peeked    atomic.Uint64 // first entry not handed out
 	HighWater atomic.Uint64 // most entries that were ever waiting
@@ -22,7 +22,7 @@ type RowWords struct {
 
 // QueueWords is the queue's page.
 type QueueWords struct {
-	Arm     doorbell.Arm
+	Arm     wake.Arm
 	State   atomic.Uint64
 	_       [120]byte
 	Face    atomic.Uint64

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -131,8 +131,8 @@ func (q Queue) ReaderSpec(name string) shm.Spec {
 			LayoutHash: LayoutVersion},
 		{Kind: SectRows, Length: uint64(q.Rows) * RowBytes, ElemSize: RowBytes,
 			Capacity: uint64(q.Rows), LayoutHash: LayoutVersion},
-		{Kind: SectHints, Length: doorbell.HintsBytes(q.Rows),
-			ElemSize: doorbell.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
+		{Kind: SectHints, Length: wake.HintsBytes(q.Rows),
+			ElemSize: wake.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
 	}, q.LaneSections(0)...)}
 	queueCodec(q.Events).put(&s, q)
 	if q.late() { // slots and details of the reader's own lane
@@ -236,7 +236,7 @@ var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "row
 const (
 	SectQueue  shm.SectionKind = 0x100 + iota // reader-written words of the queue
 	SectRows                                  // reader-written, a row a lane
-	SectHints                                 // producer-written: see package doorbell
+	SectHints                                 // producer-written: see package wake
 	SectLane                                  // writer-written words of a lane
 	SectSlots                                 // entries
 	SectErrors                                // detail records, parallel to the entries
@@ -260,7 +260,7 @@ var LaneAttributes = Attributes{
 
 // The queue's page: reader-written, read-only for everybody else.
 //
-//	0    armed word (doorbell.Arm)
+//	0    armed word (wake.Arm)
 //	128  state: open, closed, overrun, being removed
 //	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
 //	264  generation of the reader that wrote it
@@ -282,7 +282,7 @@ const (
 
 // A row: reader-written, one a lane, two lines that different sides poll.
 //
-//	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
+//	0    parked, with the queue's state in its upper bits; wake index (wake.Row)
 //	128  head: released, and so how many were ever read; peeked: handed out; high-water mark;
 //	     how many lanes of other users this row has had before, with CrossUser; which writers'
 //	     deaths were reported: event queue, generation, generation that was being reported
@@ -291,7 +291,7 @@ const (
 	RowOffIndex = 128
 )
 
-// What stands beside doorbell.Parked in a row word, to send a writer down its slow path.
+// What stands beside wake.Parked in a row word, to send a writer down its slow path.
 const (
 	RowClosed   = 1 << 1
 	RowOverrun  = 1 << 2
@@ -455,7 +455,7 @@ func InitReader(obj *shm.Object) error {
 		return err
 	}
 	for i := range rows {
-		rows[i].Bell.Parked.Store(doorbell.Parked)
+		rows[i].Bell.Parked.Store(wake.Parked)
 	}
 	words, err := WordsOf[QueueWords](obj, SectQueue, 0)
 	if err != nil {
@@ -472,7 +472,7 @@ func Condemn(words *QueueWords, rows []RowWords) {
 		words.State.Store(StateClosed)
 	}
 	for i := range rows {
-		rows[i].Bell.Parked.Store(RowClosed | doorbell.Parked)
+		rows[i].Bell.Parked.Store(RowClosed | wake.Parked)
 	}
 }
 

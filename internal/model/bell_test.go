@@ -1,6 +1,6 @@
 package model
 
-// The bell's protocol, explored state by state. Its steps carry the names of doorbell's (P:
+// The bell's protocol, explored state by state. Its steps carry the names of package wake's (P:
 // producer, R: read, S: wait set, T: trywait), so the two can be read side by side.
 //
 // Facts of the model: a producer or signaller may stop for ever after any step; readers may leave

@@ -269,7 +269,7 @@ func (v *othersModel) bury(_, n *othersState) {
 	n.u = next
 }
 
-// Steps of the bell between users. The names are those of doorbell's doc.
+// Steps of the bell between users. The names are those of the doc of package wake.
 const (
 	oP1  step = iota // store tail
 	oP2              // load parked; 0: done

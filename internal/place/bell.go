@@ -8,10 +8,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -21,7 +21,7 @@ type processBell struct {
 	mu    sync.Mutex
 	users int
 	obj   *shm.Object
-	bell  *doorbell.Domain
+	bell  *wake.Domain
 	dirs  []*shm.Dir // directories in which the bell has a name
 	taken [kind.DomainBits / 64]uint64
 }
@@ -32,7 +32,7 @@ var ProcessBell processBell
 // Acquire returns the process's bell for a set or channel, and makes it if there is none, with a
 // name in d. d may be nil, for sets of queues without names: then the bell is in the default
 // directory, so that it can have more names later, and without a name only where there is none.
-func (p *processBell) Acquire(d *shm.Dir) (*doorbell.Domain, error) {
+func (p *processBell) Acquire(d *shm.Dir) (*wake.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
@@ -69,7 +69,7 @@ func (p *processBell) create(d *shm.Dir) (err error) {
 	if err != nil {
 		return errors.Join(err, p.destroy())
 	}
-	p.bell = doorbell.NewDomain(arm, hints, kind.DomainBits)
+	p.bell = wake.NewDomain(arm, hints, kind.DomainBits)
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (p *processBell) FD() int {
 // Enroll gives a queue its bit, and tells its producers in words. dir is the directory where they
 // look for the bell, nil for a queue without a name.
 func (p *processBell) Enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
-	bell *doorbell.Domain, err error) {
+	bell *wake.Domain, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
@@ -139,7 +139,7 @@ func (p *processBell) Enroll(dir *shm.Dir, words *kind.BellWords, generation uin
 }
 
 // Lend gives a bit to a member that this process rings itself. There is a set, and with it a bell.
-func (p *processBell) Lend() (int, *doorbell.Domain, error) {
+func (p *processBell) Lend() (int, *wake.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bit := p.takeBit()
@@ -230,8 +230,8 @@ func removeDeadBells(d *shm.Dir) {
 type peerBell struct {
 	uuid  shm.UUID
 	obj   *shm.Object
-	arm   *doorbell.Arm
-	hints *doorbell.Hints
+	arm   *wake.Arm
+	hints *wake.Hints
 	users int // under peerBells.mu
 }
 
@@ -249,12 +249,12 @@ type BellHold struct {
 	Own   bool // the reader is this process
 	bell  *peerBell
 	// ringer is what the producer rings, for the generation that it was made for.
-	ringer doorbell.DomainRinger
+	ringer wake.DomainRinger
 }
 
 // Ring returns the reader's bell with the queue's bit, or nil if it has none or cannot be reached
 // now: then it is asked for again at the next publish that wants it.
-func (h *BellHold) Ring(generation uint16) *doorbell.DomainRinger {
+func (h *BellHold) Ring(generation uint16) *wake.DomainRinger {
 	g := h.Words.Generation.Load()
 	if g == 0 || uint16(g) != generation {
 		return nil
@@ -272,7 +272,7 @@ func (h *BellHold) Ring(generation uint16) *doorbell.DomainRinger {
 		}
 		h.bell = bell
 	}
-	h.ringer = doorbell.DomainRinger{Arm: h.bell.arm, Hints: h.bell.hints, Bit: int(bit)}
+	h.ringer = wake.DomainRinger{Arm: h.bell.arm, Hints: h.bell.hints, Bit: int(bit)}
 	return &h.ringer
 }
 

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -27,14 +27,14 @@ type Lanes struct {
 	UserLanes int
 
 	names *Named // nil of a queue without a name
-	face  *doorbell.Face
+	face  *wake.Face
 
 	mu       sync.Mutex
 	lanes    []brought // by row
 	came     uint64
 	meetings map[*Meeting]struct{}
-	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
-	keeping  bool           // every death is kept in dead, not only the last one of a row
+	bell     *wake.Bell // that rings are passed on to; nil while the reader alone listens
+	keeping  bool       // every death is kept in dead, not only the last one of a row
 	dead     []Death
 	turns    *Turns // of writers of other users
 }
@@ -159,14 +159,14 @@ func (h *Lanes) Changes() (uint64, error) {
 }
 
 // NewFace makes the reader's descriptors, so that writers can get at one of them.
-func (h *Lanes) NewFace() (face *doorbell.Face, err error) {
+func (h *Lanes) NewFace() (face *wake.Face, err error) {
 	fifo := -1
 	if h.names != nil {
 		if fifo, err = h.names.Dir.OpenFIFO(kind.FifoFile, true); err != nil {
 			return nil, err
 		}
 	}
-	h.face, err = doorbell.NewFace(fifo)
+	h.face, err = wake.NewFace(fifo)
 	return h.face, err
 }
 
@@ -290,7 +290,7 @@ func (a *Attachment) close() {
 
 // Forward has rings of other users' lanes passed on to sets, channels, and goroutines that share
 // the queue, from now on.
-func (h *Lanes) Forward(bell *doorbell.Bell) {
+func (h *Lanes) Forward(bell *wake.Bell) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bell = bell

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
@@ -45,8 +44,7 @@ type party struct {
 	other     *atomic.Uint64
 	ping      *atomic.Uint64
 	pong      *atomic.Uint64
-	face      *doorbell.Face // made when an eventfd command comes
-	peerFD    int            // the other role's eventfd
+	peerFD    int            // the other role's eventfd, until a ringer has it
 	done      *atomic.Uint64 // role 0 tells that it is through with what it does alone
 	took      time.Duration  // what role 0 timed itself, of a round that is not all measured
 	queues    *queues        // made when a cq command comes
@@ -265,9 +263,7 @@ const (
 	ring1     = 512 << 10
 	ringTail  = 0 // within a ring
 	ringHead  = 128
-	ringRow   = 256 // the bell's words, only ours
-	ringArm   = 384
-	ringHints = 512
+	ringBell  = 256 // the bell's words, only ours
 	ringSlots = 4096
 	capacity  = 4096
 	slotWords = 8

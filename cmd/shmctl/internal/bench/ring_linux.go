@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
@@ -76,19 +75,14 @@ type inlet struct {
 	await func(*inlet) error
 }
 
-// Level tells the bell, when it parks the lane, whether it is empty.
-func (in *inlet) Level() (head, tail uint64) { return in.ring.Head(), in.ring.Tail() }
-
-// Solicited implements doorbell.Source.
-func (in *inlet) Solicited() uint64 { return 0 }
+// level tells the bell, when it parks the lane, whether it is empty.
+func (in *inlet) level() (head, tail uint64) { return in.ring.Head(), in.ring.Tail() }
 
 // words is the memory of one direction.
 type words struct {
 	tail, head *ring.Index
 	slots      []slot
-	row        *doorbell.Row
-	arm        *doorbell.Arm
-	hints      *doorbell.Hints
+	bell       *doorbell.Words
 }
 
 func (p *party) words(direction int) (w words, err error) {
@@ -105,9 +99,7 @@ func (p *party) words(direction int) (w words, err error) {
 	if w.slots, err = ring.Slots[slot](mem[ringSlots:][:capacity*slotWords*8]); err != nil {
 		return w, err
 	}
-	w.row = kind.Overlay[doorbell.Row](mem[ringRow:])
-	w.arm = kind.Overlay[doorbell.Arm](mem[ringArm:])
-	w.hints, err = doorbell.MapHints(mem[ringHints:ringSlots], 1)
+	w.bell, err = doorbell.Map(mem[ringBell:ringSlots], 1)
 	return w, err
 }
 
@@ -119,14 +111,9 @@ func (p *party) reset(start uint64) error {
 		if err != nil {
 			return err
 		}
-		mem := p.mem[ring0:]
-		if direction == 1 {
-			mem = p.mem[ring1:]
-		}
-		clear(mem[ringRow:ringSlots])
 		w.tail.Store(start)
 		w.head.Store(start)
-		w.row.Parked.Store(doorbell.Parked)
+		w.bell.Init()
 	}
 	return nil
 }
@@ -141,13 +128,16 @@ func (p *party) outlet(c command) (*outlet, error) {
 		order = ring.SeqCst
 	}
 	o := &outlet{slots: w.slots, ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
-	cfg := doorbell.RingerConfig{Row: w.row, Arm: w.arm, Hints: w.hints,
-		Face: func(uint16) int { return p.peerFD }}
+	ringer := doorbell.RingerOptions{Descriptor: func(uint16) int {
+		fd := p.peerFD
+		p.peerFD = -1
+		return fd
+	}}
 	if c.readerPays() {
-		cfg.Fence = o.ring.Republish
+		ringer.Fence = o.ring.Republish
 	}
-	o.bell = doorbell.NewRinger(cfg)
-	return o, nil
+	o.bell, err = doorbell.NewRinger(w.bell, 0, ringer)
+	return o, err
 }
 
 func (p *party) inlet(c command) (*inlet, error) {
@@ -156,21 +146,22 @@ func (p *party) inlet(c command) (*inlet, error) {
 		return nil, err
 	}
 	in := &inlet{ring: ring.NewConsumer(w.tail, w.head, w.slots, c.start), pauses: c.pauses}
-	in.bell = doorbell.NewBell(doorbell.Config{Arm: w.arm, Hints: w.hints, Lanes: 1, Generation: 1,
-		Face: p.face, Open: func(int) (doorbell.LaneConfig, bool) {
-			return doorbell.LaneConfig{}, false
-		}})
-	in.bell.Add(0, doorbell.LaneConfig{Row: w.row, Source: in, Capacity: capacity,
-		ReaderPays: c.readerPays()})
-	in.bell.Heat()
+	in.bell, err = doorbell.NewBell(w.bell, doorbell.Options{Generation: 1,
+		Levels:        []func() (head, tail uint64){in.level},
+		ReleaseStores: c.readerPays(), Descriptor: c.name == "eventfd"})
+	if err != nil {
+		return nil, err
+	}
+	in.bell.Look()
 	in.await = (*inlet).spinThenSleep
 	switch c.name {
 	case "futex":
 		in.await = (*inlet).sleep
 	case "eventfd":
-		in.await = p.poll
+		in.await = (*inlet).poll
+		err = p.swap(in.bell.EventFD())
 	}
-	return in, nil
+	return in, err
 }
 
 // runner prepares a round; the function it returns is what is measured. It returns the checksum of
@@ -181,11 +172,6 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	}
 	if run := c.subject(); run != nil {
 		return run(p, c)
-	}
-	if c.name == "eventfd" && p.face == nil {
-		if err := p.swapFaces(); err != nil {
-			return nil, err
-		}
 	}
 	out, err := p.outlet(c)
 	if err != nil {
@@ -225,6 +211,8 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 		}
 		return func() (uint64, bool, error) {
 			sum, err := p.pingpong(out, in, n, think)
+			out.bell.Close()
+			in.bell.Close()
 			return sum, p.role == 0, err
 		}, nil
 	}
@@ -250,13 +238,10 @@ func (p *party) pingpong(out *outlet, in *inlet, n int, think func()) (sum uint6
 	return sum, nil
 }
 
-// swapFaces makes this process's descriptor and gives its eventfd to the other.
-func (p *party) swapFaces() (err error) {
-	if p.face, err = doorbell.NewFace(-1); err != nil {
-		return err
-	}
+// swap gives this process's eventfd to the other.
+func (p *party) swap(eventfd int) error {
 	socket := socketFD + p.role
-	rights := unix.UnixRights(p.face.EventFD())
+	rights := unix.UnixRights(eventfd)
 	if err := unix.Sendmsg(socket, []byte{0}, rights, nil, 0); err != nil {
 		return fmt.Errorf("send the eventfd: %w", err)
 	}
@@ -273,11 +258,12 @@ func (p *party) swapFaces() (err error) {
 	if err != nil || len(fds) != 1 {
 		return fmt.Errorf("%d descriptors with the eventfd: %w", len(fds), err)
 	}
+	if p.peerFD >= 0 {
+		unix.Close(p.peerFD)
+	}
 	p.peerFD = fds[0]
 	return nil
 }
-
-var _ doorbell.Source = (*inlet)(nil)
 
 // produce sends n messages and looks at the bell, if there is one, after every commit.
 func (o *outlet) produce(batch, n int) error {
@@ -295,7 +281,7 @@ func (o *outlet) produce(batch, n int) error {
 		fill(b, s+uint64(len(a)))
 		o.ring.Commit(want)
 		if o.bell != nil {
-			o.bell.Published(o.ring.Tail(), 0)
+			o.bell.Published(o.ring.Tail())
 		}
 		n -= want
 	}
@@ -390,8 +376,7 @@ func (in *inlet) spinThenSleep() error {
 // warm is R1 and R2, as every read begins: a lane that had nothing was left parked.
 func (in *inlet) warm() {
 	if in.bell.Only() != 0 {
-		in.bell.Take()
-		in.bell.Heat()
+		in.bell.Look()
 	}
 }
 
@@ -400,20 +385,11 @@ func (in *inlet) sleep() error {
 	if err := in.ring.Err(); err != nil {
 		return err
 	}
-	more, err := in.bell.Park()
-	if err != nil {
-		return err
-	}
-	if !more {
-		in.bell.Sleep(doorbell.Wait{})
-		in.bell.Take()
-	}
-	in.bell.Heat()
-	return nil
+	return in.bell.Wait(0)
 }
 
 // poll is sleep for a user who waits on the descriptor.
-func (p *party) poll(in *inlet) error {
+func (in *inlet) poll() error {
 	if err := in.ring.Err(); err != nil {
 		return err
 	}
@@ -423,10 +399,10 @@ func (p *party) poll(in *inlet) error {
 	}
 	if !ready {
 		var events [1]unix.EpollEvent
-		if _, err := unix.EpollWait(p.face.FD(), events[:], -1); err != nil && err != unix.EINTR {
+		if _, err := unix.EpollWait(in.bell.FD(), events[:], -1); err != nil && err != unix.EINTR {
 			return err
 		}
 	}
-	in.bell.Take()
+	in.bell.Look()
 	return nil
 }

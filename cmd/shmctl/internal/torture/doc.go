@@ -95,7 +95,7 @@
 //
 // What a run cannot show is a window of a few nanoseconds between two processors, as that of a
 // reader that does not look again after it parked, or does not pay for the order of stores: later
-// posts and successors close it before anybody notices. That is for the model in package doorbell,
+// posts and successors close it before anybody notices. That is for package model,
 // which tries every order.
 //
 // What one endpoint sends to another is numbered too. The ledger has a bit for each message that

@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"fmt"
@@ -30,20 +30,20 @@ func at[T any](mem []byte, off uint64) (*T, error) {
 	p := unsafe.Pointer(unsafe.SliceData(mem))
 	if n := uint64(len(mem)); n < uint64(unsafe.Sizeof(zero)) ||
 		off > n-uint64(unsafe.Sizeof(zero)) || (uintptr(p)+uintptr(off))%8 != 0 {
-		return nil, fmt.Errorf("doorbell: no room for %T at offset %d of %d bytes", zero, off, len(mem))
+		return nil, fmt.Errorf("wake: no room for %T at offset %d of %d bytes", zero, off, len(mem))
 	}
 	return (*T)(unsafe.Add(p, off)), nil
 }
 
-// armAt returns the armed word at byte offset off of mem.
-func armAt(mem []byte, off uint64) (*Arm, error) { return at[Arm](mem, off) }
+// ArmAt returns the armed word at byte offset off of mem.
+func ArmAt(mem []byte, off uint64) (*Arm, error) { return at[Arm](mem, off) }
 
-// rowAt returns the row of one lane at byte offset off of mem.
-func rowAt(mem []byte, off uint64) (*Row, error) { return at[Row](mem, off) }
+// RowAt returns the row of one lane at byte offset off of mem.
+func RowAt(mem []byte, off uint64) (*Row, error) { return at[Row](mem, off) }
 
 func words(mem []byte, off uint64, n int) ([]atomic.Uint64, error) {
 	if n == 0 || off+uint64(n)*8 > uint64(len(mem)) {
-		return nil, fmt.Errorf("doorbell: no room for %d words at offset %d of %d bytes",
+		return nil, fmt.Errorf("wake: no room for %d words at offset %d of %d bytes",
 			n, off, len(mem))
 	}
 	p, err := at[atomic.Uint64](mem, off)

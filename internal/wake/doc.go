@@ -1,9 +1,10 @@
-// Package doorbell decides who must be woken when something was published, and when not to.
+// Package wake decides who must be woken when something was published, and when not to.
 //
 // It is the one protocol behind every blocking call of shmring. A reader that finds a lane empty
 // parks it (one word that the producer of this lane looks at after each publish), looks at the
 // lane again, arms the bell, looks again at what producers marked meanwhile, and sleeps. While it
 // is awake and keeps up, a producer pays one load of a line that does not change; no system call.
+// Package doorbell gives it to programs that have rings of their own.
 //
 // # Steps
 //
@@ -92,4 +93,4 @@
 //	sleep                 how a reader sleeps, and listens to producers of other users
 //	domain, set, channel  many queues at once
 //	face                  descriptors to wait on; threads that pass rings on
-package doorbell
+package wake

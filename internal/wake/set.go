@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 
 // ErrWaiting says that another goroutine is inside a call of the set. Two sets over the same
 // members do not disturb each other.
-var ErrWaiting = errors.New("doorbell: another goroutine waits on this set: give each its own")
+var ErrWaiting = errors.New("wake: another goroutine waits on this set: give each its own")
 
 // Set is a wait set or poll set: a mask over the domain's bits. Its members must be safe for use by
 // several goroutines, or be used only by the goroutine that waits and polls: to look at a queue is

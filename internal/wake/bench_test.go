@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"fmt"
@@ -105,7 +105,7 @@ func packed(b *testing.B, queues int) *domainQueues {
 	d.Domain = NewDomain(d.arm, d.hints, queues)
 	for bit := range queues {
 		m := mem[bit*size:][:size]
-		c := RingerConfig{Row: must(rowAt(m, row)), Arm: must(armAt(m, arm)),
+		c := RingerConfig{Row: must(RowAt(m, row)), Arm: must(ArmAt(m, arm)),
 			Hints: must(MapHints(m[hints:slots], 1))}
 		c.Row.Parked.Store(Parked)
 		d.ringer(bit)(&c)

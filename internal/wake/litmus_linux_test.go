@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"errors"
@@ -354,7 +354,7 @@ var litmusReport = flag.Int("litmus.report", 0,
 
 const litmusHead = `# Litmus tests: how soon their mutants show themselves
 
-Made by "go test ./doorbell -run TestLitmusReport -litmus.report %d" on
+Made by "go test ./internal/wake -run TestLitmusReport -litmus.report %d" on
 %s.
 
 Two processes, each on a CPU of its own, run the two sides of a test at about the same moment,

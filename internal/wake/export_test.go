@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 // Known returns how many lanes the bell knows.
 func (b *Bell) Known() int { return b.known }

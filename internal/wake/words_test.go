@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"sync"
@@ -15,7 +15,7 @@ func TestWordsLieWhereTheFormatSays(t *testing.T) {
 	mem := words8(4096)
 	h := must(MapHints(mem, 130))
 	d := must(MapDomain(mem[2048:], 130))
-	arm, row := must(armAt(mem, 1024)), must(rowAt(mem, 1152))
+	arm, row := must(ArmAt(mem, 1024)), must(RowAt(mem, 1152))
 	for name, c := range map[string]struct {
 		store func()
 		off   int
@@ -57,18 +57,18 @@ func TestNoRoomForWords(t *testing.T) {
 		"hints, unaligned":      func() error { return e(MapHints(mem[4:], 1)) },
 		"domain, a byte short":  func() error { return e(MapDomain(mem[:DomainBytes(65)-1], 65)) },
 		"domain, a word short":  func() error { return e(MapDomain(mem[:DomainBytes(65)-8], 65)) },
-		"armed word at the end": func() error { return e(armAt(mem, 4096-8)) },
-		"armed word beyond":     func() error { return e(armAt(mem, 1<<63)) },
-		"armed word, wrap":      func() error { return e(armAt(mem, 1<<64-8)) },
-		"armed word, unaligned": func() error { return e(armAt(mem, 4)) },
-		"row in nothing":        func() error { return e(rowAt(nil, 0)) },
+		"armed word at the end": func() error { return e(ArmAt(mem, 4096-8)) },
+		"armed word beyond":     func() error { return e(ArmAt(mem, 1<<63)) },
+		"armed word, wrap":      func() error { return e(ArmAt(mem, 1<<64-8)) },
+		"armed word, unaligned": func() error { return e(ArmAt(mem, 4)) },
+		"row in nothing":        func() error { return e(RowAt(nil, 0)) },
 	} {
 		if f() == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	if HintsBytes(65) > 4096 || e(MapHints(mem[:HintsBytes(65)], 65)) != nil ||
-		e(MapDomain(mem[:DomainBytes(65)], 65)) != nil || e(armAt(mem, 4096-128)) != nil {
+		e(MapDomain(mem[:DomainBytes(65)], 65)) != nil || e(ArmAt(mem, 4096-128)) != nil {
 		t.Error("what fits exactly is refused")
 	}
 }

@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"fmt"
@@ -53,7 +53,7 @@ func heapQueue(t testing.TB, lanes int) *queue {
 
 func overlay(mem []byte, lanes int) (q *queue, err error) {
 	q = &queue{mem: mem, lanes: lanes}
-	if q.arm, err = armAt(mem, 0); err == nil {
+	if q.arm, err = ArmAt(mem, 0); err == nil {
 		q.hints, err = MapHints(mem[offHints:offLanes], lanes)
 	}
 	return q, err
@@ -67,7 +67,7 @@ func must[T any](v T, err error) T {
 }
 
 func (q *queue) lane(bit int) []byte      { return q.mem[offLanes+bit*laneBytes:][:laneBytes] }
-func (q *queue) row(bit int) *Row         { return must(rowAt(q.lane(bit), 0)) }
+func (q *queue) row(bit int) *Row         { return must(RowAt(q.lane(bit), 0)) }
 func (q *queue) tail(bit int) *ring.Index { return must(ring.IndexAt(q.lane(bit), 128)) }
 func (q *queue) head(bit int) *ring.Index { return must(ring.IndexAt(q.lane(bit), 256)) }
 func (q *queue) sol(bit int) *ring.Index  { return must(ring.IndexAt(q.lane(bit), 384)) }

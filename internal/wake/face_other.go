@@ -1,6 +1,6 @@
 //go:build !linux
 
-package doorbell
+package wake
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package doorbell
+package wake
 
 import (
 	"errors"
