@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/oserror"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -216,8 +217,8 @@ func common(before, now []inspect.Checked) []inspect.Checked {
 }
 
 func finding(name string, c *inspect.Checked, v shm.Violation) Finding {
-	f := Finding{Name: shm.Printable(name), Path: shm.Printable(c.Path), Invariant: v.Invariant,
-		Section: v.Section, Got: shm.Printable(v.Got), Want: shm.Printable(v.Want)}
+	f := Finding{Name: text.Printable(name), Path: text.Printable(c.Path), Invariant: v.Invariant,
+		Section: v.Section, Got: text.Printable(v.Got), Want: text.Printable(v.Want)}
 	if c.Kind != 0 {
 		f.Kind = new(c.Kind.String())
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -168,7 +169,7 @@ func reasonOf(s *collect.Remains) string {
 		if s.Owner.PID == 0 {
 			return "a process that lives has it"
 		}
-		return shm.NameProcess(s.Owner) + " lives and has it"
+		return text.Process(s.Owner.PID, s.Owner.PIDNS, shm.Self().PIDNS) + " lives and has it"
 	case collect.Garbage:
 		switch {
 		case s.Socket:

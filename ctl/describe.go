@@ -9,10 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -23,15 +26,15 @@ func about(obj *shm.Object) (a About, owner Process, err error) {
 	if err != nil {
 		return a, owner, err
 	}
-	mode, uid, err := obj.File()
-	if err != nil {
-		return a, owner, err
+	var file unix.Stat_t
+	if err := unix.Fstat(obj.FD(), &file); err != nil {
+		return a, owner, os.NewSyscallError("fstat", err)
 	}
 	h := obj.Header()
 	a = About{Generation: new(obj.Generation()), CreatedAt: new(time.Unix(0, h.CreatedRealNs).UTC()),
-		SizeBytes: &h.TotalBytes, Owner: new(userName(uid)), UID: &uid,
-		Mode: new(fmt.Sprintf("%04o", mode))}
-	if boot := shm.Self().BootID; !boot.IsZero() && boot == h.BootID {
+		SizeBytes: &h.TotalBytes, Owner: new(userName(file.Uid)), UID: &file.Uid,
+		Mode: new(fmt.Sprintf("%04o", file.Mode&0o777))}
+	if boot := shm.Self().BootID; boot != (shm.UUID{}) && boot == h.BootID {
 		a.AgeNs = new(max(0, spin.Now()-h.CreatedMonoNs))
 	}
 	return a, process(obj.Owner(), life), nil
@@ -216,10 +219,10 @@ func stopped(pid int) *bool {
 
 // command returns the name of a process of our own PID namespace. Its owner chose it.
 func command(pid int) *string {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
 		return nil
 	}
-	name := shm.Printable(strings.TrimSuffix(string(text), "\n"))
+	name := text.Printable(strings.TrimSuffix(string(comm), "\n"))
 	return &name
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -223,7 +224,7 @@ func completion(e *cq.Entry) Entry {
 // failure bounds what the writer says of an operation that failed.
 func failure(r *kind.Record, data []byte) *Failure {
 	err := cq.Errno(r.Err)
-	f := &Failure{Errno: r.Err, Message: shm.Printable(err.Error()), ProvErrno: r.ProvErrno,
+	f := &Failure{Errno: r.Err, Message: text.Printable(err.Error()), ProvErrno: r.ProvErrno,
 		OverrunBytes: r.OverrunBytes,
 		Data:         hex.EncodeToString(data[:min(r.DataBytes, uint64(len(data)))])}
 	if name := inspect.ErrnoName(err); name != "" {

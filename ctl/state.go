@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -303,7 +304,7 @@ func NewProblem(err error) *Problem {
 			p.Message = strings.TrimSuffix(p.Message, "; "+e.Hint)
 		}
 	}
-	p.Message = shm.Printable(p.Message)
+	p.Message = text.Printable(p.Message)
 	return p
 }
 

@@ -139,7 +139,7 @@ func (c *headerCheck) scalars(fileBytes uint64) {
 			c.bad("header.features", f.off, fmt.Sprintf("%#x", got), "none that is not known")
 		}
 	}
-	if UUID(p[offUUID : offUUID+16]).IsZero() {
+	if UUID(p[offUUID:offUUID+16]) == (UUID{}) {
 		c.bad("header.uuid", offUUID, 0, "not zero")
 	}
 	if le.Uint64(p[offGeneration:]) == 0 {

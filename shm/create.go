@@ -166,7 +166,7 @@ func (b *builder) plan(o *Object) error {
 	if err != nil {
 		return err
 	}
-	if spec.UUID.IsZero() {
+	if spec.UUID == (UUID{}) {
 		spec.UUID = NewUUID()
 	}
 	if spec.Generation == 0 {

@@ -12,8 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/shmring/shmring/internal/text"
 )
 
 // Dir is a directory of objects that is private to this user. Its methods are safe from any
@@ -476,7 +477,7 @@ func checkName(op, name string) error {
 		why = "let it not begin with a dot"
 	case strings.ContainsRune(name, '/'):
 		why = "leave out the slash: a name is not a path"
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, text.NotPrintable):
 		why = "use printable characters only"
 	default:
 		return nil
@@ -513,23 +514,4 @@ func checkSubName(op, name string) error {
 		return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
 	}
 	return nil
-}
-
-func notPrintable(r rune) bool { return !unicode.IsPrint(r) }
-
-// Printable returns the text with everything escaped that a terminal or a log should not be given:
-// control characters, and what is no UTF-8. It is for what others wrote or named.
-func Printable(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, notPrintable) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if unicode.IsPrint(r) && r != utf8.RuneError {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		}
-	}
-	return b.String()
 }

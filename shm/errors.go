@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/oserror"
+	"github.com/shmring/shmring/internal/text"
 )
 
 // What can be wrong with an object or a name. Every error of this package that has one of these
@@ -73,7 +74,7 @@ func (e *Error) Error() string {
 		b.WriteString("; ")
 		b.WriteString(e.Hint)
 	}
-	return Printable(b.String()) // what was found may come out of another process's memory
+	return text.Printable(b.String()) // what was found may come out of another process's memory
 }
 
 // Unwrap returns the sentinel or OS error.
@@ -111,7 +112,7 @@ func (e *BusyError) Error() string {
 	}
 	if e.Elsewhere {
 		return fmt.Sprintf("shm: claim %q: owned by %s, which lives; stop it first", e.Name,
-			NameProcess(Owner{PID: e.PID, PIDNS: e.PIDNS}))
+			text.Process(e.PID, e.PIDNS, Self().PIDNS))
 	}
 	return fmt.Sprintf("shm: claim %q: owned by living process %d; stop it first", e.Name, e.PID)
 }

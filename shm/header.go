@@ -298,7 +298,7 @@ func DecodeHeader(page []byte, fileBytes uint64) (_ Header, err error) {
 	if h.Kind == 0 {
 		return Header{}, damaged("kind", 0, "not zero")
 	}
-	if h.UUID.IsZero() {
+	if h.UUID == (UUID{}) {
 		return Header{}, damaged("uuid", h.UUID, "not zero")
 	}
 	if err := h.decodeSections(page); err != nil {

@@ -479,7 +479,7 @@ func TestBusyReleased(t *testing.T) {
 
 func TestProcessAlive(t *testing.T) {
 	me := Self()
-	if me.PID != os.Getpid() || me.PIDNS == 0 || me.StartTicks == 0 || me.BootID.IsZero() {
+	if me.PID != os.Getpid() || me.PIDNS == 0 || me.StartTicks == 0 || me.BootID == (UUID{}) {
 		t.Fatalf("self: %+v", me)
 	}
 	check := func(what string, w Owner, alive, known bool) {

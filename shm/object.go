@@ -3,7 +3,6 @@ package shm
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -305,17 +304,6 @@ func (o *Object) CheckSealed(want Seals) error {
 		err = &Error{Field: "size", Got: info.size, Want: o.header.TotalBytes, Err: ErrTruncated}
 	}
 	return named(op, o.name, err)
-}
-
-// File returns what the file system knows of the object: its permissions and its user.
-func (o *Object) File() (perm fs.FileMode, uid uint32, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return 0, 0, named("stat", o.name, os.ErrClosed)
-	}
-	info, err := sysStat(o.anyFD())
-	return fs.FileMode(info.mode) & fs.ModePerm, info.uid, named("stat", o.name, err)
 }
 
 // Linked reports whether the object still has its name. A memfd never has one.

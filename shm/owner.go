@@ -2,7 +2,6 @@ package shm
 
 import (
 	"bytes"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,18 +29,6 @@ type Owner struct {
 	// Program tells the programs apart that a process becomes one after the other (execve); 0:
 	// unknown. Two may have the same.
 	Program uint64
-}
-
-// NameProcess names the process of w in a message. If it is in another PID namespace the name says
-// which, since the number means another process here.
-func NameProcess(w Owner) string {
-	switch w.PIDNS {
-	case Self().PIDNS:
-		return fmt.Sprintf("process %d", w.PID)
-	case 0:
-		return fmt.Sprintf("process %d of an unknown PID namespace", w.PID)
-	}
-	return fmt.Sprintf("process %d of PID namespace %d", w.PID, w.PIDNS)
 }
 
 // maxPID is the kernel's limit; larger numbers can only be damage.
@@ -156,13 +143,6 @@ func (w Owner) isSelf() bool {
 // nothing can be said, because it lives in another PID namespace or is hidden from us. A stopped
 // process is alive; one that is exiting, or a zombie, is not.
 func ProcessAlive(w Owner) (alive, known bool) { return processAlive(w) }
-
-// PidfdGetfd duplicates descriptor fd of the process of w into this one, close-on-exec. It needs
-// the right to trace that process. [ErrStale] if it has died.
-func PidfdGetfd(w Owner, fd int) (int, error) {
-	got, err := pidfdGetfd(w, fd)
-	return got, named("take descriptor of", "process "+strconv.Itoa(w.PID), err)
-}
 
 // procStat is what we need of /proc/PID/stat.
 type procStat struct {

@@ -69,7 +69,7 @@ func comparablePID(w Owner) bool {
 }
 
 func processAlive(w Owner) (alive, known bool) {
-	if boot := Self().BootID; !w.BootID.IsZero() && !boot.IsZero() && w.BootID != boot {
+	if boot := Self().BootID; w.BootID != (UUID{}) && boot != (UUID{}) && w.BootID != boot {
 		return false, true
 	}
 	if !comparablePID(w) {
@@ -129,15 +129,6 @@ func openPidfd(w Owner) (int, error) {
 		return -1, fmt.Errorf("%w: /proc hides it", errors.ErrUnsupported)
 	}
 	return fd, nil
-}
-
-func pidfdGetfd(w Owner, fd int) (int, error) {
-	pidfd, err := openPidfd(w)
-	if err != nil {
-		return -1, err
-	}
-	defer sysClose(pidfd)
-	return unix.PidfdGetfd(pidfd, fd, 0)
 }
 
 // watchDeath calls died once, with nothing open, from a goroutine when the process of w is gone.

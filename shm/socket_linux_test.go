@@ -393,27 +393,6 @@ func TestFollowOwner(t *testing.T) {
 	}
 }
 
-func TestPidfdGetfd(t *testing.T) {
-	c := startChild(t, "sleeper")
-	w := identify(t, c)
-	fd, err := PidfdGetfd(w, 0)
-	if err != nil {
-		t.Fatal(err) // our own child: the default rules of ptrace allow it
-	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	if err != nil || flags&unix.FD_CLOEXEC == 0 {
-		t.Errorf("flags %#x, %v", flags, err)
-	}
-	sysClose(fd)
-	if _, err := PidfdGetfd(w, 9999); !errors.Is(err, syscall.EBADF) {
-		t.Errorf("no such descriptor: %v", err)
-	}
-	c.kill()
-	if _, err := PidfdGetfd(w, 0); !errors.Is(err, ErrStale) {
-		t.Errorf("dead process: %v", err)
-	}
-}
-
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

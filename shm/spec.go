@@ -219,9 +219,6 @@ func NewUUID() UUID {
 	return u
 }
 
-// IsZero reports whether u is all zero, which no UUID of an object is.
-func (u UUID) IsZero() bool { return u == UUID{} }
-
 // String returns the usual form, 8-4-4-4-12 hexadecimal digits.
 func (u UUID) String() string {
 	var b [36]byte

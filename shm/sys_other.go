@@ -74,7 +74,6 @@ func sysMaps(int, fileInfo) (mapped, known bool) { return false, false }
 func sysProcesses() ([]int, error)               { return nil, errSystem }
 
 func watchDeath(Owner, func()) (func(), error) { return nil, errSystem }
-func pidfdGetfd(Owner, int) (int, error)       { return -1, errSystem }
 
 func sysLockByte(int, int64, bool) error           { return errSystem }
 func sysUnlockByte(int, int64)                     {}

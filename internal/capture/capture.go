@@ -87,7 +87,7 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !now.Capture.IsZero() && lives(d, now.Capture) {
+	if now.Capture != (shm.UUID{}) && lives(d, now.Capture) {
 		return nil, fmt.Errorf("capture of %s: %w", target, ErrBusy)
 	}
 	s := &Session{dir: d, target: target}
@@ -435,7 +435,7 @@ func (f *Follower) Obey(now int64) {
 	}
 	f.untap()
 	id := f.obj.Wish()
-	if id.IsZero() {
+	if id == (shm.UUID{}) {
 		return
 	}
 	tap, err := Attach(f.dir, id, f.socket.Info().Queue)

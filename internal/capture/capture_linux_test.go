@@ -361,7 +361,7 @@ func TestStatus(t *testing.T) {
 	s := r.object(t)
 	i := s.Info
 	if i.Local != local || i.Receive != "packets" || i.Transmit != "packets" ||
-		i.ReceiveID.IsZero() || i.ReceiveID != i.TransmitID || i.Geometry.Frames != 256 ||
+		i.ReceiveID == (shm.UUID{}) || i.ReceiveID != i.TransmitID || i.Geometry.Frames != 256 ||
 		i.UMEM != r.Socket().UMEM().Region().Object().Header().UUID || i.Rings.Rx == 0 {
 		t.Errorf("%+v", i)
 	}

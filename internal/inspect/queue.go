@@ -358,7 +358,7 @@ func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
 			c.bad("queue.bell", kind.SectQueue, kind.OffBell+16, bit, fmt.Sprintf("below %d",
 				kind.DomainBits))
 		}
-		if uuid.IsZero() {
+		if uuid == (shm.UUID{}) {
 			c.bad("queue.bell", kind.SectQueue, kind.OffBell, 0, "the uuid of a bell")
 		}
 	}

@@ -322,7 +322,7 @@ func (h *BellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
 		obj, err = openBellFD(uuid, h.FD)
 	}
 	if err != nil && fd > 0 && fd < 1<<31 {
-		if n, e := shm.PidfdGetfd(h.Owner(), int(fd-1)); e == nil {
+		if n, e := descriptorOf(h.Owner(), int(fd-1)); e == nil {
 			obj, err = openBellFD(uuid, n)
 			eventfd.Close(n)
 		}

@@ -93,7 +93,7 @@ func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
 	if n == 0 || n >= 1<<31 || words.FaceGen.Load() != owner.Generation {
 		return -1
 	}
-	fd, err := shm.PidfdGetfd(owner, int(n-1))
+	fd, err := descriptorOf(owner, int(n-1))
 	if err != nil {
 		return -1
 	}

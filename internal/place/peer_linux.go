@@ -157,3 +157,27 @@ func peerUser(fd int) (uid int, err error) {
 	}
 	return int(cred.Uid), nil
 }
+
+// descriptorOf duplicates descriptor fd of the process of w into this one, close-on-exec. It needs
+// the right to trace that process.
+func descriptorOf(w shm.Owner, fd int) (int, error) {
+	if w.PIDNS == 0 || w.PIDNS != shm.Self().PIDNS {
+		return -1, fmt.Errorf("%w: it is in another PID namespace", errors.ErrUnsupported)
+	}
+	pidfd, err := unix.PidfdOpen(w.PID, 0)
+	if err == unix.ESRCH {
+		return -1, errGone()
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(pidfd)
+	// Who it is is asked after the descriptor exists: from then on the number cannot come to mean
+	// another process unnoticed.
+	if alive, known := shm.ProcessAlive(w); known && !alive {
+		return -1, errGone()
+	} else if !known {
+		return -1, fmt.Errorf("%w: /proc hides it", errors.ErrUnsupported)
+	}
+	return unix.PidfdGetfd(pidfd, fd, 0)
+}

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -182,4 +183,29 @@ func TestAllowList(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"peer": childPeer, "holder": childHolder})
+}
+
+// TestDescriptorOf: a descriptor comes from the very process that is meant.
+func TestDescriptorOf(t *testing.T) {
+	me := shm.Self()
+	fd, err := descriptorOf(me, 0)
+	check(t, err)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+	check(t, unix.Close(fd))
+	if _, err := descriptorOf(me, 9999); !errors.Is(err, unix.EBADF) {
+		t.Errorf("no such descriptor: %v", err)
+	}
+	former := me
+	former.StartTicks++
+	if _, err := descriptorOf(former, 0); !errors.Is(err, shm.ErrStale) {
+		t.Errorf("another process had the number: %v", err)
+	}
+	elsewhere := me
+	elsewhere.PIDNS++
+	if _, err := descriptorOf(elsewhere, 0); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("another namespace: %v", err)
+	}
 }

@@ -5,6 +5,8 @@ package place
 import (
 	"errors"
 	"os"
+
+	"github.com/shmring/shmring/shm"
 )
 
 func (p *Peer) identify(int) error       { return errors.ErrUnsupported }
@@ -13,3 +15,6 @@ func waitExit(*os.File) bool             { return false }
 func waitHangUp(*os.File) bool           { return false }
 func stopWaiting(*os.File)               {}
 func peerUser(int) (int, error)          { return -1, errors.ErrUnsupported }
+func descriptorOf(shm.Owner, int) (int, error) {
+	return -1, errors.ErrUnsupported
+}

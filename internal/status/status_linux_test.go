@@ -301,7 +301,7 @@ func TestWish(t *testing.T) {
 			t.Errorf("done %v, %v", done, err)
 		}
 	}
-	if o.Wanted() || !o.Wish().IsZero() {
+	if o.Wanted() || o.Wish() != (shm.UUID{}) {
 		t.Error("something is wanted from birth")
 	}
 	set(shm.UUID{}, a, true)
@@ -311,7 +311,7 @@ func TestWish(t *testing.T) {
 	set(shm.UUID{}, b, false)
 	set(b, shm.UUID{}, false)
 	set(a, shm.UUID{}, true)
-	if !o.Wanted() || !o.Wish().IsZero() {
+	if !o.Wanted() || o.Wish() != (shm.UUID{}) {
 		t.Error("the end was not seen")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/oserror"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -66,7 +67,7 @@ type refusedError struct {
 }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("device: the device process says: %s (%v)", shm.Printable(e.text), e.errno)
+	return fmt.Sprintf("device: the device process says: %s (%v)", text.Printable(e.text), e.errno)
 }
 
 func (e *refusedError) Unwrap() error { return e.errno }

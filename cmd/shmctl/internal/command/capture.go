@@ -123,7 +123,7 @@ func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
 	var out []xstatus.Snapshot
 	for _, s := range all {
 		posts := s.Info.ReceiveID == queue || s.Info.TransmitID == queue
-		if queue.IsZero() { // one without a name in the directory is known by what it is called
+		if queue == (shm.UUID{}) { // one without a name in the directory is known by what it is called
 			posts = name != "" && (s.Info.Receive == name || s.Info.Transmit == name)
 		}
 		if posts || endpointMatches(&s, name) {

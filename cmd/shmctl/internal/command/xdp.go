@@ -159,7 +159,7 @@ func endpointMatches(s *xstatus.Snapshot, pattern string) bool {
 func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 	i, c := &s.Info, &s.Counters
 	e := endpointInfo{Name: s.Name, Interface: i.Interface, Index: i.Index, Queue: i.Queue,
-		Bind: i.Bind.String(), Flags: []string{}, Captured: !s.Capture.IsZero(),
+		Bind: i.Bind.String(), Flags: []string{}, Captured: s.Capture != (shm.UUID{}),
 		UMEM: umemInfo{i.UMEM.String(), i.Geometry.Frames, i.Geometry.ChunkBytes,
 			i.Geometry.HeadroomBytes},
 		Rings:   ringInfo{i.Rings.Rx, i.Rings.Tx, i.Rings.Fill, i.Rings.Comp},
@@ -189,7 +189,7 @@ func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 		e.Local = new(i.Local.String())
 	}
 	now := spin.Now()
-	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
+	if boot := shm.Self().BootID; boot != (shm.UUID{}) && boot == s.BootID {
 		e.AgeNs, e.CounterAge = new(max(0, now-s.CreatedMono)), new(max(0, now-int64(c.UpdatedNs)))
 	}
 	for k, name := range xstatus.CounterNames()[counterStart:] {
@@ -202,7 +202,7 @@ func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 const counterStart = 3
 
 func refOf(name string, id shm.UUID) *queueRef {
-	if name == "" && id.IsZero() {
+	if name == "" && id == (shm.UUID{}) {
 		return nil
 	}
 	return &queueRef{name, id.String()}

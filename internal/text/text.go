@@ -1,0 +1,43 @@
+// Package text has what messages say of other processes: their names, and what they wrote, which
+// may hold anything.
+package text
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// NotPrintable reports a character that a terminal or a log should not be given.
+func NotPrintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// Printable returns the text with everything escaped that a terminal or a log should not be given:
+// control characters, and what is no UTF-8. It is for what others wrote or named.
+func Printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, NotPrintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// Process names a process. If it is in another PID namespace than this one, here, the name says
+// which, since the number means another process here; 0 is one that is not known.
+func Process(pid int, namespace, here uint64) string {
+	switch namespace {
+	case here:
+		return fmt.Sprintf("process %d", pid)
+	case 0:
+		return fmt.Sprintf("process %d of an unknown PID namespace", pid)
+	}
+	return fmt.Sprintf("process %d of PID namespace %d", pid, namespace)
+}
