@@ -25,8 +25,10 @@ func (e *Endpoint) Progress() (work int, err error) {
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
 	work = e.settle() + e.tellReached()
-	b.Take()
-	b.Heat()
+	if !b.Steady() {
+		b.Take()
+		b.Heat()
+	}
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
 		n := 0
 		if bit < len(e.rows) {

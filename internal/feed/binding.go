@@ -295,7 +295,8 @@ func (b *Binding) spent(err error) error {
 // count adds to the counters of an operation's kind, unless it is to be reported again.
 func (b *Binding) count(posted error, f cq.Flags, lenBytes uint64, failed bool) error {
 	switch {
-	case posted == cq.ErrFull, posted == cq.ErrNoCredit, errors.Is(posted, cq.ErrInvalid):
+	case posted != nil && (posted == cq.ErrFull || posted == cq.ErrNoCredit ||
+		errors.Is(posted, cq.ErrInvalid)):
 		return posted
 	case !failed:
 		if err := b.Count(f, 1, lenBytes); err != nil {

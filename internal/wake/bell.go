@@ -76,6 +76,7 @@ type Bell struct {
 	only     int    // what Only may answer; Several after each change of cand and hot
 	many     int    // what OnlyOfMany may answer if the bell is wide, whose only is Several
 	wide     bool
+	steady   bool           // all candidates are hot, and none was added or removed since
 	changes  atomic.Uint64  // of only, in a shared queue: see Quiet
 	seen     []uint64       // the tail of each lane at the last Park that looked at it
 	first    *atomic.Uint64 // of the ready words
@@ -289,6 +290,7 @@ func (b *Bell) Heat() {
 		}
 	}
 	b.answer(b.survey())
+	b.steady = len(b.listened) == 0
 	if heated && b.shared {
 		b.takes++
 		if b.counts > 0 {
@@ -296,6 +298,12 @@ func (b *Bell) Heat() {
 			futex.WakeAll(b.hints.epoch)
 		}
 	}
+}
+
+// Steady reports that Take and Heat have nothing to do: no lane is marked, and the candidates are as
+// the last Heat left them. It is inlined.
+func (b *Bell) Steady() bool {
+	return b.steady && b.first.Load()|b.last.Load() == 0 && (len(b.hints.ready) <= 2 || !b.anyMark())
 }
 
 // Results of [Bell.Only] that are no lane.
@@ -346,6 +354,7 @@ func (b *Bell) OnlyOfMany() int {
 // answer sets what Only answers, or OnlyOfMany. A glance without the lock that began before
 // notices.
 func (b *Bell) answer(only int) {
+	b.steady = false
 	if b.wide {
 		b.many = only
 	} else if b.only != only {
