@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/mapped"
 )
 
 // Life says how an object stands with its owner.
@@ -402,8 +403,8 @@ func (o *Object) ofFormerProgram(owner Owner, seat int) bool {
 	if is := programOf(strconv.Itoa(owner.PID)); owner.Program != 0 && is != 0 && is != owner.Program {
 		return true // it may have mapped the memory anew
 	}
-	mapped, known := sysMaps(owner.PID, fileInfo{dev: o.dev, ino: o.ino})
-	return known && !mapped
+	is, known := mapped.By(owner.PID, o.dev, o.ino)
+	return known && !is
 }
 
 // A record of an owner that died, in bytes from its start; see the package comment.

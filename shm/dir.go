@@ -295,25 +295,6 @@ func (d *Dir) Sub(name string, create bool) (sub *Dir, err error) {
 	return sub, err
 }
 
-// Names reports whether a name in d still leads to the directory that was opened by it: one may be
-// removed, made anew or moved meanwhile. Errors: [ErrName], and what the system refuses.
-func (d *Dir) Names(name string, sub *Dir) (is bool, err error) {
-	err = d.at("look at directory", name, checkSubName, func(dirfd int, at string) error {
-		its, err := sub.share()
-		if err != nil {
-			return err
-		}
-		defer its.drop()
-		there, err := sysStatAt(dirfd, at)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		is = err == nil && there.ino == its.ino && there.dev == its.dev
-		return err
-	})
-	return is, err
-}
-
 // RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.
 func (d *Dir) RemoveSub(name string) error {
 	return d.at("remove directory", name, checkSubName, sysRmdir)
@@ -374,53 +355,10 @@ func (d *Dir) Stamp() (uint64, error) {
 	return h, nil
 }
 
-// OpenFIFO opens a FIFO to write to it; or both ends of it, so that it has a writer as long as the
-// reader lives and no end of file is ever read: then it is made for this user unless the name is
-// taken. It never blocks. Errors: [ErrName], [ErrKind] for what is no FIFO, [ErrNoSpace],
-// fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
-func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
-	fd = -1
-	err = d.at("open FIFO", name, checkName, func(dirfd int, at string) error {
-		if both {
-			err := sysMakeFIFO(dirfd, at)
-			if errors.Is(err, syscall.ENOSPC) {
-				return fmt.Errorf("%w: %w", ErrNoSpace, err)
-			}
-			if err != nil && !errors.Is(err, syscall.EEXIST) {
-				return err
-			}
-		}
-		if fd, err = sysOpenFIFO(dirfd, at, both); err != nil {
-			return err
-		}
-		info, err := sysStat(fd)
-		if err == nil && !info.fifo() {
-			err = &Error{Field: "type", Got: fmt.Sprintf("%#o", info.mode), Want: "a FIFO", Err: ErrKind,
-				Hint: "remove it"}
-		}
-		if err != nil {
-			sysClose(fd)
-			fd = -1
-		}
-		return err
-	})
-	return fd, err
-}
-
 // Remove removes a name that is not a directory's, and checks nothing: use [Object.Unlink] for an
 // object. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Remove(name string) error {
 	return d.at("remove", name, checkName, sysUnlink)
-}
-
-// Links returns how many names the file called name has. Errors are those of [Dir.Remove].
-func (d *Dir) Links(name string) (n uint64, err error) {
-	err = d.at("look at", name, checkName, func(dirfd int, at string) error {
-		info, err := sysStatAt(dirfd, at)
-		n = info.nlink
-		return err
-	})
-	return n, err
 }
 
 // at does something to a name, if it may be used, by the way to it.
@@ -437,6 +375,23 @@ func (d *Dir) at(op, name string, check func(op, name string) error,
 	return named(op, name, do(ref.at(name)))
 }
 
+// At calls do with the way to a name in the directory, for the *at calls of the system: what a
+// program asks of a name beyond the methods of Dir. The path is relative to the descriptor, which is
+// the directory's and lasts as long as the call. The name is that of anything, object or not, or "."
+// for the directory itself. Errors: [ErrName] for what is a path, fs.ErrNotExist if the directory is
+// nested and gone, and what do returns.
+func (d *Dir) At(name string, do func(dirfd int, path string) error) error {
+	if name == "" || name == ".." || filepath.Base(name) != name {
+		return &Error{Op: "look at", Name: name, Err: ErrName, Hint: "a name is not a path"}
+	}
+	ref, err := d.use()
+	if err != nil {
+		return named("look at", name, err)
+	}
+	defer ref.drop()
+	return do(ref.at(name))
+}
+
 // maxNameBytes is what a header can hold; a file name could be longer.
 const maxNameBytes = 64
 
@@ -449,12 +404,13 @@ const (
 	// LockSuffix is that of the file whose lock a listener holds who replaces dead sockets by
 	// himself, as a device process does: whoever has it is the only one to bind or remove the name.
 	LockSuffix = ".lock"
+	// CollectedSuffix marks a socket that a collector has moved aside. Only who has locked the
+	// directory gives or takes such a name, so that nothing can come to stand there while it is looked
+	// at.
+	CollectedSuffix = "~collected"
 
 	// asidePrefix and a UUID name a directory on its way to its own name.
 	asidePrefix = "new-"
-	// asideSuffix marks a socket that a collector has moved aside. Only who has locked the directory
-	// gives or takes such a name, so that nothing can come to stand there while it is looked at.
-	asideSuffix = "~collected"
 )
 
 // IsAside reports whether sub is the name of a queue's directory that has not got its own name yet.
@@ -496,8 +452,8 @@ func checkNew(op, name string, k Kind) error {
 		why = `names that begin with "bell-" belong to bells`
 	case IsAside(name):
 		why = `"new-" and a UUID name what is not finished`
-	case strings.HasSuffix(name, asideSuffix), strings.HasSuffix(name, LockSuffix):
-		why = fmt.Sprintf("names that end in %q and %q belong to sockets", asideSuffix, LockSuffix)
+	case strings.HasSuffix(name, CollectedSuffix), strings.HasSuffix(name, LockSuffix):
+		why = fmt.Sprintf("names that end in %q and %q belong to sockets", CollectedSuffix, LockSuffix)
 	default:
 		return nil
 	}

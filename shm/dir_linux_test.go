@@ -50,32 +50,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesDirectory: a name means what was opened by it until that is moved or removed.
-func TestNamesDirectory(t *testing.T) {
-	d := openTestDir(t)
-	at := func(name string) string { return filepath.Join(d.Path(), name) }
-	sub, err := d.Sub("one", true)
-	noErr(t, err)
-	defer sub.Close()
-	means := func(name string, want bool) {
-		t.Helper()
-		if got, err := d.Names(name, sub); got != want || err != nil {
-			t.Errorf("%s: %v, %v; want %v", name, got, err, want)
-		}
-	}
-	means("one", true)
-	means("two", false)
-	noErr(t, os.Rename(at("one"), at("two")))
-	noErr(t, os.Mkdir(at("one"), 0o700))
-	means("one", false)
-	means("two", true)
-	noErr(t, errors.Join(d.RemoveSub("one"), d.RemoveSub("two")))
-	means("two", false)
-	if _, err := d.Names("a/b", sub); !errors.Is(err, ErrName) {
-		t.Errorf("a path: %v", err)
-	}
-}
-
 // TestNest: a nested directory takes no descriptor, does what it did, and nothing to another one
 // that has its name.
 func TestNest(t *testing.T) {
@@ -104,9 +78,7 @@ func TestNest(t *testing.T) {
 	if stamp() == before {
 		t.Error("another name has the same stamp")
 	}
-	fd, err := d.OpenFIFO("f", true)
-	noErr(t, err)
-	sysClose(fd)
+	noErr(t, d.At("f", func(dirfd int, path string) error { return unix.Mkfifoat(dirfd, path, 0o600) }))
 	noErr(t, d.Remove("f"))
 	if names, err := d.List(); len(names) != 2 || err != nil {
 		t.Errorf("it lists %v, %v", names, err)
@@ -133,6 +105,7 @@ func TestNest(t *testing.T) {
 		}
 		gone("unlink beside "+stands, o.Unlink())
 		gone("remove beside "+stands, d.Remove("a"))
+		gone("look beside "+stands, d.At(".", func(int, string) error { return nil }))
 		gone("open beside "+stands, second(d.Open("a", ReadOnly)))
 		gone("create beside "+stands, second(d.Create("c", specFor(""), nil)))
 		_ = stamp()

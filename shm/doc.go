@@ -50,8 +50,8 @@
 // Objects with a name are for processes of one user, who could trace each other anyway. Even so
 // nothing in a page is believed: a header is copied, checked, and the copy used. One thing cannot
 // be prevented: a process of that user may truncate a file, which ends with SIGBUS whoever touches
-// its memory outside of [Guard]. A sealed memfd cannot be truncated. See [Dir.Abandoned] for what
-// is left.
+// its memory outside of [Guard]. A sealed memfd cannot be truncated. What is left of a
+// file that was, and that nobody has any more, goes with the next collection ("shmctl gc").
 //
 // A memfd can go to another user once it has its [SealOthers]: then nobody writes to it but through
 // the mapping that its creator has, and nobody truncates it. [OpenPassed] takes such an object, and
@@ -60,7 +60,7 @@
 //
 // # Files
 //
-//	dir, leftover            names in a directory; sockets and truncated files that nobody has
+//	dir                      names in a directory
 //	create, open             an object is made, or mapped; descriptors that are sent
 //	header, spec, check      page 0, as pure functions
 //	claim, owner, seat       who owns it, and whether that process lives

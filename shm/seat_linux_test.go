@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -339,44 +336,6 @@ func TestForkKeepsNoSeat(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestLooksKeepNoLock: who looks at what may be garbage has it locked for the time of that look,
-// and no longer, whatever programs this process starts meanwhile: until such a child calls exec it
-// has what its parent has.
-func TestLooksKeepNoLock(t *testing.T) {
-	const rounds = 300
-	d := socketTestDir(t)
-	noErr(t, os.WriteFile(filepath.Join(d.Path(), "cut"), nil, 0o600))
-	for i := range rounds {
-		path := filepath.Join(d.Path(), strconv.Itoa(i))
-		noErr(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, path)))
-		noErr(t, os.WriteFile(path+LockSuffix, nil, 0o600))
-	}
-	end := make(chan struct{})
-	var forks sync.WaitGroup
-	forks.Go(func() {
-		for {
-			select {
-			case <-end:
-				return
-			default:
-				_ = exec.CommandContext(t.Context(), "true").Run()
-			}
-		}
-	})
-	defer forks.Wait()
-	defer close(end)
-	for range 20 {
-		if _, err := d.Abandoned("cut"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range rounds {
-		if err := d.RemoveUnbound(strconv.Itoa(i)); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -22,7 +22,6 @@ type fileInfo struct {
 
 func (i fileInfo) regular() bool   { return false }
 func (i fileInfo) directory() bool { return false }
-func (i fileInfo) fifo() bool      { return false }
 
 const noDir = -1
 
@@ -35,8 +34,6 @@ func sysRmdir(int, string) error                       { return errSystem }
 func sysUnlink(int, string) error                      { return errSystem }
 func sysRename(int, string, string) error              { return errSystem }
 func sysClose(int)                                     {}
-func sysMakeFIFO(int, string) error                    { return errSystem }
-func sysOpenFIFO(int, string, bool) (int, error)       { return -1, errSystem }
 func sysReadDir(int, string) ([]os.DirEntry, error)    { return nil, errSystem }
 func sysStat(int) (fileInfo, error)                    { return fileInfo{}, errSystem }
 func sysStatAt(int, string) (fileInfo, error)          { return fileInfo{}, errSystem }
@@ -70,21 +67,13 @@ func readSelf() Owner                                  { return Owner{PID: os.Ge
 func processAlive(Owner) (alive, known bool)           { return false, false }
 func programOf(string) uint64                          { return 0 }
 
-func sysMaps(int, fileInfo) (mapped, known bool) { return false, false }
-func sysProcesses() ([]int, error)               { return nil, errSystem }
-
 func watchDeath(Owner, func()) (func(), error) { return nil, errSystem }
 
 func sysLockByte(int, int64, bool) error           { return errSystem }
 func sysUnlockByte(int, int64)                     {}
 func sysByteLocked(int, int64, bool) (bool, error) { return false, errSystem }
 
-func sysBound(int, string) (bool, error)     { return false, errSystem }
-func sysLockDir(int) (int, error)            { return -1, errSystem }
-func sysRenameNew(int, string, string) error { return errSystem }
-func sysMoveNew(int, int, string) error      { return errSystem }
-
-func giveUpDir(int) {}
+func sysMoveNew(int, int, string) error { return errSystem }
 
 func sysBlank([]byte) error { return errSystem }
 

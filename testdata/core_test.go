@@ -125,7 +125,7 @@ var mayByPath = map[string]string{
 	"shm/sys_linux.go readOrNothing":                      "what the kernel says below /proc and /sys",
 	"shm/process_linux.go sysStatFollow":                  "below /proc",
 	"shm/process_linux.go processAlive":                   "below /proc",
-	"shm/sys_linux.go sysBound":                           "below /proc/self/fd, for connect",
+	"internal/collect/leftover_linux.go isBound":          "below /proc/self/fd, for connect",
 	"ctl/check.go path":                                   "it is the user's, and only read",
 	"ctl/check.go entry":                                  "as above",
 	"internal/inspect/queue.go CheckQueue":                "the user's, and only read",

@@ -149,7 +149,7 @@ func (t *target) truncated(name string, err error) (bytes uint64, cut bool) {
 	if !errors.Is(err, shm.ErrTruncated) {
 		return 0, false
 	}
-	n, err := t.objectDir().Abandoned(name)
+	n, err := Truncated(t.objectDir(), name)
 	return n, err == nil && (n > 0 || t.isQueue() || t.o.Waiting || t.o.forNew)
 }
 
@@ -158,7 +158,7 @@ func (t *target) socket(err error) (r Remains, _ error) {
 	if t.isQueue() || t.o.forNew || len(t.o.Kinds) > 0 || t.o.Object != (shm.UUID{}) {
 		return r, err
 	}
-	bound, unlike := t.at.Bound(t.name)
+	bound, unlike := Bound(t.at, t.name)
 	if errors.Is(unlike, shm.ErrKind) {
 		return r, err
 	}

@@ -6,6 +6,7 @@
 //	collect   what may be asked for: Assess, Remove, Create in the place of something dead, Destroy
 //	assess    a look from outside, by read-only mappings and without locks
 //	remove    the proof: every lock, and a last look while they are held
+//	leftover  sockets that nobody has bound, and objects that were truncated
 package collect
 
 import (
@@ -133,7 +134,7 @@ func (t *target) moved() (bool, error) {
 	if !t.isAside() {
 		return false, nil
 	}
-	named, err := t.at.Names(t.name, t.dir)
+	named, err := leadsTo(t.at, t.name, t.dir)
 	return err == nil && !named, err
 }
 

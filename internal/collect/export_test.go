@@ -26,3 +26,6 @@ func Found(t *testing.T, d *shm.Dir, name string) (Fate, func() error) {
 	}
 	return r.Fate, found.remove
 }
+
+// LeadsTo reports whether a name still leads to the directory that was opened by it.
+func LeadsTo(d *shm.Dir, name string, sub *shm.Dir) (bool, error) { return leadsTo(d, name, sub) }

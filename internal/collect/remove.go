@@ -30,7 +30,7 @@ func (t *target) remove() error {
 	case err != nil:
 		return err
 	case r.Fate == Garbage && r.Socket:
-		return t.at.RemoveUnbound(t.name)
+		return RemoveUnbound(t.at, t.name)
 	case r.Fate == Garbage:
 		err = t.take()
 	case r.Fate == Living && t.heldByOthers():
@@ -105,7 +105,7 @@ func (t *target) take() error {
 	case gone:
 		return t.removeOrphans()
 	case cut:
-		return t.objectDir().RemoveAbandoned(t.main)
+		return RemoveTruncated(t.objectDir(), t.main)
 	}
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (t *target) removeTruncated() error {
 		if !kind.IsQueueObject(n.Name()) {
 			continue
 		}
-		if _, err := t.dir.Abandoned(n.Name()); err != nil {
+		if _, err := Truncated(t.dir, n.Name()); err != nil {
 			continue
 		}
 		if n.Name() == kind.ReaderFile {
@@ -158,7 +158,7 @@ func (t *target) removeTruncated() error {
 				return err
 			}
 		}
-		err := t.dir.RemoveAbandoned(n.Name())
+		err := RemoveTruncated(t.dir, n.Name())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -289,7 +289,7 @@ var errNamedElsewhere = errors.New("the object has a name elsewhere")
 // is a queue with lanes, of which nothing is seen from here. The caller has the object's lock, so
 // that nobody who minds it moves it.
 func (k *lastLook) dropSecondName() error {
-	names, err := k.dir.Links(kind.ReaderFile)
+	names, err := links(k.dir, kind.ReaderFile)
 	if err != nil || names == 1 {
 		return err
 	}

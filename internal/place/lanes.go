@@ -162,7 +162,7 @@ func (h *Lanes) Changes() (uint64, error) {
 func (h *Lanes) NewFace() (face *wake.Face, err error) {
 	fifo := -1
 	if h.names != nil {
-		if fifo, err = h.names.Dir.OpenFIFO(kind.FifoFile, true); err != nil {
+		if fifo, err = openFIFO(h.names.Dir, true); err != nil {
 			return nil, err
 		}
 	}

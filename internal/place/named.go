@@ -78,7 +78,7 @@ func (h *Named) OpenFace(reader *shm.Object, words *kind.QueueWords, _ uint16) i
 	if fd := takeEvent(reader, words); fd >= 0 {
 		return fd
 	}
-	fd, err := h.Dir.OpenFIFO(kind.FifoFile, false)
+	fd, err := openFIFO(h.Dir, false)
 	if err != nil {
 		return -1
 	}

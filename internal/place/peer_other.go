@@ -18,3 +18,5 @@ func peerUser(int) (int, error)          { return -1, errors.ErrUnsupported }
 func descriptorOf(shm.Owner, int) (int, error) {
 	return -1, errors.ErrUnsupported
 }
+
+func openFIFO(*shm.Dir, bool) (int, error) { return -1, errors.ErrUnsupported }
