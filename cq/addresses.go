@@ -322,22 +322,10 @@ const (
 	AddrOpaque                           // any bytes, at least one
 )
 
+var addressNames = []string{"unspec", "sockaddr", "sockaddr_in", "sockaddr_in6", "opaque"}
+
 // String returns the lower-case name.
-func (f AddressFormat) String() string {
-	switch f {
-	case AddrUnspec:
-		return "unspec"
-	case AddrSockaddr:
-		return "sockaddr"
-	case AddrSockaddrIn:
-		return "sockaddr_in"
-	case AddrSockaddrIn6:
-		return "sockaddr_in6"
-	case AddrOpaque:
-		return "opaque"
-	}
-	return "unknown"
-}
+func (f AddressFormat) String() string { return nameOf(addressNames, uint32(f), "format") }
 
 // check refuses bytes that are no address of this format, and addresses that nobody can send to.
 func (f AddressFormat) check(raw []byte) error {

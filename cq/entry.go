@@ -121,22 +121,10 @@ const (
 	FormatTagged                // with tag
 )
 
+var formatNames = []string{"unspec", "context", "msg", "data", "tagged"}
+
 // String returns the lower-case name.
-func (f Format) String() string {
-	switch f {
-	case FormatUnspec:
-		return "unspec"
-	case FormatContext:
-		return "context"
-	case FormatMsg:
-		return "msg"
-	case FormatData:
-		return "data"
-	case FormatTagged:
-		return "tagged"
-	}
-	return "unknown"
-}
+func (f Format) String() string { return nameOf(formatNames, uint32(f), "format") }
 
 // bytes returns how much of a slot a queue of the format may be asked for.
 func (f Format) bytes() uintptr {

@@ -247,17 +247,12 @@ const (
 	FIDUser // an application's own object
 )
 
-var fidNames = [...]string{"none", "queue", "events", "counter", "addresses", "memory", "poll set",
+var fidNames = []string{"none", "queue", "events", "counter", "addresses", "memory", "poll set",
 	"wait set", "channel", "endpoint", "passive endpoint", "connection request", "domain", "fabric",
 	"user"}
 
 // String returns the kind in a word, or its number.
-func (k FIDKind) String() string {
-	if int(k) < len(fidNames) {
-		return fidNames[k]
-	}
-	return fmt.Sprintf("kind %d", uint32(k))
-}
+func (k FIDKind) String() string { return nameOf(fidNames, uint32(k), "kind") }
 
 // FID names an object to every process (in place of libfabric's pointer, struct fid). The id of a
 // shared object is drawn from its uuid; that of an object of one process is drawn at random. The
@@ -302,17 +297,7 @@ const (
 
 // String returns "writer", "reader", "user" or "owner", or the number.
 func (r PeerRole) String() string {
-	switch r {
-	case PeerWriter:
-		return "writer"
-	case PeerReader:
-		return "reader"
-	case PeerUser:
-		return "user"
-	case PeerOwner:
-		return "owner"
-	}
-	return fmt.Sprintf("role %d", uint32(r))
+	return nameOf([]string{"", "writer", "reader", "user", "owner"}, uint32(r), "role")
 }
 
 // PeerEntry is the payload of EventPeerDeath and EventPeerNew: who it is about.

@@ -78,27 +78,18 @@ const (
 	WaitCritSecCond
 )
 
+var waitNames = []string{"unspec", "none", "fd", "yield", "set", "mutex-cond", "pollfd",
+	"critsec-cond"}
+
 // String returns the lower-case name, without "wait".
-func (w WaitObject) String() string {
-	switch w {
-	case WaitUnspec:
-		return "unspec"
-	case WaitNone:
-		return "none"
-	case WaitFD:
-		return "fd"
-	case WaitYield:
-		return "yield"
-	case WaitInSet:
-		return "set"
-	case WaitMutexCond:
-		return "mutex-cond"
-	case WaitPollFD:
-		return "pollfd"
-	case WaitCritSecCond:
-		return "critsec-cond"
+func (w WaitObject) String() string { return nameOf(waitNames, uint32(w), "wait object") }
+
+// nameOf is the name of a number that has one, or what it is with the number.
+func nameOf(names []string, n uint32, what string) string {
+	if uint64(n) < uint64(len(names)) && names[n] != "" {
+		return names[n]
 	}
-	return "unknown"
+	return fmt.Sprintf("%s %d", what, n)
 }
 
 // Options of a queue (struct fi_cq_attr). The zero value is a queue of 1024 entries a lane, up to
@@ -457,16 +448,8 @@ const (
 	CrossUser
 )
 
-// String returns "user" or "others".
-func (t Trust) String() string {
-	switch t {
-	case SameUser:
-		return "user"
-	case CrossUser:
-		return "others"
-	}
-	return fmt.Sprintf("trust %d", uint32(t))
-}
+// String returns "user" or "others", or the number.
+func (t Trust) String() string { return nameOf([]string{"user", "others"}, uint32(t), "trust") }
 
 // resolveTrust checks what depends on the kind of trust.
 func (o Options) resolveTrust(op, name string) (Options, error) {

@@ -26,7 +26,7 @@ func readOne[T cq.Readable](q *cq.Queue) (T, error) {
 
 func TestFormatNames(t *testing.T) {
 	for f, want := range map[cq.Format]string{cq.FormatUnspec: "unspec", cq.FormatContext: "context",
-		cq.FormatMsg: "msg", cq.FormatData: "data", cq.FormatTagged: "tagged", 99: "unknown"} {
+		cq.FormatMsg: "msg", cq.FormatData: "data", cq.FormatTagged: "tagged", 99: "format 99"} {
 		if f.String() != want {
 			t.Errorf("%d is %q, want %q", f, f, want)
 		}
