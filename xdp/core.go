@@ -248,10 +248,6 @@ func (c *core) Return(off uint64, generation uint32) bool {
 // successor of a dead reader may ask for, and returns how many.
 func (c *core) Reclaim(before uint32) int { return c.frames.reclaim(before, c.id) }
 
-// MTU is the longest packet that the interface takes, without the Ethernet header, when the socket
-// was opened or as SetMTU said since.
-func (c *core) MTU() int { return int(c.mtu) }
-
 // SetMTU tells the socket of another MTU. It is for the goroutine that uses the socket. A frame
 // still bounds how long a packet can be.
 func (c *core) SetMTU(mtu int) {
@@ -260,12 +256,7 @@ func (c *core) SetMTU(mtu int) {
 	c.maxPacket = min(fits, c.mtu+frameOverhead)
 }
 
-// PacketBytes is the longest packet, with its Ethernet header, that Post takes.
-func (c *core) PacketBytes() int { return int(c.maxPacket) }
-
-// ChainBytes is the longest packet, with its Ethernet header, that PostChain takes. Without
-// Options.MultiBuffer it is PacketBytes.
-func (c *core) ChainBytes() int {
+func (c *core) chainBytes() int {
 	if !c.chains {
 		return int(c.maxPacket)
 	}

@@ -132,9 +132,9 @@ func (c *core) PostChain(parts []Part, context uint64) error {
 		}
 		total += p.Len
 	}
-	if total < xskernel.MinPacketBytes || total > c.ChainBytes() {
+	if total < xskernel.MinPacketBytes || total > c.chainBytes() {
 		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", total, xskernel.MinPacketBytes,
-			c.ChainBytes(), ErrTooBig)
+			c.chainBytes(), ErrTooBig)
 	}
 	last := len(parts) - 1
 	for i, p := range parts {

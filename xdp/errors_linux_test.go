@@ -371,7 +371,7 @@ func TestPeerReadsInPlace(t *testing.T) {
 	must(t, err)
 	p := r.receiveOne(t)
 	(&xdp.Record{Sequence: 77}).Put(xdp.Headroom(r.socket, p.Frame), nil)
-	umem := os.NewFile(dup(t, r.umem.FD()), "umem")
+	umem := os.NewFile(dup(t, r.umem.Region().Object().FD()), "umem")
 	defer umem.Close()
 	cmd := inNamespace(t, "read-umem", r.pair.B, umem)
 	cmd.Env = append(cmd.Env, fmt.Sprintf("REF=%d", uint64(r.umem.Region().Ref(p.Off))),

@@ -90,6 +90,10 @@ type SocketInfo struct {
 	// does not say (before 5.14), or there is none.
 	NetNS   uint64
 	Program *Program // that the socket was registered with last, nil if there is none
+	// MTU is the longest packet that the interface takes, without the Ethernet header, when the socket
+	// was opened or as SetMTU said since. PacketBytes is the longest one, with that header, that Post
+	// takes, and ChainBytes the longest that PostChain does; without Options.MultiBuffer they are one.
+	MTU, PacketBytes, ChainBytes int
 
 	// Entries of the rings. Those of the fill and the completion ring are of all sockets on the
 	// queue. After Close they mean nothing.

@@ -251,6 +251,7 @@ func (s *Socket) Info() SocketInfo {
 	i := s.granted
 	i.Interface, i.Index, i.Queue, i.Address = s.ifname, s.ifindex, s.queue, s.addr
 	i.NetNS, i.Program = s.netns, s.program.Load()
+	i.MTU, i.PacketBytes, i.ChainBytes = int(s.mtu), int(s.maxPacket), s.chainBytes()
 	return i
 }
 

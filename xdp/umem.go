@@ -172,14 +172,11 @@ func createUMEM(spec shm.Spec, huge bool) (o *shm.Object, hugeErr, err error) {
 func (u *UMEM) HugePages() (has bool, why error) { return u.huge, u.hugeErr }
 
 // Region returns the frames as references to them see it: the offset of a reference is an address
-// of the UMEM.
+// of the UMEM. The descriptor of its object is what a peer opens with [OpenUMEM].
 func (u *UMEM) Region() *shm.Region { return u.region }
 
 // Geometry says how the memory is divided.
 func (u *UMEM) Geometry() Geometry { return u.geo }
-
-// FD returns the descriptor that a peer opens with [OpenUMEM]. It stays the UMEM's.
-func (u *UMEM) FD() int { return u.region.Object().FD() }
 
 // Close waits until this process has released its loans, or ctx ends, and unmaps the UMEM. It fails
 // while a socket on it is open.

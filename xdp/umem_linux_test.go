@@ -23,19 +23,19 @@ func TestUMEMIsSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close(t.Context())
-	if _, err := unix.Mmap(u.FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+	if _, err := unix.Mmap(u.Region().Object().FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		t.Error("it can be mapped writable")
 	}
 	for _, size := range []int64{0, 1 << 30} {
-		if err := unix.Ftruncate(u.FD(), size); !errors.Is(err, unix.EPERM) {
+		if err := unix.Ftruncate(u.Region().Object().FD(), size); !errors.Is(err, unix.EPERM) {
 			t.Errorf("resize to %d: %v", size, err)
 		}
 	}
-	if _, err := unix.Pwrite(u.FD(), []byte{1}, 4096); !errors.Is(err, unix.EPERM) {
+	if _, err := unix.Pwrite(u.Region().Object().FD(), []byte{1}, 4096); !errors.Is(err, unix.EPERM) {
 		t.Errorf("write: %v", err)
 	}
 	u.Region().Bytes()[5] = 0xaa // our own mapping still is writable
-	peer, g, err := OpenUMEM(u.FD(), "peer", 0)
+	peer, g, err := OpenUMEM(u.Region().Object().FD(), "peer", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

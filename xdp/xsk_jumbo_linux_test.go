@@ -89,8 +89,8 @@ func TestXskSendReceive9K(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
-		if g := x.rx.Info(); !g.MultiBuffer || x.tx.ChainBytes() != 9018 {
-			t.Fatalf("%+v, %d bytes", g, x.tx.ChainBytes())
+		if g := x.rx.Info(); !g.MultiBuffer || x.tx.Info().ChainBytes != 9018 {
+			t.Fatalf("%+v, %d bytes", g, x.tx.Info().ChainBytes)
 		}
 		x.streamChains(t, 600, 0, func(n int) int { return 60 + n*397%8955 })
 	})
@@ -161,8 +161,8 @@ func TestXskTooBigWithoutChains(t *testing.T) {
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
 		f, buf, _ := x.rx.Acquire()
 		g, _, _ := x.rx.Acquire()
-		if len(buf) != 1728 || x.rx.ChainBytes() != 1728 {
-			t.Errorf("a frame of %d bytes, a packet of %d", len(buf), x.rx.ChainBytes())
+		if len(buf) != 1728 || x.rx.Info().ChainBytes != 1728 {
+			t.Errorf("a frame of %d bytes, a packet of %d", len(buf), x.rx.Info().ChainBytes)
 		}
 		if err := x.rx.Post(f, 1729, 0); !errors.Is(err, xdp.ErrTooBig) {
 			t.Errorf("post: %v", err)
@@ -320,7 +320,7 @@ func TestHugePagesGranted(t *testing.T) {
 		}
 		x.stream(t, x.tx, x.rx, 2000, func(n int) int { return 60 + n%1400 })
 		x.finish(t)
-		peer, geo, err := xdp.OpenUMEM(x.rx.UMEM().FD(), "peer", 0)
+		peer, geo, err := xdp.OpenUMEM(x.rx.UMEM().Region().Object().FD(), "peer", 0)
 		must(t, err)
 		if geo != x.rx.UMEM().Geometry() || len(peer.Bytes()) != int(geo.Frames*geo.ChunkBytes) {
 			t.Errorf("%+v", geo)

@@ -25,8 +25,9 @@ import (
 type Endpoint struct {
 	cfg    Config
 	socket *xdp.Socket
-	rx     *feed.Binding // nil if it does not receive
-	tx     *feed.Binding // nil if sends report nowhere
+	limits xdp.SocketInfo // of the MTU that the socket was told last
+	rx     *feed.Binding  // nil if it does not receive
+	tx     *feed.Binding  // nil if sends report nowhere
 	queue  uint16
 	umem   uint16 // the region that received frames are references into
 
@@ -103,8 +104,8 @@ func Open(c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	s := c.Socket
-	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Info().Queue), umem: s.UMEM().Region().ID(),
-		direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
+	e := &Endpoint{cfg: c, socket: s, limits: s.Info(), queue: uint16(s.Info().Queue),
+		umem: s.UMEM().Region().ID(), direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), round: 1,
 		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry()}
@@ -210,7 +211,7 @@ func (e *Endpoint) Socket() *xdp.Socket { return e.socket }
 func (e *Endpoint) MaxPayload() int {
 	mtu := int(e.monitor.mtu.Load())
 	if mtu == 0 {
-		mtu = e.socket.MTU()
+		mtu = e.limits.MTU
 	}
 	n := mtu - packet.IPv4Bytes - packet.UDPBytes
 	if e.cfg.RemoteData {

@@ -298,7 +298,7 @@ func TestReaderKilled(t *testing.T) {
 	for range 5 {
 		must(t, s.q.Detach())
 		cmd := shmtest.Child(t, "holder")
-		umem := os.NewFile(dup(t, s.Socket().UMEM().FD()), "umem")
+		umem := os.NewFile(dup(t, s.Socket().UMEM().Region().Object().FD()), "umem")
 		cmd.ExtraFiles = []*os.File{umem}
 		out, err := cmd.StdoutPipe()
 		must(t, err)

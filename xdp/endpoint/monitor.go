@@ -134,10 +134,11 @@ func (e *Endpoint) tellGone() bool {
 
 // mtu is the MTU of the interface as it is now. It is for whoever holds the lock.
 func (e *Endpoint) mtu() int {
-	if m := int(e.monitor.mtu.Load()); m != 0 && m != e.socket.MTU() {
+	if m := int(e.monitor.mtu.Load()); m != 0 && m != e.limits.MTU {
 		e.socket.SetMTU(m)
+		e.limits = e.socket.Info()
 	}
-	return e.socket.MTU()
+	return e.limits.MTU
 }
 
 // checkGone ends the endpoint if the watcher found that its device is gone.

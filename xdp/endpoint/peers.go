@@ -193,7 +193,7 @@ func (e *Endpoint) header(p *peer, h xdp.Hop) error {
 	}
 	p.template, p.hop, p.header = t, h, t.HeaderLen()
 	// A chunk, or the longest chain of them, may be smaller than the MTU.
-	p.max = min(t.MaxPayload(mtu), e.socket.ChainBytes()-p.header)
+	p.max = min(t.MaxPayload(mtu), e.limits.ChainBytes-p.header)
 	if e.cfg.RemoteData {
 		p.max -= ShimBytes
 	}

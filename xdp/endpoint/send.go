@@ -182,7 +182,7 @@ func (e *Endpoint) build(m *Msg, op cq.Flags) error {
 	if n > p.max {
 		return ErrTooBig
 	}
-	if p.header+n+ShimBytes > e.socket.PacketBytes() && e.chains {
+	if p.header+n+ShimBytes > e.limits.PacketBytes && e.chains {
 		return e.buildChain(p, m, n, op)
 	}
 	frame, buf, err := e.acquire()

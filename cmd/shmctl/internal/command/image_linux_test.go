@@ -120,7 +120,7 @@ func makeDeviceKinds(d *shm.Dir) {
 	}
 	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 16, Generation: 11})
 	need(err)
-	frames, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", u.FD()))
+	frames, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", u.Region().Object().FD()))
 	need(err)
 	need(os.WriteFile(filepath.Join(d.Path(), "frames"), frames, 0o600))
 	_, err = d.Create("region", shm.Spec{Kind: shm.KindRegion, Generation: 12,
