@@ -278,7 +278,7 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 	if err != nil {
 		return failed(err)
 	}
-	page, size, err := shm.ReadPage(fd, "")
+	page, size, err := inspect.ReadPage(fd, "")
 	if err != nil || !ours && !bytes.HasPrefix(page, []byte("shmring\x00")) {
 		_ = unix.Close(fd)
 		return failed(err)

@@ -258,38 +258,3 @@ func notZero(b []byte, from, to int) int {
 	}
 	return -1
 }
-
-// ReadPage copies page 0 of the file behind a descriptor, which may be no object, and tells how
-// large the file is. What is no regular file is [ErrKind].
-func ReadPage(fd int, name string) (page []byte, fileBytes uint64, err error) {
-	info, err := sysStat(fd)
-	if err == nil && !info.regular() {
-		err = notAnObject(ErrKind)
-	}
-	if err == nil {
-		page, err = readPage(fd)
-	}
-	return page, uint64(max(info.size, 0)), named("read", name, err)
-}
-
-func readPage(fd int) ([]byte, error) {
-	page := make([]byte, headerBytes)
-	n, err := sysReadAt(fd, page)
-	if err != nil {
-		return nil, err
-	}
-	return page[:n], nil
-}
-
-// CheckOwner returns what is wrong between the owner's record and the lock.
-func (o *Object) CheckOwner() []Violation {
-	if life, err := o.Life(); err != nil || life != LockLost {
-		return nil
-	}
-	c := &headerCheck{}
-	_ = Guard(func() {
-		owner, base := o.Owner(), ownerSlot(word(o.mem, offTurn).Load())
-		c.bad("owner.lock", base, fmt.Sprintf("free, and process %d lives", owner.PID), "held")
-	})
-	return c.found
-}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
@@ -144,12 +145,16 @@ func (c *checker) badHeader(name string, off uint64, got, want any) {
 
 // Where the header has what the kinds fix, as package shm draws it.
 const (
+	headerBytes    = 4096
 	headerTotal    = 0x18
 	headerUUID     = 0x38
 	headerCount    = 0x8c
 	headerName     = 0x90
 	headerAttrs    = 0x100
 	headerSections = 0x180
+	headerTurn     = 0xa80 // its low bit says which record of the owner holds
+	headerOwner    = 0xb00
+	headerOwners   = 128 // bytes of a record
 )
 
 // attributes checks each attribute of the object.
@@ -215,7 +220,7 @@ func withPage(path string, f func(fd int, page []byte, size uint64) error) error
 	}
 	defer file.Close()
 	fd := int(file.Fd())
-	page, size, err := shm.ReadPage(fd, path)
+	page, size, err := ReadPage(fd, path)
 	if err != nil {
 		return err
 	}
@@ -255,8 +260,40 @@ func checkFile(out Checked, fd int, page []byte, size uint64, f func(*checker)) 
 	if err := shm.Guard(func() { f(c) }); err != nil {
 		return out, err
 	}
-	out.Violations, out.Undecided = append(c.found, obj.CheckOwner()...), c.busy
+	c.ownerLock()
+	out.Violations, out.Undecided = c.found, c.busy
 	return out, nil
+}
+
+// ownerLock says what is wrong between the owner's record and the lock.
+func (c *checker) ownerLock() {
+	if life, err := c.obj.Life(); err != nil || life != shm.LockLost {
+		return
+	}
+	_ = shm.Guard(func() {
+		turn := kind.Overlay[atomic.Uint64](c.obj.Bytes()[headerTurn:]).Load()
+		c.badHeader("owner.lock", headerOwner+turn&1*headerOwners,
+			fmt.Sprintf("free, and process %d lives", c.obj.Owner().PID), "held")
+	})
+}
+
+// ReadPage copies page 0 of the file behind a descriptor, which may be no object, and tells how
+// large the file is. What is no regular file is [shm.ErrKind].
+func ReadPage(fd int, name string) (page []byte, fileBytes uint64, err error) {
+	var file unix.Stat_t
+	if err := unix.Fstat(fd, &file); err != nil {
+		return nil, 0, &shm.Error{Op: "read", Name: name, Err: err}
+	}
+	if file.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, 0, &shm.Error{Op: "read", Name: name, Field: "type", Got: "not a regular file",
+			Want: "an object", Err: shm.ErrKind, Hint: "remove it"}
+	}
+	page = make([]byte, headerBytes)
+	n, err := unix.Pread(fd, page, 0)
+	if err != nil {
+		return nil, 0, &shm.Error{Op: "read", Name: name, Err: err}
+	}
+	return page[:n], uint64(max(file.Size, 0)), nil
 }
 
 // The words that tools print for numbers of package cq, and read again. They are those of the

@@ -86,7 +86,7 @@ type heldPage struct {
 func (k *heldCheck) first(h *Held, out *Checked) {
 	p := heldPage{held: h, out: out}
 	var err error
-	if p.page, p.size, err = shm.ReadPage(h.FD, h.Name); err != nil {
+	if p.page, p.size, err = ReadPage(h.FD, h.Name); err != nil {
 		k.err = errors.Join(k.err, err)
 		return
 	}
