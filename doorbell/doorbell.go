@@ -50,6 +50,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/wake"
 )
@@ -259,10 +260,17 @@ type Ringer struct {
 	ringer *wake.Ringer
 }
 
-// NewRinger returns the ringer of a lane. The error is EINVAL if there is no such lane.
+// NewRinger returns the ringer of a lane. Errors: EINVAL if there is no such lane; and what the
+// kernel says if it refuses membarrier(2) to this process, in which case the reader cannot pay for
+// its release stores.
 func NewRinger(w *Words, lane int, o RingerOptions) (*Ringer, error) {
 	if lane < 0 || lane >= len(w.rows) {
 		return nil, fmt.Errorf("doorbell: lane %d of %d: %w", lane, len(w.rows), syscall.EINVAL)
+	}
+	if o.Fence != nil {
+		if err := barrier.Register(); err != nil {
+			return nil, err
+		}
 	}
 	row := w.rows[lane]
 	return &Ringer{row, wake.NewRinger(wake.RingerConfig{Row: row, Arm: w.arm, Hints: w.hints,

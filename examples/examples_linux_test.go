@@ -133,6 +133,16 @@ func TestCounter(t *testing.T) {
 	waiter.ends()
 }
 
+func TestRing(t *testing.T) {
+	start := builder(t, "ring")
+	reader := start("ring", "read")
+	reader.prints("reading")
+	start("ring", "write", "3", "4").ends()
+	start("ring", "write", "5", "0").ends()
+	reader.prints("sum: 12")
+	reader.ends()
+}
+
 func TestTagged(t *testing.T) {
 	start := builder(t, "tagged")
 	answers := start("tagged")
