@@ -220,6 +220,14 @@ func requires(feature string) bool {
 	return slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature)
 }
 
+// Some are the first n rows of a table with -short, and all of them otherwise.
+func Some[T any](n int, rows []T) []T {
+	if testing.Short() {
+		return rows[:min(n, len(rows))]
+	}
+	return rows
+}
+
 // Long skips a test with -short: it takes seconds, and others show less of the same.
 func Long(t testing.TB) {
 	t.Helper()
