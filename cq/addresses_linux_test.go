@@ -138,13 +138,13 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 	d := openDir(t)
 	env := envQueue + "=" + queueName(t)
 	owner := startChild(t, "address-owner", env)
-	if got := owner.line(t); got != "ready 20" {
+	if got := owner.Line(t); got != "ready 20" {
 		t.Fatal(got)
 	}
 	v, err := cq.AttachAddresses(cq.Named(d, queueName(t)))
 	must(t, err)
 	other := startChild(t, "address-reader", env)
-	_ = other.line(t)
+	_ = other.Line(t)
 	end := time.Now().Add(700 * time.Millisecond)
 	s := watchAddresses(v, func() bool { return time.Now().After(end) })
 	eventually(t, "some are there, and some are not", func() bool {
@@ -157,10 +157,10 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 	if s.torn > 0 || s.lost > 0 {
 		t.Errorf("%+v", s)
 	}
-	if got := other.stop(t); got != "0 0" {
+	if got := other.Stop(t); got != "0 0" {
 		t.Errorf("torn and lost in the other process: %s", got)
 	}
-	_ = owner.stop(t)
+	_ = owner.Stop(t)
 	must(t, v.Close())
 }
 
@@ -222,7 +222,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
 	owner := startChild(t, "address-owner", envQueue+"="+name)
-	_ = owner.line(t)
+	_ = owner.Line(t)
 	r, err := cq.AttachAddresses(cq.Named(d, name))
 	must(t, err)
 	halfway := 0
@@ -249,7 +249,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	if halfway == 0 {
 		t.Error("the owner did nothing")
 	}
-	_ = owner.stop(t)
+	_ = owner.Stop(t)
 	must(t, r.Close())
 }
 
@@ -300,22 +300,22 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	}
 	for _, dies := range []bool{true, true, false} {
 		c := startChild(t, "vector owner", envQueue+"="+name)
-		if got := c.line(t); got != "owner" {
+		if got := c.Line(t); got != "owner" {
 			t.Fatal(got)
 		}
 		wantNew(c.Process.Pid)
 		if !dies {
-			_, err := fmt.Fprintln(c.in, "leave")
+			_, err := fmt.Fprintln(c.In, "leave")
 			must(t, err)
-			if got := c.line(t); got != "left" {
+			if got := c.Line(t); got != "left" {
 				t.Fatal(got)
 			}
-			c.kill()
+			c.Kill()
 			break
 		}
 		must(t, c.Process.Signal(syscall.SIGSTOP))
 		noNews(t, es[0])
-		c.kill()
+		c.Kill()
 		for _, e := range es {
 			wantDeath(t, e, fid, cq.PeerOwner, c.Process.Pid)
 		}

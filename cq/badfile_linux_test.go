@@ -191,7 +191,7 @@ func spoiledLane(t *testing.T, at site, spoil func(scribbler)) {
 			must(t, os.Remove(filepath.Join(openDir(t).Path(), q.Name(), "lane-0001")))
 		})
 	}
-	w.kill()
+	w.Kill()
 	for range 2 {
 		next := at.attach(t, q)
 		if next.Lane() != 2 {

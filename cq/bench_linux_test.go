@@ -138,7 +138,7 @@ func BenchmarkOthersRoundTrip(b *testing.B) {
 			} else {
 				c, p.conn = startIn(b, "echo", nil)
 			}
-			defer c.kill()
+			defer c.Kill()
 			must(b, q.Accept(soon(b), p.conn))
 			o := at.writer()
 			o.Allow = bothUsers()
@@ -154,7 +154,7 @@ func BenchmarkOthersRoundTrip(b *testing.B) {
 			}
 			b.StopTimer()
 			must(b, w.Post(&cq.Entry{}))
-			_, _ = c.out.ReadByte() // until it has ended
+			_, _ = c.Out.ReadByte() // until it has ended
 		})
 	}
 }

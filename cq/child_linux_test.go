@@ -1,17 +1,14 @@
 package cq_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -39,68 +36,20 @@ func init() {
 }
 
 // child is a running process in a role.
-type child struct {
-	*exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+type child struct{ *shmtest.Proc }
 
 func startChild(t testing.TB, role string, env ...string) *child {
 	t.Helper()
-	env = append(env, "GORACE=atexit_sleep_ms=0") // a second each, where races are looked for
 	return start(t, shmtest.Child(t, role, env...))
 }
 
 func start(t testing.TB, cmd *exec.Cmd) *child {
 	t.Helper()
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}
-	t.Cleanup(c.kill)
-	return c
+	return &child{shmtest.Start(t, cmd)}
 }
 
-// line returns the next line that the child says.
-func (c *child) line(t testing.TB) string {
-	t.Helper()
-	s, err := c.out.ReadString('\n')
-	if err != nil {
-		t.Fatalf("child says nothing: %v", err)
-	}
-	return strings.TrimSpace(s)
-}
-
-// stop asks the child to end and returns what it says then.
-func (c *child) stop(t testing.TB) string {
-	t.Helper()
-	c.in.Close()
-	text, err := io.ReadAll(c.out)
-	must(t, err)
-	if err := c.Wait(); err != nil {
-		t.Errorf("child: %v", err)
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// kill ends the child with SIGKILL and waits; it may be called again.
-func (c *child) kill() {
-	_ = c.Process.Kill()
-	_ = c.Wait()
-	c.in.Close()
-}
-
-func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-
-// need ends a child that cannot go on.
-func need(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "child:", err)
-		os.Exit(3)
-	}
-}
+// What a child does.
+var say, need, untilTold = shmtest.Say, shmtest.Need, shmtest.UntilTold
 
 func number(name string, other int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -309,7 +258,7 @@ func startAt(t testing.TB, role string, at site, q *cq.Queue, attr *syscall.SysP
 		must(t, q.Accept(soon(t), conn))
 		return c
 	}
-	cmd := shmtest.Child(t, role, envQueue+"="+q.Name(), "GORACE=atexit_sleep_ms=0")
+	cmd := shmtest.Child(t, role, envQueue+"="+q.Name())
 	cmd.SysProcAttr = attr
 	return start(t, cmd)
 }

@@ -36,7 +36,7 @@ func startWriter(t testing.TB, at site, q *cq.Queue, attr *syscall.SysProcAttr) 
 // begin waits until the writer is attached.
 func (w *toldWriter) begin(t testing.TB) {
 	t.Helper()
-	if _, err := fmt.Sscanf(w.line(t), "lane %d at %d", &w.lane, &w.next); err != nil {
+	if _, err := fmt.Sscanf(w.Line(t), "lane %d at %d", &w.lane, &w.next); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,9 +50,9 @@ func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 
 func (w *toldWriter) tell(t testing.TB, what, answer string) {
 	t.Helper()
-	_, err := fmt.Fprintln(w.in, what)
+	_, err := fmt.Fprintln(w.In, what)
 	must(t, err)
-	if got := w.line(t); got != answer {
+	if got := w.Line(t); got != answer {
 		t.Fatal(got)
 	}
 }
@@ -257,7 +257,7 @@ func (r *toldReader) follow(w *cq.Writer) *cq.Writer {
 // end kills the reader and waits until the writer knows.
 func (r *toldReader) end(w *cq.Writer) {
 	r.t.Helper()
-	r.kill()
+	r.Kill()
 	select {
 	case <-w.ReaderGone():
 	case <-time.After(time.Minute):
@@ -268,9 +268,9 @@ func (r *toldReader) end(w *cq.Writer) {
 // do has it do something and returns what it says.
 func (r *toldReader) do(what string, n int) string {
 	r.t.Helper()
-	_, err := fmt.Fprintln(r.in, what, n)
+	_, err := fmt.Fprintln(r.In, what, n)
 	must(r.t, err)
-	return r.line(r.t)
+	return r.Line(r.t)
 }
 
 func (r *toldReader) expect(what string, n int, want string) {

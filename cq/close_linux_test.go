@@ -238,9 +238,9 @@ func TestLaneOfFormerQueue(t *testing.T) {
 	q, err := cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
 	must(t, err)
 	c := startChild(t, "writer", envQueue+"=again", envCount+"=1")
-	_ = c.line(t)
+	_ = c.Line(t)
 	must(t, q.Close())
-	c.kill()
+	c.Kill()
 	q, err = cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
@@ -313,14 +313,10 @@ func TestWakesAreOfBatches(t *testing.T) {
 func TestCheckHeldYoung(t *testing.T) {
 	umem := kind.UMEM{Frames: 2, ChunkBytes: 2048, HeadroomBytes: 64}
 	obj, err := shm.CreateMemfd(umem.Spec("umem"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer obj.Close()
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", obj.FD()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(fd)
 	page := obj.Bytes()[:4096]
 	now := time.Duration(0)
@@ -368,23 +364,17 @@ func TestResetsAreCounted(t *testing.T) {
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
 		q, err := cq.Create(cq.Named(d, "resets"), cq.Options{Wait: wait})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n := q.Stats().Resets; n != 0 {
 			t.Errorf("%v: %d before the first TryWait", wait, n)
 		}
 		if wait == cq.WaitFD {
-			if err := q.TryWait(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, q.TryWait())
 			if q.Stats().Resets == 0 {
 				t.Error("TryWait made system calls that are not counted")
 			}
 		}
-		if err := q.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, q.Close())
 	}
 }
 

@@ -285,7 +285,7 @@ func afterHolder(t *testing.T, held int, take func(*testing.T, *cq.Queue) []uint
 	post(t, ws[held], 0, 6)
 	c.expect("peek", 4, "0 1 2 3")
 	c.expect("release", 1, "")
-	c.kill()
+	c.Kill()
 	post(t, ws[1-held], 10, 12)
 	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)

@@ -188,7 +188,7 @@ func TestCounterUserIsNamed(t *testing.T) {
 	first := startCounterPeer(t, base, false)
 	must(t, c.Close())
 	wantUser(first.Process.Pid)
-	first.kill()
+	first.Kill()
 	if r, err := collect.Assess(d, name, collect.Options{Waiting: true}); err != nil ||
 		r.Fate != collect.Garbage {
 		t.Errorf("%+v, %v", r, err)

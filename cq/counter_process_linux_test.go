@@ -54,7 +54,7 @@ type counterPeer struct{ *child }
 
 func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 	t.Helper()
-	cmd := shmtest.Child(t, "counter", envQueue+"="+name, "GORACE=atexit_sleep_ms=0")
+	cmd := shmtest.Child(t, "counter", envQueue+"="+name)
 	if newPIDs {
 		if os.Geteuid() != 0 {
 			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
@@ -62,7 +62,7 @@ func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	}
 	p := counterPeer{start(t, cmd)}
-	if got := p.line(t); got != "ready" {
+	if got := p.Line(t); got != "ready" {
 		t.Fatal(got)
 	}
 	return p
@@ -71,9 +71,9 @@ func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 // does tells the peer what to do and checks its first answer.
 func (p counterPeer) does(t *testing.T, what string, n uint64, answer string) {
 	t.Helper()
-	_, err := fmt.Fprintln(p.in, what, n)
+	_, err := fmt.Fprintln(p.In, what, n)
 	must(t, err)
-	if got := p.line(t); got != answer {
+	if got := p.Line(t); got != answer {
 		t.Fatalf("%s %d: %q, want %q", what, n, got, answer)
 	}
 }
@@ -112,7 +112,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	must(t, c.Add(9))
 	must(t, c.Add(10)) // one add, all of them
 	for _, p := range peers {
-		if got := p.line(t); got != "wait: <nil>" {
+		if got := p.Line(t); got != "wait: <nil>" {
 			t.Error(got)
 		}
 	}
@@ -122,7 +122,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	asleep()
 	must(t, c.AddErr(1))
 	for _, p := range peers {
-		if got := p.line(t); got != "wait: cq: an operation has failed: ReadErr says how many have" {
+		if got := p.Line(t); got != "wait: cq: an operation has failed: ReadErr says how many have" {
 			t.Error(got)
 		}
 	}
@@ -132,7 +132,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	peers[0].does(t, "add", 1, "add: <nil>")
 	must(t, <-done)
 	for _, p := range peers {
-		_ = p.stop(t)
+		_ = p.Stop(t)
 	}
 	must(t, c.Close())
 	nothingLeft(t, d)
@@ -167,7 +167,7 @@ func TestCounterDeathWakes(t *testing.T) {
 			}
 			p.does(t, "silently", 5, "silently: <nil>")
 			// Nobody was told. Who looks for another reason may have found it: that is no fault.
-			p.kill()
+			p.Kill()
 			for range cap(done) {
 				must(t, <-done)
 			}
@@ -184,7 +184,7 @@ func TestCounterKilledWaiter(t *testing.T) {
 		s := showCounter(t, d, c.Name()).Handles
 		return len(s) == 2 && s[1].Threshold != nil && *s[1].Threshold == 3
 	})
-	p.kill()
+	p.Kill()
 	for range 50 {
 		must(t, c.Add(1))
 	}
@@ -200,7 +200,7 @@ func TestCounterKilledWaiter(t *testing.T) {
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	p.does(t, "add", 1, "add: <nil>")
 	must(t, <-done)
-	_ = p.stop(t)
+	_ = p.Stop(t)
 	must(t, c.Close())
 	nothingLeft(t, d)
 }
@@ -262,10 +262,10 @@ func TestCounterSyscalls(t *testing.T) {
 			_, _ = c.Read()
 		})
 		must(t, c.Set(1<<40))
-		if got := p.line(t); !strings.HasPrefix(got, "wait: ") {
+		if got := p.Line(t); !strings.HasPrefix(got, "wait: ") {
 			t.Error(got)
 		}
-		_ = p.stop(t)
+		_ = p.Stop(t)
 		must(t, c.Close())
 	}
 }
@@ -297,7 +297,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 		must(t, cq.Remove(cq.Named(d, base+"-3")))
 	})
 	early := startCounterPeer(t, base, false)
-	early.kill()
+	early.Kill()
 	es := []*cq.EventQueue{deathsOf(t, "one", one.BindEvents), deathsOf(t, "two", two.BindEvents)}
 	stopped := startCounterPeer(t, base, false)
 	must(t, stopped.Process.Signal(syscall.SIGSTOP))
@@ -305,7 +305,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	for i, newPIDs := range []bool{false, false, true} {
 		p := startCounterPeer(t, base, newPIDs)
 		p.does(t, "add", 1, "add: <nil>")
-		p.kill()
+		p.Kill()
 		pid := p.Process.Pid
 		if newPIDs {
 			pid = 1
@@ -319,13 +319,13 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 		}
 		wantCounter(t, one, uint64(i)+1, 0)
 	}
-	_ = startCounterPeer(t, base, false).stop(t) // which closes
+	_ = startCounterPeer(t, base, false).Stop(t) // which closes
 	for _, e := range es {
 		noNews(t, e)
 	}
 	must(t, stopped.Process.Signal(syscall.SIGCONT))
 	stopped.does(t, "add", 1, "add: <nil>")
-	stopped.kill()
+	stopped.Kill()
 	for _, e := range es {
 		wantDeath(t, e, one.FID(), cq.PeerUser, stopped.Process.Pid)
 		noNews(t, e)

@@ -67,7 +67,7 @@ func TestDeathWakes(t *testing.T) {
 				if fd >= 0 && !m.elsewhere && readable(t, fd, 20) {
 					t.Error("readable before its death")
 				}
-				w.kill()
+				w.Kill()
 				must(t, <-done)
 				eventually(t, "the entry, and what was its memory is gone", func() bool {
 					got = append(got, drain(t, q)...)
@@ -165,7 +165,7 @@ func TestKilledWriter(t *testing.T) {
 				must(t, w.Process.Signal(syscall.SIGSTOP))
 				time.Sleep(short)
 				noRoom(t, "with a stopped writer", m.at, q)
-				w.kill()
+				w.Kill()
 				if !m.at.others {
 					continue
 				}
@@ -226,7 +226,7 @@ func TestDeathOfSuccessor(t *testing.T) {
 	for got := 0; got < 1; { // from here on the lane is hot
 		got += len(drain(t, q))
 	}
-	first.kill()
+	first.Kill()
 	second := startWriter(t, namedSite, q, nil)
 	if second.lane != 1 {
 		t.Fatal(second.lane)
@@ -237,7 +237,7 @@ func TestDeathOfSuccessor(t *testing.T) {
 	}
 	defer whenAsleep(t, q, func() {
 		second.publish(t, 1, 77)
-		second.kill()
+		second.Kill()
 	})()
 	dst := make([]cq.Context, 2)
 	if n, err := sread(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
@@ -352,7 +352,7 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 		if i == 0 {
 			c.expect("read", 1, "0")
 		}
-		c.kill()
+		c.Kill()
 		p = wantDeath(t, e, ev.FID, cq.PeerReader, c.Process.Pid)
 		if p.First != 1 || p.End != 3 || p.Lane != w.Lane() {
 			t.Errorf("%+v", p)
@@ -383,16 +383,16 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
 	reader := startChild(t, "death reader", envQueue+"="+name)
-	if got := reader.line(t); got != "bound" {
+	if got := reader.Line(t); got != "bound" {
 		t.Fatal(got)
 	}
 	c := startChild(t, "poster", envQueue+"="+name, envCount+"=1")
-	_ = c.line(t)
-	c.kill()
-	if got := reader.line(t); got != "told" {
+	_ = c.Line(t)
+	c.Kill()
+	if got := reader.Line(t); got != "told" {
 		t.Fatal(got)
 	}
-	reader.kill()
+	reader.Kill()
 	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
@@ -438,7 +438,7 @@ func TestDeathsUnderFire(t *testing.T) {
 		pids := map[int]bool{}
 		for range writers {
 			c := startChild(t, "writer", envQueue+"="+q.Name())
-			_ = c.line(t)
+			_ = c.Line(t)
 			pids[c.Process.Pid] = true
 			time.AfterFunc(time.Duration(rnd.IntN(30))*time.Millisecond,
 				func() { _ = c.Process.Kill() })
@@ -497,10 +497,10 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 		},
 		"dies": func(t *testing.T, _ *shm.Dir, name string) {
 			c := startChild(t, "lane holder", envQueue+"="+name)
-			if got := c.line(t); got != "held" {
+			if got := c.Line(t); got != "held" {
 				t.Fatal(got)
 			}
-			c.kill()
+			c.Kill()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -509,7 +509,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 			must(t, err)
 			c := namedWriter(t, q, 1)
 			must(t, q.Detach())
-			c.kill()
+			c.Kill()
 			for range 2 {
 				meet(t, d, name)
 			}

@@ -100,8 +100,7 @@ const (
 
 // another prepares a process in a role. Under the race detector it does not take its time to end.
 func another(role string, env ...string) *exec.Cmd {
-	cmd, err := shmtest.Command(context.Background(), role,
-		append(env, "GORACE=atexit_sleep_ms=0")...)
+	cmd, err := shmtest.Command(context.Background(), role, env...)
 	if err != nil {
 		log.Fatal(err)
 	}

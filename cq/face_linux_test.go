@@ -107,7 +107,7 @@ func TestFDEpoll(t *testing.T) {
 				}
 				all.Wait()
 				for _, c := range children {
-					_ = c.stop(t)
+					_ = c.Stop(t)
 				}
 			})
 		}
@@ -215,9 +215,9 @@ func TestSignalWithoutReader(t *testing.T) {
 					endFork()
 				}
 				if end == "left" {
-					c.stop(t)
+					c.Stop(t)
 				} else {
-					c.kill()
+					c.Kill()
 				}
 				if end == "killed" {
 					eventually(t, "its fork is gone", func() bool {

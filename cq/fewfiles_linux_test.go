@@ -519,7 +519,7 @@ func poorChild(t *testing.T, role string) {
 	t.Helper()
 	c := startChild(t, role, "SHMRING_DIR="+openDir(t).Path()+"/poor")
 	complaints(t, c)
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 func childPoorReader() {

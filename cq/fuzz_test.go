@@ -54,9 +54,7 @@ func FuzzLane(f *testing.F) {
 		w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 		must(t, err)
 		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true, Spin: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		good, bad := uint64(0), 0
 		if w.Lane() == 2 {
 			post(t, w, 1000, 1004)

@@ -261,7 +261,7 @@ func (h *history) play(role string, count, killAfter int) {
 	client := h.next
 	h.mu.Unlock()
 	env := append([]string{envQueue + "=" + h.name, fmt.Sprint(envClient, "=", client),
-		fmt.Sprint(envCount, "=", count), "GORACE=atexit_sleep_ms=0"}, h.env...)
+		fmt.Sprint(envCount, "=", count)}, h.env...)
 	cmd := shmtest.Child(h.t, role, env...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {

@@ -34,7 +34,7 @@ func inNamespace(t *testing.T, role string, env ...string) *child {
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
 	}
-	cmd := shmtest.Child(t, role, append(env, "GORACE=atexit_sleep_ms=0")...)
+	cmd := shmtest.Child(t, role, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	return start(t, cmd)
 }
@@ -172,11 +172,11 @@ func TestPIDReused(t *testing.T) {
 	c := inNamespace(t, "reuser")
 	for _, want := range []string{"death of the same number true", "lane 1 at 1",
 		"death of our number true, 2, <nil>"} {
-		if got := c.line(t); got != want {
+		if got := c.Line(t); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 // childNamespaceReader is told of deaths in a namespace of its own.
@@ -215,12 +215,12 @@ func TestSiblingNamespaces(t *testing.T) {
 		t.Run(proc, func(t *testing.T) {
 			d, name := openDir(t), queueName(t)
 			r := inNamespace(t, "namespace reader", envQueue+"="+name, envCount+"="+strconv.Itoa(i))
-			if got := r.line(t); got != "bound 1" {
+			if got := r.Line(t); got != "bound 1" {
 				t.Fatal(got)
 			}
 			for n := range uint64(2) {
 				c := inNamespace(t, "poster", envQueue+"="+name, envCount+"="+uintText(n+1))
-				if got := c.line(t); got != "posted" {
+				if got := c.Line(t); got != "posted" {
 					t.Fatal(got)
 				}
 				must(t, c.Process.Signal(syscall.SIGSTOP))
@@ -230,12 +230,12 @@ func TestSiblingNamespaces(t *testing.T) {
 					t.Errorf("lane %d", w.Lane())
 				}
 				must(t, w.Close())
-				c.kill()
-				if got := r.line(t); got != "death of 1, with "+uintText(n+1) {
+				c.Kill()
+				if got := r.Line(t); got != "death of 1, with "+uintText(n+1) {
 					t.Error(got)
 				}
 			}
-			_ = r.stop(t)
+			_ = r.Stop(t)
 		})
 	}
 }
@@ -250,7 +250,7 @@ func TestForkedWriterDies(t *testing.T) {
 	c := startWriter(t, namedSite, q, nil)
 	c.post(t, 0, 1)
 	end := c.splits(t, forks)
-	c.kill()
+	c.Kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	if got := drain(t, q); len(got) != 1 {
 		t.Error(got)
@@ -300,7 +300,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	_ = attach(t, d, q.Name())
 	e := eventsFor(t, q, cq.EventOptions{Wait: cq.WaitFD})
 	named := startChild(t, "poster", envQueue+"="+q.Name(), envCount+"=1")
-	_ = named.line(t)
+	_ = named.Line(t)
 	_ = drain(t, q) // its death is watched
 	anon := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	_ = startWriter(t, memfdSite, anon, nil)
@@ -331,7 +331,7 @@ func TestExecInheritsNothing(t *testing.T) {
 		t.Errorf("only %d descriptors of the library", found)
 	}
 	c := startChild(t, "lister")
-	for line := c.line(t); line != "end"; line = c.line(t) {
+	for line := c.Line(t); line != "end"; line = c.Line(t) {
 		if strings.Contains(line, "memfd:") || strings.Contains(line, d.Path()) ||
 			strings.Contains(line, "pidfd") && !strings.Contains(line, "self") {
 			t.Errorf("a program has descriptor %s", line)
@@ -469,13 +469,13 @@ func TestExecLeavesAll(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			d := openDir(t)
 			c := startChild(t, "becomes another", envCount+"="+uintText(uint64(count)))
-			for line := c.line(t); line != "end"; line = c.line(t) {
+			for line := c.Line(t); line != "end"; line = c.Line(t) {
 				t.Error(line)
 			}
 			if err := acts[count].meanwhile(d); err != nil {
 				t.Error(err)
 			}
-			c.kill()
+			c.Kill()
 			if err := acts[count].after(d); err != nil {
 				t.Error(err)
 			}

@@ -12,15 +12,11 @@ import (
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError = shmtest.Must
 
 // foreign is an object of another package that is bound to something here.
 type foreign struct{}

@@ -28,25 +28,25 @@ func TestNothingLeft(t *testing.T) {
 			q, err := cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: wait})
 			must(t, err)
 			c := startChild(t, "writer", envQueue+"=gone", envLanes+"=2", envCount+"=1")
-			_, _ = c.line(t), c.line(t)
+			_, _ = c.Line(t), c.Line(t)
 			return q, c
 		}
 		t.Run("writer, then queue "+wait.String(), func(t *testing.T) {
 			q, c := newQueue()
-			_ = c.stop(t)
+			_ = c.Stop(t)
 			must(t, q.Close())
 			nothingLeft(t, d)
 		})
 		t.Run("dead writer, then queue "+wait.String(), func(t *testing.T) {
 			q, c := newQueue()
-			c.kill()
+			c.Kill()
 			must(t, q.Close())
 			nothingLeft(t, d)
 		})
 		t.Run("queue, then writer "+wait.String(), func(t *testing.T) {
 			q, c := newQueue()
 			must(t, q.Close())
-			_ = c.stop(t)
+			_ = c.Stop(t)
 			nothingLeft(t, d)
 		})
 		t.Run("queue, then dead writer "+wait.String(), func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestNothingLeft(t *testing.T) {
 			must(t, q.Close())
 			wantErr(t, "remove with a living writer", collect.Remove(d, "gone", collect.Options{}),
 				cq.ErrBusy)
-			c.kill() // its lanes are nobody's business now
+			c.Kill() // its lanes are nobody's business now
 			must(t, collect.Remove(d, "gone", collect.Options{}))
 			nothingLeft(t, d)
 		})
@@ -65,8 +65,8 @@ func TestNothingLeft(t *testing.T) {
 			if n := len(drain(t, q)); n == 0 {
 				eventually(t, "the new writers are heard", func() bool { return len(drain(t, q)) > 0 })
 			}
-			old.kill()
-			_ = c.stop(t)
+			old.Kill()
+			_ = c.Stop(t)
 			must(t, q.Close())
 			nothingLeft(t, d)
 		})
@@ -198,13 +198,13 @@ func TestTooLarge(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)
 	for {
-		line := c.line(t)
+		line := c.Line(t)
 		if line == "done" {
 			break
 		}
 		t.Error(line)
 	}
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 // childTiny works in a file system of 1 MiB that only it sees.
@@ -265,11 +265,11 @@ func childTiny() {
 func deadQueue(t *testing.T, d *shm.Dir, name string) {
 	t.Helper()
 	c := startChild(t, "creator", envQueue+"="+name)
-	_ = c.line(t)
+	_ = c.Line(t)
 	w := startChild(t, "writer", envQueue+"="+name, envCount+"=3")
-	_ = w.line(t)
-	w.kill()
-	c.kill()
+	_ = w.Line(t)
+	w.Kill()
+	c.Kill()
 	if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != collect.Garbage {
 		t.Fatalf("%s of killed processes: %v, %v", name, r.Fate, err)
 	}
@@ -452,7 +452,7 @@ func TestCutNameComesFree(t *testing.T) {
 			t.Run(verb+uintText(uint64(size)), func(t *testing.T) {
 				d := openDir(t)
 				c := startChild(t, "cut owner")
-				_ = c.line(t)
+				_ = c.Line(t)
 				for _, k := range cutKinds() {
 					must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
 					if q, err := cutVerb(verb, d, k); err == nil {
@@ -460,7 +460,7 @@ func TestCutNameComesFree(t *testing.T) {
 						must(t, q.close())
 					}
 				}
-				c.kill()
+				c.Kill()
 				for _, k := range cutKinds() {
 					q, err := cutVerb(verb, d, k)
 					if err != nil {
@@ -488,7 +488,7 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d bytes, %d on", verb, size, shift), func(t *testing.T) {
 				d := openDir(t)
 				c := startChild(t, "cut owner")
-				_ = c.line(t)
+				_ = c.Line(t)
 				must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
 				for _, alive := range []bool{true, false} {
 					for i, k := range cutKinds() {
@@ -512,7 +512,7 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 						}
 					}
 					if alive {
-						c.kill()
+						c.Kill()
 					}
 				}
 				for _, k := range cutKinds() {

@@ -34,8 +34,8 @@ func nothingLeft(t *testing.T, d *shm.Dir) {
 func killedCreator(t *testing.T, name, lifetime string) {
 	t.Helper()
 	c := startChild(t, "creator", envQueue+"="+name, envCount+"="+lifetime)
-	_ = c.line(t)
-	c.kill()
+	_ = c.Line(t)
+	c.Kill()
 }
 
 // TestRedelivered: what a reader had in its hands comes again, marked, apart from the rest, and in
@@ -127,7 +127,7 @@ func redelivered(t *testing.T, name string, shared bool,
 		post(t, w, 0, 6)
 		c.expect("peek", 4, "0 1 2 3")
 		c.expect("release", 1, "")
-		c.kill()
+		c.Kill()
 		q, err = cq.Open(cq.Named(d, queue), cq.Options{Existing: true, Shared: shared})
 		must(t, err)
 		if got, again := readSome(t, q); !slices.Equal(got, upTo(1, 4)) || !again {
@@ -275,10 +275,10 @@ func TestRestartedOptions(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	killed := startChild(t, "restarted")
-	if s := killed.line(t); s != "ready" {
+	if s := killed.Line(t); s != "ready" {
 		t.Fatal(s)
 	}
-	killed.kill()
+	killed.Kill()
 	for i, c := range restartCases() {
 		for _, how := range []string{"left", "killed"} {
 			for verb, open := range c.kind.again {
@@ -400,10 +400,10 @@ func TestWithoutProc(t *testing.T) {
 	cmd := shmtest.Child(t, "without proc")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)
-	for line := c.line(t); line != "end"; line = c.line(t) {
+	for line := c.Line(t); line != "end"; line = c.Line(t) {
 		t.Error(line)
 	}
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 func childWithoutProc() {
@@ -448,7 +448,7 @@ func childWithoutProc() {
 func TestOwnWriterNeedsNoPermission(t *testing.T) {
 	c := startChild(t, "nogetfd", envQueue+"="+queueName(t))
 	for _, kind := range []string{"with a name", "without one"} {
-		line, err := c.out.ReadString('\n')
+		line, err := c.Out.ReadString('\n')
 		if err != nil || line != "cq: timed out 1 <nil>\n" {
 			t.Errorf("%s: %q, %v", kind, line, err)
 		}
@@ -503,7 +503,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				c.expect("steady", 0, "reading")
 				post(t, w, 0, 4)
 				eventually(t, "the child has read", func() bool { return w.Free() == 8 })
-				c.kill()
+				c.Kill()
 				post(t, w, 10*i+4, 10*i+6)
 				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true, Spin: -1})
 				must(t, err)

@@ -43,7 +43,7 @@ func TestThousandWriters(t *testing.T) {
 	for i, c := range cs {
 		for range lanes {
 			var lane int
-			_, err := fmt.Sscanf(c.line(t), "lane %d", &lane)
+			_, err := fmt.Sscanf(c.Line(t), "lane %d", &lane)
 			must(t, err)
 			owner[lane] = i
 		}
@@ -69,7 +69,7 @@ func TestThousandWriters(t *testing.T) {
 		take()
 	}
 	for _, c := range cs[:doomed] {
-		c.kill()
+		c.Kill()
 	}
 	for kept < living {
 		take()
@@ -79,7 +79,7 @@ func TestThousandWriters(t *testing.T) {
 		t.Errorf("%d threads, before %d", threadsNow, threads)
 	}
 	for _, c := range cs[doomed:] {
-		_ = c.stop(t)
+		_ = c.Stop(t)
 	}
 	reportLimits(t, "%d writers in %d processes, of which %d were killed; %d entries of the living"+
 		" posted and read, 0 lost, each lane in order; threads of the reader %d, before %d; its"+
@@ -231,7 +231,7 @@ func TestSlowReader(t *testing.T) {
 	var cs []*child
 	for range 2 {
 		c := startChild(t, "tireless", envQueue+"="+q.Name())
-		_, _ = c.line(t), c.line(t)
+		_, _ = c.Line(t), c.Line(t)
 		cs, pids = append(cs, c), append(pids, c.Process.Pid)
 	}
 	// From here on the most memory is that of this test.
@@ -278,18 +278,18 @@ func (r *slowRun) rest(t *testing.T, cs []*child) (posted map[uint64]uint64, ref
 	t.Helper()
 	posted = map[uint64]uint64{}
 	for _, c := range cs {
-		must(t, c.in.Close())
+		must(t, c.In.Close())
 	}
 	for _, c := range cs {
 		for range 2 {
 			var lane, n uint64
 			var full int
-			_, err := fmt.Sscan(c.line(t), &lane, &n, &full)
+			_, err := fmt.Sscan(c.Line(t), &lane, &n, &full)
 			must(t, err)
 			posted[lane] = n
 			refused += full
 		}
-		_ = c.stop(t)
+		_ = c.Stop(t)
 	}
 	eventually(t, "all is read", func() bool {
 		n, _ := cq.Read(r.q, r.buf)

@@ -170,7 +170,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 		must(t, p.kept.Post(&cq.Entry{Context: p.posted}))
 	}
 	// One thread at a time: where the kernel refuses, it refuses threads too, and a Go program ends.
-	cmd := shmtest.Child(t, "edge", envKind+"="+kind, "GORACE=atexit_sleep_ms=0", "GOMAXPROCS=1")
+	cmd := shmtest.Child(t, "edge", envKind+"="+kind, "GOMAXPROCS=1")
 	cmd.Stderr = &p.complaint
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -179,7 +179,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	p.c = start(t, cmd)
-	if got := p.c.line(t); got != "started" {
+	if got := p.c.Line(t); got != "started" {
 		t.Fatal(got)
 	}
 	ev, _ := nextPeer(t, p.keptNews)
@@ -197,7 +197,7 @@ func (p *edgePeer) confine(t *testing.T, limitBytes int) {
 	// What does not fit is not to go to a disk. Of the two files a group has one.
 	_ = os.WriteFile(filepath.Join(p.group, "memory.swap.max"), []byte("0"), 0)
 	_ = os.WriteFile(filepath.Join(p.group, "memory.swappiness"), []byte("0"), 0)
-	_, err := p.c.in.Write([]byte("\n"))
+	_, err := p.c.In.Write([]byte("\n"))
 	must(t, err)
 }
 
@@ -236,7 +236,7 @@ func (p *edgePeer) ended() bool {
 func (p *edgePeer) hears(t *testing.T) (alive bool) {
 	t.Helper()
 	for {
-		line, err := p.c.out.ReadString('\n')
+		line, err := p.c.Out.ReadString('\n')
 		switch line = strings.TrimSpace(line); {
 		case line == "done":
 			return true
@@ -282,7 +282,7 @@ func (p *edgePeer) settles(t *testing.T, alive bool) {
 	t.Helper()
 	pid := p.c.Process.Pid
 	if alive {
-		_ = p.c.stop(t)
+		_ = p.c.Stop(t)
 		p.reads(t)
 		p.noNews(t)
 	} else {

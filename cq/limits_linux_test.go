@@ -134,19 +134,19 @@ func TestMemoryCgroup(t *testing.T) {
 	const limits = memoryLimit
 	group := cgroup(t, "memory", limits)
 	c := startChild(t, "confined")
-	if got := c.line(t); got != "started" {
+	if got := c.Line(t); got != "started" {
 		t.Fatal(got)
 	}
 	set(t, group, "cgroup.procs", fmt.Sprint(c.Process.Pid))
 	set(t, group, limits, fmt.Sprint(64<<20))
-	_, err := c.in.Write([]byte("\n"))
+	_, err := c.In.Write([]byte("\n"))
 	must(t, err)
 	for _, want := range []string{"true true true", "true true true", "still here"} {
-		if got := c.line(t); got != want {
+		if got := c.Line(t); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 var setClock = flag.Bool("limits.clock", false,
@@ -245,7 +245,7 @@ func TestTimeNamespace(t *testing.T) {
 		shmtest.Unshared(t, "timens", cmd, "--time", "--monotonic", day, "--boottime", day,
 			"--fork", "--kill-child")
 		c := start(t, cmd)
-		if got := c.line(t); got != "lane 1" {
+		if got := c.Line(t); got != "lane 1" {
 			t.Fatal(got)
 		}
 		for next := uint64(0); next < 100; {
@@ -260,7 +260,7 @@ func TestTimeNamespace(t *testing.T) {
 		}
 		_, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		wantErr(t, "attach while it lives", err, cq.ErrLanes)
-		c.kill() // and with it its child
+		c.Kill() // and with it its child
 		eventually(t, fmt.Sprint("its lane is free, ", day), func() bool {
 			w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 			return err == nil && w.Close() == nil
@@ -512,12 +512,12 @@ func TestTmpfsFull(t *testing.T) {
 	for range 2 {
 		complaints(t, c)
 	}
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 // complaints is what the child says until it is done: nothing, in a good run.
 func complaints(t *testing.T, c *child) {
-	for line := c.line(t); line != "done"; line = c.line(t) {
+	for line := c.Line(t); line != "done"; line = c.Line(t) {
 		t.Error(line)
 	}
 }

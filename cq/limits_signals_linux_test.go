@@ -257,7 +257,7 @@ func TestSignalStorm(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	c := startChild(t, "stormed", "SHMRING_DIR="+openDir(t).Path()+"/storm")
-	if got := c.line(t); got != "ready" {
+	if got := c.Line(t); got != "ready" {
 		t.Fatal(got)
 	}
 	sent := stormUntil(t, c, "interrupted")
@@ -265,9 +265,9 @@ func TestSignalStorm(t *testing.T) {
 		sent += interruptAll(t, c.Process.Pid)
 	}
 	t.Logf("%d signals", sent)
-	must(t, c.in.Close())
+	must(t, c.In.Close())
 	complaints(t, c)
-	_ = c.stop(t)
+	_ = c.Stop(t)
 }
 
 // stormUntil sends signals until a child has said something: what it waits for may be one of them,
@@ -276,7 +276,7 @@ func stormUntil(t *testing.T, c *child, what string) (sent int) {
 	t.Helper()
 	said := make(chan string, 1)
 	go func() {
-		line, _ := c.out.ReadString('\n') // nothing if it has died
+		line, _ := c.Out.ReadString('\n') // nothing if it has died
 		said <- strings.TrimSpace(line)
 	}()
 	for {

@@ -29,9 +29,7 @@ var roles = map[string]func(){}
 func openDir(t testing.TB) *shm.Dir {
 	t.Helper()
 	d, err := shm.OpenDir(shmtest.Dir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -55,9 +53,7 @@ func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 		return d, q
 	}
 	q, err := cq.Create(cq.Named(d, queueName(t)), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return d, q
 }
@@ -96,9 +92,7 @@ func attach(t testing.TB, d *shm.Dir, name string) *cq.Writer {
 		}
 	}
 	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -114,12 +108,7 @@ func pair(t testing.TB, o cq.Options) (*cq.Queue, *cq.Writer) {
 	return q, attach(t, d, queueName(t))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // sread is fi_cq_sread: a timeout of 0 looks once, and a negative one is for ever.
 func sread[T cq.Readable](q *cq.Queue, dst []T, timeout time.Duration, threshold ...int) (int,
@@ -182,15 +171,7 @@ func waitFD(o interface{ GetWait() (cq.Native, error) }) int {
 	return n.FD
 }
 
-// wantErr checks that err is every one of targets.
-func wantErr(t testing.TB, what string, err error, targets ...error) {
-	t.Helper()
-	for _, target := range targets {
-		if !errors.Is(err, target) {
-			t.Errorf("%s: %v, want %v", what, err, target)
-		}
-	}
-}
+var wantErr = shmtest.WantErr
 
 // wantField checks that err is a *cq.Error about the field.
 func wantField(t testing.TB, err error, field string) {
@@ -269,17 +250,7 @@ func upTo(from, to uint64) []uint64 {
 	return out
 }
 
-// eventually waits until what others do by themselves has been done.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 12_000 { // a minute, which only catches a hang
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("never: ", what)
-}
+var eventually = shmtest.Eventually
 
 // later runs f soon, when the caller probably waits for what it does; wait returns when it has.
 func later(f func()) (wait func()) {

@@ -256,8 +256,7 @@ func (h halting) start(t *testing.T, role, step string) (*child, *net.UnixListen
 	t.Helper()
 	l := listen(t)
 	must(t, l.SetDeadline(time.Now().Add(time.Minute))) // for a child that has ended
-	cmd := shmtest.Child(t, role, "SOCKET="+l.Addr().String(), envKind+"="+string(h), envStep+"="+step,
-		"GORACE=atexit_sleep_ms=0")
+	cmd := shmtest.Child(t, role, "SOCKET="+l.Addr().String(), envKind+"="+string(h), envStep+"="+step)
 	if h != sameUser {
 		cmd.SysProcAttr = asNobody(t)
 		cmd.Path = "/proc/self/exe"
@@ -290,7 +289,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 			err = former.Accept(soon(t), conn)
 			must(t, errors.Join(h.typed(err), conn.Close()))
 		}
-		if got := c.line(t); got != "posted" {
+		if got := c.Line(t); got != "posted" {
 			t.Fatal(got)
 		}
 		must(t, former.Detach())
@@ -309,7 +308,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 	must(t, h.read(q))
 	must(t, l.Close())
 	must(t, <-done)
-	if got := c.stop(t); got != "attached\nnothing" {
+	if got := c.Stop(t); got != "attached\nnothing" {
 		t.Error(got)
 	}
 }
@@ -351,11 +350,11 @@ func (h halting) readerStops(t *testing.T, step string) {
 		defer func() { must(t, got.w.Close()) }()
 	}
 	must(t, got.err)
-	if said := c.line(t); said != "read" {
+	if said := c.Line(t); said != "read" {
 		t.Fatal(said)
 	}
 	must(t, l.Close())
-	if said := c.stop(t); said != "nothing" {
+	if said := c.Stop(t); said != "nothing" {
 		t.Error(said)
 	}
 }

@@ -33,10 +33,10 @@ func TestPathsAreLookedUpOnce(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { must(t, os.RemoveAll(base)) })
 			c := startChild(t, "mover", envLog+"="+base, envQueue+"="+how)
-			for line := c.line(t); line != "end"; line = c.line(t) {
+			for line := c.Line(t); line != "end"; line = c.Line(t) {
 				t.Error(line)
 			}
-			_ = c.stop(t)
+			_ = c.Stop(t)
 		})
 	}
 }

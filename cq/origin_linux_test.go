@@ -296,7 +296,7 @@ func TestDeviceProcess(t *testing.T) {
 	if unknown < deviceSources || v.Len() != deviceSources {
 		t.Errorf("%d were unknown, %d are known", unknown, v.Len())
 	}
-	_ = device.stop(t)
+	_ = device.Stop(t)
 	must(t, v.Close())
 }
 

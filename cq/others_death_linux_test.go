@@ -57,7 +57,7 @@ func readerCloses(t *testing.T, at site) {
 	r, w, e := readAt(t, at)
 	r.expect("close", 0, "")
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
-	r.kill()
+	r.Kill()
 	noNews(t, e)
 	must(t, w.Close())
 	if at.others && w.ReaderGone() == nil {
@@ -75,7 +75,7 @@ func readerDies(t *testing.T, at site) {
 	default:
 	}
 	post(t, w, 3, 5)
-	r.kill()
+	r.Kill()
 	_, p := nextPeer(t, e)
 	if p.Role != cq.PeerReader || p.PID != r.Process.Pid || p.End-p.First != 5 {
 		t.Errorf("%+v", p)
@@ -222,7 +222,7 @@ func (s split) makes(conn *net.UnixConn) string {
 // splits has the child make one of its own, which end ends.
 func (c *child) splits(t *testing.T, s split) (end func()) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.in, s, 0)
+	_, err := fmt.Fprintln(c.In, s, 0)
 	must(t, err)
 	return c.heir(t)
 }
@@ -231,7 +231,7 @@ func (c *child) splits(t *testing.T, s split) (end func()) {
 func (c *child) heir(t *testing.T) (end func()) {
 	t.Helper()
 	var pid int
-	if _, err := fmt.Sscanf(c.line(t), "child %d", &pid); err != nil {
+	if _, err := fmt.Sscanf(c.Line(t), "child %d", &pid); err != nil {
 		t.Fatal(err)
 	}
 	p, err := os.FindProcess(pid)
@@ -263,7 +263,7 @@ func TestOthersWriterSplits(t *testing.T) {
 					noRoom(t, "beside one whose child has ended", othersSite, q)
 				}
 				o.post(t, begin+2, begin+3)
-				o.kill()
+				o.Kill()
 				if !childFirst && s.inherits() {
 					noNews(t, e)
 					noRoom(t, "while a child has the connection", othersSite, q)
@@ -303,7 +303,7 @@ func TestOthersReaderSplits(t *testing.T) {
 					noNews(t, e)
 				}
 				post(t, w, 2, 3)
-				o.kill()
+				o.Kill()
 				if !childFirst && s.inherits() {
 					noNews(t, e)
 					a, _ := connect(t, unix.SOCK_STREAM)

@@ -60,7 +60,7 @@ func TestFollow(t *testing.T) {
 	post(t, last, 10, 18)
 	third.expect("read", 20, "10 11 12 13 14 15 16 17")
 	must(t, last.Close())
-	third.kill()
+	third.Kill()
 	eventually(t, "nothing is left", func() bool {
 		f, m := held(t)
 		return f <= fds && m <= maps

@@ -58,7 +58,7 @@ func TestOthersHostile(t *testing.T) {
 			if s := q.Stats(); s.GivenUp != 1 || s.Retired != 0 {
 				t.Errorf("%+v", s)
 			}
-			h.kill()
+			h.Kill()
 			eventually(t, "the row is free", func() bool {
 				_, _ = cq.Read(q, dst)
 				return q.Stats().Retired == 1
@@ -317,7 +317,7 @@ func TestOthersForbidden(t *testing.T) {
 		q := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 		c := startOther(t, "forbidden writer")
 		must(t, q.Accept(soon(t), c.conn))
-		if got := c.line(t); got != "tried 1, writable mappings 1" {
+		if got := c.Line(t); got != "tried 1, writable mappings 1" {
 			t.Error(got)
 		}
 	})
@@ -327,7 +327,7 @@ func TestOthersForbidden(t *testing.T) {
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		must(t, err)
 		t.Cleanup(func() { must(t, w.Close()) })
-		if got := c.line(t); got != "tried 1, writable mappings 1" {
+		if got := c.Line(t); got != "tried 1, writable mappings 1" {
 			t.Error(got)
 		}
 	})

@@ -62,8 +62,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	t.Helper()
 	l := listen(t)
 	defer l.Close()
-	cmd := shmtest.Child(t, role, append(args, "SOCKET="+l.Addr().String(),
-		"GORACE=atexit_sleep_ms=0")...)
+	cmd := shmtest.Child(t, role, append(args, "SOCKET="+l.Addr().String())...)
 	cmd.SysProcAttr = asNobody(t)
 	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
 	c := start(t, cmd)
@@ -200,7 +199,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 			if n := q.Stats().Sleeps - before; n > most {
 				t.Errorf("%d sleeps for %d rings", n, rings)
 			}
-			h.kill()
+			h.Kill()
 			eventually(t, "the row is free", func() bool {
 				_, _ = cq.Read(q, make([]cq.Context, 1))
 				return q.Stats().Retired == 1
@@ -238,7 +237,7 @@ func TestOthersGivenUpHasNoPipe(t *testing.T) {
 	if wakes > most {
 		t.Errorf("%d wakes for %d bytes", wakes, bytes)
 	}
-	h.kill()
+	h.Kill()
 	eventually(t, "the row is free", func() bool {
 		_, _ = cq.Read(q, make([]cq.Context, 1))
 		return q.Stats().Retired == 1

@@ -97,9 +97,9 @@ func (p *peer) start(t testing.TB) {
 		} else {
 			c, p.conn = startIn(p.t, "peer", nil)
 		}
-		p.asks, p.answers = gob.NewEncoder(c.in), map[int]chan ask{}
-		go p.listen(gob.NewDecoder(c.out))
-		p.t.Cleanup(func() { _ = c.in.Close() })
+		p.asks, p.answers = gob.NewEncoder(c.In), map[int]chan ask{}
+		go p.listen(gob.NewDecoder(c.Out))
+		p.t.Cleanup(func() { _ = c.In.Close() })
 	})
 }
 

@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -85,7 +84,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 				if begin == 0 {
 					noNews(t, e) // it lives, and nobody reads
 				}
-				w.kill()
+				w.Kill()
 				pid := w.Process.Pid
 				if m.elsewhere {
 					pid = 1
@@ -99,7 +98,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 					_ = drain(t, q)
 				}
 			}
-			_ = startWriter(t, m.at, q, attr).stop(t) // which detaches, and ends
+			_ = startWriter(t, m.at, q, attr).Stop(t) // which detaches, and ends
 			noNews(t, e)
 		})
 	}
@@ -109,7 +108,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 func namedWriter(t *testing.T, q *cq.Queue, until uint64) *child {
 	t.Helper()
 	c := startChild(t, "poster", envQueue+"="+q.Name(), envCount+"="+uintText(until))
-	if got := c.line(t); got != "posted" {
+	if got := c.Line(t); got != "posted" {
 		t.Fatal(got)
 	}
 	return c
@@ -126,7 +125,7 @@ func TestDeathsInOneLane(t *testing.T) {
 	for i := range uint64(7) {
 		c := namedWriter(t, q, i+1)
 		pids = append(pids, c.Process.Pid)
-		c.kill()
+		c.Kill()
 	}
 	last := uint64(0)
 	for i, pid := range pids {
@@ -155,10 +154,10 @@ func TestDeathWaitsForRoom(t *testing.T) {
 	wantErr(t, "beside the room for an overrun", err, cq.ErrFull)
 	c := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1", envLanes+"=5")
 	for range 5 {
-		_ = c.line(t)
+		_ = c.Line(t)
 	}
 	eventually(t, "five entries", func() bool { return len(drain(t, q)) > 0 && q.Stats().Read == 5 })
-	c.kill()
+	c.Kill()
 	time.Sleep(250 * time.Millisecond)
 	if _, err := e.Read(&filler, 0); err != nil || filler.Event != cq.EventUser {
 		t.Fatal(err, filler)
@@ -184,7 +183,7 @@ func TestDeathOfEventWriters(t *testing.T) {
 	must(t, err)
 	must(t, q.BindEvents(w))
 	c := startChild(t, "event poster", envQueue+"="+e.Name())
-	if got := c.line(t); got != "posted" {
+	if got := c.Line(t); got != "posted" {
 		t.Fatal(got)
 	}
 	var ev cq.Event
@@ -192,12 +191,12 @@ func TestDeathOfEventWriters(t *testing.T) {
 		ev.Event != cq.EventUser {
 		t.Fatal(err, ev)
 	}
-	c.kill()
+	c.Kill()
 	if p := wantDeath(t, e, e.FID(), cq.PeerWriter, c.Process.Pid); p.Lane != 2 || p.End != 1 {
 		t.Errorf("%+v", p)
 	}
 	c = namedWriter(t, q, 1)
-	c.kill()
+	c.Kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	must(t, q.Close())
 	must(t, e.BindEvents(nil))
@@ -222,7 +221,7 @@ func TestDeathsBetweenLooks(t *testing.T) {
 	for _, many := range []int{1, 11, 2, 9} {
 		look := cq.HoldDeaths(q)
 		for n := range many {
-			namedWriter(t, q, uint64(n+1)).kill()
+			namedWriter(t, q, uint64(n+1)).Kill()
 			drain(t, q)
 		}
 		look()
@@ -256,16 +255,16 @@ func TestKilledWhileItReports(t *testing.T) {
 		must(t, err)
 		must(t, errors.Join(q.Detach(), e.Detach()))
 		reader := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")
-		if got := reader.line(t); got != "bound" {
+		if got := reader.Line(t); got != "bound" {
 			t.Fatal(got)
 		}
 		c := startChild(t, "writer", envQueue+"="+name, envCount+"=1", envLanes+"=5")
 		for range lanes {
-			_ = c.line(t)
+			_ = c.Line(t)
 		}
-		c.kill()
+		c.Kill()
 		time.Sleep(time.Duration(rnd.IntN(250_000)) * time.Microsecond)
-		reader.kill()
+		reader.Kill()
 		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		must(t, err)
 		e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
@@ -302,8 +301,6 @@ func init() {
 }
 
 func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
-
-func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // childPoster posts until its lane stands at an index, and closes when it is told to.
 func childPoster() {
@@ -361,7 +358,7 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 	before := q.Stats().Retired
 	w := startWriter(t, othersSite, q, nil)
 	w.post(t, 0, 1)
-	w.kill()
+	w.Kill()
 	eventually(t, "its lane is retired", func() bool {
 		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
 		return q.Stats().Retired > before
@@ -377,7 +374,7 @@ func TestLostNotice(t *testing.T) {
 	e := eventsFor(t, q, cq.EventOptions{})
 	c := namedWriter(t, q, 1)
 	eventually(t, "it is watched", func() bool { return cq.LoseNotice(q, 1) })
-	c.kill()
+	c.Kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	noNews(t, e)
 }
@@ -400,7 +397,7 @@ var reporters = map[string]func(t *testing.T) reporter{
 		return reporter{q.BindEvents, q.FID(), cq.PeerWriter, func() int {
 			posts++
 			c := namedWriter(t, q, posts)
-			c.kill()
+			c.Kill()
 			return c.Process.Pid
 		}, false}
 	},
@@ -415,7 +412,7 @@ var reporters = map[string]func(t *testing.T) reporter{
 		t.Cleanup(func() { must(t, c.Close()) })
 		return reporter{c.BindEvents, c.FID(), cq.PeerUser, func() int {
 			p := startCounterPeer(t, base, false)
-			p.kill()
+			p.Kill()
 			return p.Process.Pid
 		}, true}
 	},
@@ -477,8 +474,8 @@ func TestDeathOutlivesItsSink(t *testing.T) {
 func TestDeathBeforeBinding(t *testing.T) {
 	t.Parallel()
 	_, q := create(t, cq.Options{Size: 8})
-	namedWriter(t, q, 1).kill()
-	namedWriter(t, q, 2).kill()
+	namedWriter(t, q, 1).Kill()
+	namedWriter(t, q, 2).Kill()
 	e := eventsFor(t, q, cq.EventOptions{DataMaxBytes: 8})
 	var ev cq.Event
 	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||

@@ -176,7 +176,7 @@ func childSilentReader() {
 func silent(t *testing.T, env ...string) *child {
 	t.Helper()
 	c := startChild(t, "silent reader", append(env, envQueue+"="+queueName(t))...)
-	if got := c.line(t); got != "reading" {
+	if got := c.Line(t); got != "reading" {
 		t.Fatal(got)
 	}
 	return c
@@ -233,7 +233,7 @@ func killedWhileWaiting(t *testing.T, w patient, reader *child) (posted uint64) 
 	t.Helper()
 	posted = fillLane(t, w)
 	done := postLater(t, soon(t), w, posted)
-	reader.kill()
+	reader.Kill()
 	wantErr(t, "post without a reader", <-done, cq.ErrPeerGone, syscall.ECONNRESET)
 	return posted
 }
@@ -279,7 +279,7 @@ func TestPostContextStopped(t *testing.T) {
 	eventually(t, "it looks for its reader", func() bool { return w.Stats().Refused > looks })
 	cancel()
 	wantErr(t, "post", <-done, context.Canceled)
-	c.kill()
+	c.Kill()
 	q, err := cq.Open(cq.Named(d, queueName(t)), cq.Options{})
 	must(t, err)
 	closeQueue(t, q)

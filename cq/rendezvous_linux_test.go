@@ -56,7 +56,7 @@ func startIn(t testing.TB, role string, attr *syscall.SysProcAttr) (*child, *net
 	must(t, err)
 	defer f.Close()
 	defer theirs.Close()
-	cmd := shmtest.Child(t, role, "GORACE=atexit_sleep_ms=0") // a second each, otherwise
+	cmd := shmtest.Child(t, role)
 	cmd.ExtraFiles, cmd.SysProcAttr = append(cmd.ExtraFiles, f), attr
 	return start(t, cmd), ours
 }

@@ -76,11 +76,10 @@ func TestServeSilentUser(t *testing.T) {
 		defer mu.Unlock()
 		reports[reason(err)]++
 	})
-	cmd := shmtest.Child(t, "silent user", "SOCKET="+l.Addr().String(), envCount+"=60",
-		"GORACE=atexit_sleep_ms=0")
+	cmd := shmtest.Child(t, "silent user", "SOCKET="+l.Addr().String(), envCount+"=60")
 	cmd.SysProcAttr, cmd.Path = asNobody(t), "/proc/self/exe"
 	c := start(t, cmd)
-	if got := c.line(t); got != "ready" {
+	if got := c.Line(t); got != "ready" {
 		t.Fatal(got)
 	}
 	if connections >= 60 {
@@ -102,7 +101,7 @@ func TestServeSilentUser(t *testing.T) {
 		got += len(drain(t, q))
 		return got == len(ws)
 	})
-	c.kill()
+	c.Kill()
 	for _, w := range ws {
 		must(t, w.Close())
 	}

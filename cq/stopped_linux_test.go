@@ -87,7 +87,7 @@ func runner(t *testing.T, at site) (q *cq.Queue, c *child) {
 	t.Helper()
 	q = at.create(t, cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1})
 	c = startAt(t, "runner", at, q, nil)
-	if got := c.line(t); got != "lane 1" {
+	if got := c.Line(t); got != "lane 1" {
 		t.Fatal(got)
 	}
 	return q, c
@@ -157,7 +157,7 @@ func TestStoppedWriter(t *testing.T) {
 		}
 		var posted uint64
 		done := make(chan string, 1)
-		go func() { done <- c.stop(t) }()
+		go func() { done <- c.Stop(t) }()
 		for said := ""; posted == 0 || s.next < posted; {
 			s.read(t, 5*time.Millisecond)
 			select {
@@ -220,7 +220,7 @@ func TestStoppedReader(t *testing.T) {
 		}
 		eventually(t, "everything to be read", func() bool { return w.Free() == w.Stats().Size })
 		noNews(t, e)
-		if got, want := c.stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
+		if got, want := c.Stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		must(t, w.Close())
@@ -234,23 +234,23 @@ func TestStoppedEventOwner(t *testing.T) {
 	shmtest.Conforms(t)
 	d, name := openDir(t), queueName(t)+".q"
 	r := startChild(t, "namespace reader", envQueue+"="+name)
-	_ = r.line(t)
+	_ = r.Line(t)
 	w := attachEvents(t, d, "events")
 	_, e := createEvents(t, cq.EventOptions{})
 	must(t, w.BindEvents(e))
 	c := startChild(t, "poster", envQueue+"="+name, envCount+"=3")
-	_ = c.line(t)
+	_ = c.Line(t)
 	halt(t, r)
-	c.kill()
+	c.Kill()
 	noNews(t, e)
 	_, err := cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 	wantErr(t, "adopt", err, syscall.EBUSY)
 	goOn(t, r)
-	if got, want := r.line(t), fmt.Sprintf("death of %d, with 3", c.Process.Pid); got != want {
+	if got, want := r.Line(t), fmt.Sprintf("death of %d, with 3", c.Process.Pid); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	must(t, w.BindEvents(nil))
-	_ = r.stop(t)
+	_ = r.Stop(t)
 }
 
 // TestStoppedInSet: a set whose member's writer is stopped waits for the others, and hears the
@@ -306,7 +306,7 @@ func TestStoppedRendezvous(t *testing.T) {
 	t.Run("writer", func(t *testing.T) {
 		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 1})
 		c, conn := startIn(t, "late joiner", nil)
-		_ = c.line(t)
+		_ = c.Line(t)
 		halt(t, c)
 		wantErr(t, "accept", q.Accept(brief(), conn), context.DeadlineExceeded)
 		must(t, conn.Close())
@@ -314,15 +314,15 @@ func TestStoppedRendezvous(t *testing.T) {
 			t.Errorf("lane %d", w.Lane())
 		}
 		goOn(t, c)
-		_, err := fmt.Fprintln(c.in, "attach")
+		_, err := fmt.Fprintln(c.In, "attach")
 		must(t, err)
-		if got := c.line(t); got != "attached: false" {
+		if got := c.Line(t); got != "attached: false" {
 			t.Error(got)
 		}
 	})
 	t.Run("reader", func(t *testing.T) {
 		c := startReader(t, othersSite)
-		_, err := fmt.Fprintln(c.in, "accept", 0)
+		_, err := fmt.Fprintln(c.In, "accept", 0)
 		must(t, err)
 		halt(t, c.child)
 		_, err = cq.Attach(brief(), cq.Over(c.conn),
@@ -330,7 +330,7 @@ func TestStoppedRendezvous(t *testing.T) {
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())
 		goOn(t, c.child)
-		_ = c.in.Close()
+		_ = c.In.Close()
 		_ = c.Wait() // it fails, as it says, and does not hang
 	})
 }

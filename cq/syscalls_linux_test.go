@@ -101,7 +101,7 @@ func TestWriterSyscalls(t *testing.T) {
 	for _, wait := range blocking {
 		name := queueName(t) + wait.String()
 		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))
-		_ = c.line(t)
+		_ = c.Line(t)
 		w, err := cq.Attach(t.Context(), cq.Named(openDir(t), name), cq.WriterOptions{})
 		must(t, err)
 		must(t, w.Post(&cq.Entry{}))
@@ -114,7 +114,7 @@ func TestWriterSyscalls(t *testing.T) {
 		if s := w.Stats(); s.Wakes != before {
 			t.Errorf("%v: %+v", wait, s)
 		}
-		_ = c.stop(t)
+		_ = c.Stop(t)
 		must(t, w.Close())
 	}
 }
@@ -295,7 +295,7 @@ func shownNoBarrier(d *shm.Dir, name string) bool {
 func TestLateFilter(t *testing.T) {
 	t.Parallel()
 	d, name := openDir(t), queueName(t)
-	got := startChild(t, "late filter", envQueue+"="+name).stop(t)
+	got := startChild(t, "late filter", envQueue+"="+name).Stop(t)
 	want := "idle: timed out true, slices true, barriers 0, refused true, events true, " +
 		"shown true, true, true\nend"
 	if strings.TrimSpace(got) != want {

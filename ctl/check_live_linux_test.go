@@ -134,19 +134,19 @@ func TestCheckLive(t *testing.T) {
 	for i := range 2 {
 		name := "busy" + strconv.Itoa(i)
 		c := startChild(t, d, "busy", envName+"="+name)
-		if c.line(t) != "ready" {
+		if c.Line(t) != "ready" {
 			t.Fatal("the child cannot work")
 		}
 		for range 6 {
 			check("alive")
 		}
-		c.kill()
+		c.Kill()
 		check("dead")
 	}
 	c := startChild(t, d, "household")
-	c.line(t)
+	c.Line(t)
 	check("household")
-	c.kill()
+	c.Kill()
 	check("household, dead")
 	_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
 	must(t, err)
@@ -157,8 +157,8 @@ func TestCheckLive(t *testing.T) {
 func TestCheckLooksOnly(t *testing.T) {
 	d := ownDir(t)
 	c := startChild(t, d, "household")
-	c.line(t)
-	defer c.kill()
+	c.Line(t)
+	defer c.Kill()
 	strangersNearby(t, d)
 	before := tree(t, d)
 	r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
@@ -314,7 +314,7 @@ func childLoser() {
 func TestCheckFindsLostLock(t *testing.T) {
 	d := ownDir(t)
 	loser := startChild(t, d, "loser")
-	loser.line(t)
+	loser.Line(t)
 	r, err := ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "q"))
 	must(t, err)
 	if len(r.Findings) != 1 || r.Findings[0].Invariant != "owner.lock" ||
@@ -324,7 +324,7 @@ func TestCheckFindsLostLock(t *testing.T) {
 	if q, err := ctl.Show(d, "q"); err != nil || *q.State != ctl.StateLockLost {
 		t.Errorf("%v, %v", *q.State, err)
 	}
-	loser.kill()
+	loser.Kill()
 	if r, err = ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "q")); err != nil ||
 		len(r.Findings) != 0 {
 		t.Errorf("when it is dead: %+v, %v", r.Findings, err)

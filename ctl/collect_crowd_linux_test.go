@@ -18,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -190,13 +191,13 @@ func childHeir() {
 // die: no name of a living process goes, and no entry or event of a persistent queue.
 func TestCollectAtOnce(t *testing.T) {
 	d := ownDir(t)
-	var collectors []*child
+	var collectors []*shmtest.Proc
 	for range 8 {
 		c := startChild(t, d, "collector", envKeep+"=will0 will1 news")
-		c.line(t)
+		c.Line(t)
 		collectors = append(collectors, c)
 	}
-	var tenants []*child
+	var tenants []*shmtest.Proc
 	for i := range 2 {
 		for range 2 { // two contend for one set of names
 			tenants = append(tenants, startChild(t, d, "tenant", envRounds+"=8",
@@ -206,28 +207,28 @@ func TestCollectAtOnce(t *testing.T) {
 	for n := range 4 {
 		for i := range 2 {
 			h := startChild(t, d, "heir", envName+"=will"+strconv.Itoa(i), envRounds+"="+strconv.Itoa(n))
-			if h.line(t) != "ready" {
+			if h.Line(t) != "ready" {
 				t.Fatal("an heir did not get its queue")
 			}
-			h.kill()
+			h.Kill()
 		}
 		h := startChild(t, d, "events heir", envName+"=news", envRounds+"="+strconv.Itoa(n))
-		if h.line(t) != "ready" {
+		if h.Line(t) != "ready" {
 			t.Fatal("an heir did not get its event queue")
 		}
-		h.kill()
+		h.Kill()
 	}
 	for _, c := range tenants {
-		c.rest(t)
+		c.Rest(t)
 		_ = c.Wait()
 		if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
 			t.Errorf("a tenant ended with %v", c.ProcessState)
 		}
 	}
 	for _, c := range collectors[1:] {
-		_ = c.stop(t)
+		_ = c.Stop(t)
 	}
-	collectors[0].kill() // perhaps over something
+	collectors[0].Kill() // perhaps over something
 	all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
 	must(t, err)
 	names, err := d.List()

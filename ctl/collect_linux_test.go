@@ -146,7 +146,7 @@ func TestCollect(t *testing.T) {
 	defer bystander.Close()
 	want := strangers(t, d)
 	stopped := startChild(t, d, "household")
-	stopped.line(t)
+	stopped.Line(t)
 	for name, fate := range map[string]string{"bystander": "living", "dead": "living",
 		"dead-fd": "living", "unread": "living", "drained": "living", "left": "left",
 		"left-unread": "unread", "events": "living", "events-unread": "living",
@@ -164,7 +164,7 @@ func TestCollect(t *testing.T) {
 	wantFates(t, d, ctl.CollectOptions{Remove: true}, want, "stopped")
 	delete(want, "socket")
 
-	stopped.kill()
+	stopped.Kill()
 	garbage := []string{"dead", "dead-fd", "events", "count", "peers", "member", "bell", "endpoint",
 		"capture"}
 	mark := func(fate string, names ...string) {
@@ -264,8 +264,8 @@ func TestCollectSparesOtherNamespaces(t *testing.T) {
 	d := ownDir(t)
 	cmd := childOf(t, d, "household")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	c := start(t, cmd)
-	c.line(t)
+	c := shmtest.Start(t, cmd)
+	c.Line(t)
 	names := []string{"dead", "events", "count", "peers", "member", "endpoint"}
 	fates := func() map[string]string {
 		all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
@@ -278,7 +278,7 @@ func TestCollectSparesOtherNamespaces(t *testing.T) {
 	}
 	for i, want := range []string{"living", "removed"} {
 		if i == 1 {
-			c.kill()
+			c.Kill()
 		}
 		got := fates()
 		for _, n := range names {
@@ -329,7 +329,7 @@ func counted(t *testing.T, d *shm.Dir, o ctl.CollectOptions) map[string]ctl.Rema
 func TestCollectCounts(t *testing.T) {
 	d := ownDir(t)
 	c := startChild(t, d, "full reader")
-	_ = c.line(t)
+	_ = c.Line(t)
 	var bytes uint64
 	for _, file := range []string{"reader", "lane-0001", "lane-0002"} {
 		info, err := os.Stat(d.Path() + "/q/" + file)
@@ -353,7 +353,7 @@ func TestCollectCounts(t *testing.T) {
 		}
 	}
 	look("alive", ctl.FateLiving, "lives", ctl.CollectOptions{})
-	c.kill()
+	c.Kill()
 	look("dead", ctl.FateGarbage, "with N entr", ctl.CollectOptions{})
 	look("removed", ctl.FateRemoved, "with N entr", ctl.CollectOptions{Remove: true})
 }
@@ -366,8 +366,8 @@ func TestCollectNamesTheNamespace(t *testing.T) {
 	d := ownDir(t)
 	cmd := childOf(t, d, "full reader")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	c := start(t, cmd)
-	_ = c.line(t)
+	c := shmtest.Start(t, cmd)
+	_ = c.Line(t)
 	r := counted(t, d, ctl.CollectOptions{})["q"]
 	if r.Fate != ctl.FateLiving || !strings.Contains(r.Reason, "PID namespace") {
 		t.Errorf("%s: %q", r.Fate, r.Reason)

@@ -30,11 +30,11 @@ func TestCollectStep(t *testing.T) {
 func collectorDies(t *testing.T, label crash.Label, n int) {
 	d := ownDir(t)
 	c := startChild(t, d, "household")
-	c.line(t)
-	c.kill()
+	c.Line(t)
+	c.Kill()
 	c = startChild(t, d, "collector", fmt.Sprintf("%s=%v:%d", crash.Env, label, n),
 		envKeep+"=drained")
-	c.rest(t)
+	c.Rest(t)
 	_ = c.Wait()
 	if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
 		t.Fatalf("the collector ended with %v", c.ProcessState)
@@ -69,8 +69,8 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 func TestMeetsCollector(t *testing.T) {
 	d := ownDir(t)
 	c := startChild(t, d, "household")
-	c.line(t)
-	c.kill()
+	c.Line(t)
+	c.Kill()
 	defer func(most time.Duration) { collect.ContestMost = most }(collect.ContestMost)
 	collect.ContestMost = time.Millisecond
 	for _, name := range []string{"endpoint", "peers", "dead"} {

@@ -270,9 +270,9 @@ func TestCheckProcessMapped(t *testing.T) {
 func TestCheckProcessRefused(t *testing.T) {
 	d := ownDir(t)
 	c := startChild(t, d, "household")
-	c.line(t)
+	c.Line(t)
 	pid := c.Process.Pid
-	c.kill()
+	c.Kill()
 	for _, pid := range []int{pid, 0, -1, 1 << 30} {
 		_, err := ctl.CheckProcess(ctl.CheckOptions{}, pid)
 		if p := ctl.NewProblem(err); !errors.Is(err, fs.ErrNotExist) || p.Hint == nil ||

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -115,14 +116,14 @@ func feed(name string, trust cq.Trust) (done bool) {
 func TestCheckProcessLive(t *testing.T) {
 	d := ownDir(t)
 	holder := startChild(t, d, "holder")
-	if holder.line(t) != "ready" {
+	if holder.Line(t) != "ready" {
 		t.Fatal("the child cannot work")
 	}
 	feeder := startChild(t, d, "feeder")
-	if feeder.line(t) != "ready" {
+	if feeder.Line(t) != "ready" {
 		t.Fatal("the child cannot work")
 	}
-	check := func(c *child, least int) {
+	check := func(c *shmtest.Proc, least int) {
 		t.Helper()
 		r, err := ctl.CheckProcess(ctl.CheckOptions{}, c.Process.Pid)
 		must(t, err)
@@ -134,7 +135,7 @@ func TestCheckProcessLive(t *testing.T) {
 		check(holder, 5)
 		check(feeder, 0)
 	}
-	feeder.kill()
+	feeder.Kill()
 	check(holder, 5)
 	if _, err := ctl.CheckProcess(ctl.CheckOptions{}, feeder.Process.Pid); !errors.Is(err,
 		fs.ErrNotExist) {

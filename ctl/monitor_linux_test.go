@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -20,22 +21,9 @@ func openDir(t testing.TB) *shm.Dir {
 	return d
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
-// wantErr checks that err is every one of targets.
-func wantErr(t testing.TB, what string, err error, targets ...error) {
-	t.Helper()
-	for _, target := range targets {
-		if !errors.Is(err, target) {
-			t.Errorf("%s: %v, want %v", what, err, target)
-		}
-	}
-}
+var wantErr = shmtest.WantErr
 
 // queue makes a queue with one writer, both closed when the test ends.
 func queue(t testing.TB, d *shm.Dir, name string, o cq.Options) (*cq.Queue, *cq.Writer) {

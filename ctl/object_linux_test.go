@@ -276,7 +276,7 @@ func TestStates(t *testing.T) {
 	defer ours.Close()
 	owner := startChild(t, d, "owner of all")
 	var copied int
-	_, err = fmt.Sscan(owner.line(t), &copied)
+	_, err = fmt.Sscan(owner.Line(t), &copied)
 	must(t, err)
 	heir, err := os.FindProcess(copied)
 	must(t, err)
@@ -301,7 +301,7 @@ func TestStates(t *testing.T) {
 		{ctl.StateOpen, func() {}},
 		{ctl.StateStopped, func() { must(t, owner.Process.Signal(syscall.SIGSTOP)) }},
 		{ctl.StateOpen, func() { must(t, owner.Process.Signal(syscall.SIGCONT)) }},
-		{ctl.StateLockKept, owner.kill},
+		{ctl.StateLockKept, owner.Kill},
 		{ctl.StateDead, func() { must(t, heir.Kill()) }},
 	} {
 		c.make()

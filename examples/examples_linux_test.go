@@ -302,9 +302,4 @@ func post(t *testing.T, queue string, contexts ...uint64) {
 	must(t, w.Close())
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must

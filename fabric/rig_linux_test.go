@@ -73,12 +73,7 @@ func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
 	return e
 }
 
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError = shmtest.Must
 
 // next waits for one completion, which may be an error.
 func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
@@ -136,12 +131,7 @@ func pingPong(e *end, to cq.Addr, i int) error {
 }
 
 // must ends a child that cannot go on.
-func must(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "child:", err)
-		os.Exit(3)
-	}
-}
+var must = shmtest.Need
 
 // child is a running process in a role.
 type child struct {
@@ -185,7 +175,7 @@ func (c *child) ends(t testing.TB) {
 }
 
 // untilTold ends when the parent closes the pipe, or dies.
-func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
+var untilTold = shmtest.UntilTold
 
 // echo sends back what comes, until it is told to end.
 func echo() {

@@ -122,9 +122,7 @@ func handOver(t *testing.T, tail, head *ring.Index, slots []slot, o ring.Order) 
 		<-done
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, <-done)
 	if tail.Load() != n || head.Load() != n {
 		t.Fatalf("ends at tail %d head %d, want %d", tail.Load(), head.Load(), n)
 	}

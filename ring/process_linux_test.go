@@ -43,12 +43,9 @@ func child(side func(s *shared, o ring.Order, n uint64) error) {
 // start runs the other side in a process of its own; the result waits for it.
 func start(t *testing.T, role string, s *shared, o ring.Order, n uint64) (wait func()) {
 	t.Helper()
-	cmd := shmtest.Child(t, role, "RING_ORDER="+o.String(), fmt.Sprintf("RING_N=%d", n),
-		"GORACE=atexit_sleep_ms=0") // a second for each child otherwise
+	cmd := shmtest.Child(t, role, "RING_ORDER="+o.String(), fmt.Sprintf("RING_N=%d", n))
 	cmd.ExtraFiles = []*os.File{s.file}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, cmd.Start())
 	return func() {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", role, err)
@@ -72,15 +69,11 @@ func TestTwoProcesses(t *testing.T) {
 				watchdog(t, s.String)
 				wait := start(t, "producer", s, o, count)
 				c := ring.NewConsumer(s.tail, s.head, s.slots, 0)
-				if err := consume(c, count, func(uint64) error { return nil }); err != nil {
-					t.Fatal(err)
-				}
+				shmtest.Must(t, consume(c, count, func(uint64) error { return nil }))
 				wait()
 				wait = start(t, "consumer", s, o, 2*count)
 				p := ring.NewProducer(s.tail, s.head, s.slots, count, o)
-				if err := produce(p, 2*count, func(uint64) {}); err != nil {
-					t.Fatal(err)
-				}
+				shmtest.Must(t, produce(p, 2*count, func(uint64) {}))
 				wait()
 				if s.head.Load() != 2*count {
 					t.Fatal(s)
@@ -108,18 +101,12 @@ type shared struct {
 func newShared(t testing.TB, capacity int) *shared {
 	t.Helper()
 	fd, err := unix.MemfdCreate("shmring:ring-test", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	file := os.NewFile(uintptr(fd), "ring")
 	t.Cleanup(func() { file.Close() })
-	if err := file.Truncate(int64(offSlots + capacity*64)); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, file.Truncate(int64(offSlots+capacity*64)))
 	s, err := mapShared(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := unix.Munmap(s.mem); err != nil {
 			t.Error(err)

@@ -74,13 +74,9 @@ func TestLinkAndMove(t *testing.T) {
 		}, syscall.EEXIST},
 		{"file", func() error { return os.WriteFile(at("file"), nil, 0o600) }, syscall.ENOTDIR},
 	} {
-		if err := c.prepare(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.prepare())
 		ref, err := d.use()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var in *Dir
 		b := builder{name: "reader", spec: spec, dir: ref, link: func(o *Object) (err error) {
 			if in, err = d.linkAndMove(o, c.name, "reader"); err != nil {
@@ -163,9 +159,7 @@ func TestLinkAsideBesideRemovers(t *testing.T) {
 func comeAndGo(t *testing.T, d *Dir) {
 	t.Helper()
 	ref, err := d.use()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
 		in, err := d.linkAndMove(o, "q", "reader")
 		if err != nil {
@@ -175,12 +169,8 @@ func comeAndGo(t *testing.T, d *Dir) {
 		return o.handOver(in)
 	}}
 	o, err := b.build(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(o.Unlink(), o.Close()))
 }
 
 func TestCreateInRefuses(t *testing.T) {
@@ -188,15 +178,9 @@ func TestCreateInRefuses(t *testing.T) {
 	at := func(name string) string { return filepath.Join(d.Path(), name) }
 	spec := Spec{Kind: 77}
 	o, in, err := d.CreateIn("q", "reader", spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(at("open"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at("file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Mkdir(at("open"), 0o755))
+	must(t, os.WriteFile(at("file"), nil, 0o600))
 	initFails := errors.New("init fails")
 	for name, c := range map[string]struct {
 		sub, name string
@@ -231,9 +215,7 @@ func TestCreateInRefuses(t *testing.T) {
 func TestHollowFile(t *testing.T) {
 	d := openTestDir(t)
 	o, err := d.Create("a", Spec{Kind: 77}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
@@ -245,12 +227,8 @@ func TestHollowFile(t *testing.T) {
 	encodeHeader(page, &h)
 	path := filepath.Join(d.Path(), "hollow")
 	defer os.Remove(path)
-	if err := os.WriteFile(path, page, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, 1<<40); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, page, 0o600))
+	must(t, os.Truncate(path, 1<<40))
 	for _, acc := range []Access{Inspect, ReadOnly, ReadWrite} {
 		if o, err := d.Open("hollow", acc); !errors.Is(err, ErrTruncated) {
 			t.Errorf("access %d: %v, %v", acc, o, err)
@@ -266,9 +244,7 @@ func TestLateSections(t *testing.T) {
 	spec := Spec{Kind: 77, Late: 2, Sections: []Section{{Kind: secData, Length: 100},
 		{Kind: secData, ID: 1, Length: 8 * page, Align: 64}, {Kind: secData, ID: 2, Length: 1 << 20}}}
 	o, err := d.Create("late", spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
@@ -276,9 +252,7 @@ func TestLateSections(t *testing.T) {
 	}()
 	memory := func() uint64 {
 		var st syscall.Stat_t
-		if err := syscall.Stat(filepath.Join(d.Path(), "late"), &st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Stat(filepath.Join(d.Path(), "late"), &st))
 		return uint64(st.Blocks) * 512
 	}
 	plan, err := Plan(spec)
@@ -345,7 +319,7 @@ func TestHugePagesRefused(t *testing.T) {
 // childTinyFS mounts a file system of 1 MiB that only it sees.
 func childTinyFS() {
 	path := os.Getenv(EnvDir)
-	must(syscall.Mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=0700"))
+	need(syscall.Mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=0700"))
 	d := childDir()
 	spec := specFor("")
 	spec.Sections[0].Length = 2 << 20
@@ -353,40 +327,40 @@ func childTinyFS() {
 	var no *Error
 	say("%v %v", errors.Is(err, ErrNoSpace) && errors.Is(err, syscall.ENOSPC), errors.As(err, &no))
 	if no == nil {
-		must(err)
+		need(err)
 	}
 	say("needed %v available %v", no.Want.(uint64) > 2<<20, no.Got == uint64(1<<20))
 
 	// The file system filled up after it was asked: the kernel's refusal gets the same face.
 	b := builder{name: "big", spec: spec, dir: d.ref}
 	fd, err := sysTmpfile(d.ref.at("."))
-	must(err)
+	need(err)
 	err = b.noSpace(sysAllocate(fd, 0, 2<<20), 2<<20)
 	sysClose(fd)
 	say("%v", errors.Is(err, ErrNoSpace))
 
 	spec.Late = len(spec.Sections)
 	late, err := d.Create("late", spec, nil)
-	must(err)
+	need(err)
 	say("late %v", errors.Is(late.Provide(spec.Sections[0].Kind, spec.Sections[0].ID), ErrNoSpace))
-	must(errors.Join(late.Unlink(), late.Close()))
+	need(errors.Join(late.Unlink(), late.Close()))
 
 	left, err := d.List()
-	must(err)
+	need(err)
 	o, err := d.Create("small", specFor(""), nil)
 	say("left %d, then %v", len(left), err)
-	must(errors.Join(o.Unlink(), o.Close(), d.Close(), syscall.Unmount(path, 0)))
+	need(errors.Join(o.Unlink(), o.Close(), d.Close(), syscall.Unmount(path, 0)))
 	say("unmounted")
 }
 
 func TestTinyFileSystem(t *testing.T) {
 	cmd := shmtest.Child(t, "tinyfs")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	c := start(t, cmd, "mount")
+	c := shmtest.StartWith(t, cmd, "mount")
 	for _, want := range []string{"true true", "needed true available true", "true",
 		"late true",
 		"left 0, then <nil>", "unmounted"} {
-		if got := c.line(t); got != want {
+		if got := c.Line(t); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -400,10 +374,10 @@ func init() { forkRoles["commit"] = childCommit }
 func childCommit() {
 	const length = 256 << 20
 	fd, err := sysMemfd("commit", 0)
-	must(err)
-	must(unix.Ftruncate(fd, length))
+	need(err)
+	need(unix.Ftruncate(fd, length))
 	limit := privateBytes() + length/2
-	must(unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}))
+	need(unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}))
 	all, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err == nil {
@@ -414,7 +388,7 @@ func childCommit() {
 	say("mapped %v", err)
 	if err == nil {
 		mem[length-1] = 1
-		must(sysUnmap(mem))
+		need(sysUnmap(mem))
 	}
 	sysClose(fd)
 }
@@ -422,21 +396,21 @@ func childCommit() {
 // privateBytes is what RLIMIT_DATA counts of this process.
 func privateBytes() uint64 {
 	text, err := os.ReadFile("/proc/self/status")
-	must(err)
+	need(err)
 	_, rest, _ := strings.Cut(string(text), "VmData:")
 	kb, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
-	must(err)
+	need(err)
 	return kb << 10
 }
 
 // TestMappingCommitsNothing: the pages around a mapping are promised to nobody, not even while it
 // is made.
 func TestMappingCommitsNothing(t *testing.T) {
-	c := start(t, shmtest.Child(t, "commit"), "children")
-	if got := c.line(t); got != "private true" {
+	c := shmtest.Start(t, shmtest.Child(t, "commit"))
+	if got := c.Line(t); got != "private true" {
 		shmtest.Require(t, "children", errors.New("RLIMIT_DATA is not kept here: "+got))
 	}
-	if got := c.line(t); got != "mapped <nil>" {
+	if got := c.Line(t); got != "mapped <nil>" {
 		t.Error(got)
 	}
 }
@@ -446,9 +420,7 @@ func TestWindowIsShared(t *testing.T) {
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", ReadOnly)
 	w, err := look.Window(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mem, _, err := o.Section(secData, 0)
 	if err != nil || len(w.Bytes()) != len(mem) {
 		t.Fatal(err, len(w.Bytes()))
@@ -459,9 +431,7 @@ func TestWindowIsShared(t *testing.T) {
 		t.Errorf("the owner sees %d", got)
 	}
 	for range 2 {
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 	}
 	word(w.Bytes(), 8).Add(1)
 	if got := word(w.Bytes(), 8).Load(); got != 1 {
@@ -489,9 +459,7 @@ func TestWindowClosedInUse(t *testing.T) {
 	var users sync.WaitGroup
 	for range 200 {
 		w, err := o.Window(secData, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		begun := make(chan struct{})
 		users.Go(func() {
 			at := word(w.Bytes(), 0)
@@ -502,9 +470,7 @@ func TestWindowClosedInUse(t *testing.T) {
 			runtime.KeepAlive(w)
 		})
 		<-begun
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 	}
 	users.Wait()
 }

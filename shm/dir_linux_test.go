@@ -120,14 +120,10 @@ func TestNest(t *testing.T) {
 func TestDirMustBePrivate(t *testing.T) {
 	base := openTestDir(t).Path()
 	dir := filepath.Join(base, "loose")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	defer os.Remove(dir)
 	for _, mode := range []os.FileMode{0o710, 0o701, 0o777} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(dir, mode))
 		for _, err := range []error{second(OpenDir(dir)),
 			second(openTestDir(t).Sub("loose", true))} {
 			if !errors.Is(err, ErrOwner) || !errors.Is(err, fs.ErrPermission) {
@@ -135,28 +131,20 @@ func TestDirMustBePrivate(t *testing.T) {
 			}
 		}
 	}
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	if _, err := OpenDir(dir); !errors.Is(err, ErrOwner) ||
 		!strings.Contains(err.Error(), "a directory of your own") {
 		t.Errorf("one for everybody: %v", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 	link := filepath.Join(base, "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(dir, link))
 	defer os.Remove(link)
 	if _, err := OpenDir(link); !errors.Is(err, ErrOwner) {
 		t.Errorf("symbolic link: %v", err)
 	}
 	file := filepath.Join(base, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	defer os.Remove(file)
 	if _, err := OpenDir(file); !errors.Is(err, ErrOwner) {
 		t.Errorf("file: %v", err)
@@ -172,21 +160,15 @@ func TestDirOfAnotherUser(t *testing.T) {
 	}
 	d := openTestDir(t)
 	dir := filepath.Join(d.Path(), "theirs")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	defer os.Remove(dir)
 	const nobody = 65534
-	if err := os.Chown(dir, nobody, nobody); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(dir, nobody, nobody))
 	if _, err := OpenDir(dir); !errors.Is(err, ErrOwner) {
 		t.Errorf("directory: %v", err)
 	}
 	o := makeObject(t, d, "a")
-	if err := os.Chown(filepath.Join(d.Path(), "a"), nobody, nobody); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(filepath.Join(d.Path(), "a"), nobody, nobody))
 	if _, err := d.Open("a", ReadOnly); !errors.Is(err, ErrOwner) {
 		t.Errorf("object: %v", err)
 	}
@@ -197,13 +179,9 @@ func TestDirOfAnotherUser(t *testing.T) {
 
 func TestDirMustBeInMemory(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if ok, _, err := sysMemoryFS(int(f.Fd())); err != nil || ok {
 		t.Skipf("the directory for temporary files is itself in memory (%v)", err)
@@ -219,16 +197,12 @@ func TestSubListStamp(t *testing.T) {
 		t.Fatalf("missing queue: %v", err)
 	}
 	sub, err := d.Sub("orders", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if sub.Path() != filepath.Join(d.Path(), "orders") {
 		t.Error(sub.Path())
 	}
 	before, err := sub.Stamp()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := makeObject(t, sub, "reader")
 	after, err := sub.Stamp()
 	if err != nil || after == before {
@@ -293,9 +267,7 @@ func TestOwned(t *testing.T) {
 		t.Errorf("without an object: %v", err)
 	}
 	o, err := d.Create("one", specFor("one"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantOwned := func(want bool) {
 		t.Helper()
 		for range 2 { // looking does not free it
@@ -305,7 +277,7 @@ func TestOwned(t *testing.T) {
 		}
 	}
 	wantOwned(true)
-	must(o.Release())
+	need(o.Release())
 	wantOwned(false)
-	must(errors.Join(o.Claim(nil), o.Unlink(), o.Close()))
+	need(errors.Join(o.Claim(nil), o.Unlink(), o.Close()))
 }

@@ -129,9 +129,7 @@ func touchSections(t *testing.T, o *Object, acc Access) {
 		if err != nil || uint64(len(w.Bytes())) != s.Length || w.Bytes()[0] != byte(i+1) {
 			t.Fatalf("section %d: window, %v", i, err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 	}
 	for i, s := range h.Sections {
 		mem, got, err := o.Section(s.Kind, s.ID)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 var update = flag.Bool("update", false, "write the golden images anew")
@@ -25,9 +27,7 @@ func goldenWith(t testing.TB, late int) Header {
 	spec := specFor("orders")
 	spec.Late = late
 	sections, total, early, err := place(spec, headerBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	boot, ok := parseUUID("00112233-4455-6677-8899-aabbccddeeff")
 	if !ok {
 		t.Fatal("UUID does not parse")
@@ -64,30 +64,22 @@ func TestGoldenImage(t *testing.T) {
 func holdsGolden(t *testing.T, file string, want Header) {
 	image := imageOf(want)
 	if *update {
-		if err := os.WriteFile(goldenPath+file, image, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, os.WriteFile(goldenPath+file, image, 0o644))
 	}
 	golden, err := os.ReadFile(goldenPath + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if string(golden) != string(image) {
 		t.Error("the layout has changed: raise the ABI version and run with -update")
 	}
 	got, err := DecodeHeader(golden, uint64(len(golden)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 
 	d := openTestDir(t)
 	path := filepath.Join(d.Path(), "golden")
-	if err := os.WriteFile(path, golden, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.WriteFile(path, golden, 0o600))
 	t.Cleanup(func() { os.Remove(path) })
 	o := openObject(t, d, "golden", Inspect)
 	if diff := cmp.Diff(want, o.Header()); diff != "" {
@@ -208,9 +200,7 @@ func TestPlanPlacesSections(t *testing.T) {
 	spec.Sections[1].Align = 128
 	spec.Sections = append(spec.Sections, Section{Kind: 9, Length: 1})
 	got, total, _, err := place(spec, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if got[0].Offset != 4096 || got[1].Offset != 12288 || got[2].Offset != 16384 || total != 20480 {
 		t.Errorf("%+v, total %d", got, total)
 	}

@@ -30,7 +30,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := startChild(t, "owner", envObject+"=a")
-	if got := c.line(t); got != "ready "+strconv.Itoa(c.Process.Pid) {
+	if got := c.Line(t); got != "ready "+strconv.Itoa(c.Process.Pid) {
 		t.Fatal(got)
 	}
 	look := openObject(t, d, "a", Inspect)
@@ -46,9 +46,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 		t.Fatal("unlinked without the lock")
 	}
 
-	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Process.Signal(syscall.SIGSTOP))
 	stopped := func() bool {
 		b, _ := os.ReadFile("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
 		return strings.Contains(string(b), ") T ")
@@ -59,7 +57,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 		t.Fatalf("claim of a stopped owner's object: %v", err)
 	}
 
-	c.kill()
+	c.Kill()
 	wantLife(t, look, Dead)
 	before := o.Generation()
 	refused := errors.New("not this one")
@@ -67,9 +65,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLife(t, look, Dead)
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Claim(nil))
 	if o.Generation() != before+1 || look.Generation() != before+1 {
 		t.Errorf("generation %d after %d", o.Generation(), before)
 	}
@@ -91,14 +87,10 @@ func TestDyingIsNeverLockLost(t *testing.T) {
 	d := openTestDir(t)
 	for range 20 {
 		c := startChild(t, "owner", envObject+"=a")
-		c.line(t)
+		c.Line(t)
 		o, err := d.Open("a", ReadOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, c.Process.Kill())
 		life := Alive
 		for life == Alive {
 			if life, err = o.Life(); err != nil {
@@ -108,11 +100,9 @@ func TestDyingIsNeverLockLost(t *testing.T) {
 		if life != Dead {
 			t.Fatalf("a dying owner is %v", life)
 		}
-		c.kill()
+		c.Kill()
 		o.Close()
-		if err := os.Remove(filepath.Join(d.Path(), "a")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(d.Path(), "a")))
 	}
 }
 
@@ -121,22 +111,16 @@ func TestReleasedAndClosed(t *testing.T) {
 	forget(t, d, "a")
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", Inspect)
-	if err := o.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Release())
 	wantLife(t, look, Released)
 	if err := o.Release(); err == nil {
 		t.Error("released twice")
 	}
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Claim(nil))
 	if o.Generation() != 2 {
 		t.Errorf("generation %d", o.Generation())
 	}
-	if err := o.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Close())
 	wantLife(t, look, Released)
 	if err := o.Close(); err != nil {
 		t.Error(err)
@@ -152,9 +136,7 @@ func TestReleasedAndClosed(t *testing.T) {
 		t.Error("a closed object has an owner")
 	}
 	again := openObject(t, d, "a", ReadWrite)
-	if err := again.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.Claim(nil))
 	if err := again.Unlink(); err != nil {
 		t.Error(err)
 	}
@@ -166,18 +148,16 @@ func TestLostLockPoisons(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := startChild(t, "loser", envObject+"=a")
-	c.line(t)
+	c.Line(t)
 	o := openObject(t, d, "a", ReadWrite)
 	wantLife(t, o, LockLost)
 	if err := o.Claim(nil); !errors.Is(err, ErrLockLost) || !errors.Is(err, syscall.ENOLCK) {
 		t.Fatalf("claim: %v", err)
 	}
 	wantLife(t, o, LockLost)
-	c.kill()
+	c.Kill()
 	wantLife(t, o, Dead)
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Claim(nil))
 }
 
 // A process that the owner started has none of its descriptors, so the lock goes with the owner.
@@ -185,20 +165,16 @@ func TestLockIsNotInherited(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := startChild(t, "forker", envObject+"=a")
-	c.line(t)
+	c.Line(t)
 	o := openObject(t, d, "a", ReadWrite)
 	wantLife(t, o, Alive)
-	// Not c.kill, which also closes the pipe that keeps the grandchild alive.
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	// Not c.Kill, which also closes the pipe that keeps the grandchild alive.
+	must(t, c.Process.Kill())
 	eventually(t, "the owner's death", func() bool {
 		life, err := o.Life()
 		return err == nil && life == Dead
 	})
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Claim(nil))
 }
 
 func TestOneClaimerWins(t *testing.T) {
@@ -206,26 +182,22 @@ func TestOneClaimerWins(t *testing.T) {
 	forget(t, d, "a")
 	for range 5 {
 		o, err := d.Create("a", specFor(""), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := o.Release(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, o.Release())
 		const claimers = 4
-		children := make([]*child, claimers)
+		children := make([]*shmtest.Proc, claimers)
 		for i := range children {
 			children[i] = startChild(t, "claimer", envObject+"=a")
-			children[i].line(t)
+			children[i].Line(t)
 		}
 		for _, c := range children {
-			if _, err := c.in.Write([]byte{1}); err != nil {
+			if _, err := c.In.Write([]byte{1}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		won := 0
 		for _, c := range children {
-			if got := c.line(t); strings.HasPrefix(got, "yes 2") {
+			if got := c.Line(t); strings.HasPrefix(got, "yes 2") {
 				won++
 			} else if !strings.HasPrefix(got, "no shm: claim") {
 				t.Error(got)
@@ -235,14 +207,10 @@ func TestOneClaimerWins(t *testing.T) {
 			t.Fatalf("%d claimers won, generation %d", won, o.Generation())
 		}
 		for _, c := range children {
-			c.kill()
+			c.Kill()
 		}
-		if err := o.Claim(nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.Claim(nil))
+		must(t, errors.Join(o.Unlink(), o.Close()))
 	}
 }
 
@@ -251,21 +219,13 @@ func TestReadLockFakesNoLife(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
 	peer := openObject(t, d, "a", ReadOnly)
-	if err := o.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Release())
 	l := lockOf(unix.F_RDLCK)
-	if err := unix.FcntlFlock(uintptr(peer.FD()), unix.F_OFD_SETLK, &l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.FcntlFlock(uintptr(peer.FD()), unix.F_OFD_SETLK, &l))
 	look := openObject(t, d, "a", Inspect)
 	wantLife(t, look, Released)
-	if err := peer.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, peer.Close())
+	must(t, o.Claim(nil))
 }
 
 func TestUnlinkRace(t *testing.T) {
@@ -275,9 +235,7 @@ func TestUnlinkRace(t *testing.T) {
 	if linked, err := late.Linked(); !linked || err != nil {
 		t.Fatal(linked, err)
 	}
-	if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(o.Unlink(), o.Close()))
 	if linked, err := late.Linked(); linked || err != nil {
 		t.Fatal(linked, err)
 	}
@@ -286,9 +244,7 @@ func TestUnlinkRace(t *testing.T) {
 	}
 
 	first := makeObject(t, d, "b")
-	if err := os.Remove(filepath.Join(d.Path(), "b")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(d.Path(), "b")))
 	next := makeObject(t, d, "b")
 	if err := first.Unlink(); !errors.Is(err, ErrStale) {
 		t.Fatalf("unlinked somebody else's name: %v", err)
@@ -309,17 +265,11 @@ func losesLock(t *testing.T, before func(*Object)) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	o, err := d.Create("a", specFor(""), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before(o)
 	stray := o.lockFD
-	if err := syscall.Close(stray); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Dup3(int(os.Stdin.Fd()), stray, unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Close(stray))
+	must(t, unix.Dup3(int(os.Stdin.Fd()), stray, unix.O_CLOEXEC))
 	defer sysClose(stray)
 	wantLife(t, o, LockLost)
 	if err := o.Unlink(); !errors.Is(err, ErrLockLost) {
@@ -385,13 +335,13 @@ func TestDeaths(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := startChild(t, "owner", envObject+"=a")
-	c.line(t)
+	c.Line(t)
 	look := openObject(t, d, "a", Inspect)
 	if _, died, err := look.OwnerDied(); died || err != nil || len(look.Deaths()) > 0 {
 		t.Errorf("a living owner: %v, %v, %v", died, err, look.Deaths())
 	}
 	first := look.Owner()
-	c.kill()
+	c.Kill()
 	if o, died, err := look.OwnerDied(); !died || err != nil || o != first {
 		t.Errorf("%v, %v, %v", died, err, o)
 	}
@@ -399,26 +349,22 @@ func TestDeaths(t *testing.T) {
 	for i := range deathSlots + 2 {
 		if i%2 == 1 { // one that leaves comes between
 			o := openObject(t, d, "a", ReadWrite)
-			if err := o.Claim(nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, o.Claim(nil))
 			o.Close()
 		}
 		pids = append(pids, look.Owner().PID)
 		c := startChild(t, "claimer", envObject+"=a")
-		c.line(t)
-		if _, err := c.in.Write([]byte("go\n")); err != nil {
+		c.Line(t)
+		if _, err := c.In.Write([]byte("go\n")); err != nil {
 			t.Fatal(err)
 		}
-		if got := c.line(t); !strings.HasPrefix(got, "yes") {
+		if got := c.Line(t); !strings.HasPrefix(got, "yes") {
 			t.Fatal(got)
 		}
-		c.kill()
+		c.Kill()
 	}
 	o := openObject(t, d, "a", ReadWrite)
-	if err := o.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Claim(nil))
 	got := look.Deaths()
 	if len(got) == 0 || len(got) > deathSlots {
 		t.Fatal(got)
@@ -442,17 +388,11 @@ func TestDeaths(t *testing.T) {
 func TestBusyReleased(t *testing.T) {
 	d := openTestDir(t)
 	made, err := d.Create("a", specFor(""), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer made.Close()
-	if err := made.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, made.Release())
 	holder, late := openObject(t, d, "a", ReadWrite), openObject(t, d, "a", ReadWrite)
-	if err := holder.Hold(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Hold(nil))
 	var busy *BusyError
 	err = late.Claim(nil)
 	if !errors.As(err, &busy) || !busy.Released || busy.Gone || busy.PID != 0 ||
@@ -463,18 +403,12 @@ func TestBusyReleased(t *testing.T) {
 	if !errors.As(err, &busy) || !busy.Released || busy.PID != 0 {
 		t.Errorf("no seat: %+v: %v", busy, err)
 	}
-	if err := holder.Release(); err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Release())
+	must(t, holder.Claim(nil))
 	if err := late.Claim(nil); !errors.As(err, &busy) || busy.Released || busy.PID != os.Getpid() {
 		t.Errorf("owned again: %+v: %v", busy, err)
 	}
-	if err := holder.Unlink(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Unlink())
 }
 
 func TestProcessAlive(t *testing.T) {
@@ -510,27 +444,25 @@ func TestProcessAlive(t *testing.T) {
 	peer := me
 	peer.PID, peer.StartTicks = c.Process.Pid, st.startTicks
 	check("child", peer, true, true)
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Process.Kill())
 	eventually(t, "zombie is dead", func() bool {
 		alive, known := ProcessAlive(peer)
 		return known && !alive
 	})
-	c.kill()
+	c.Kill()
 	check("reaped child", peer, false, true)
 }
 
 // childOtherNS runs in a PID namespace of its own, where it is process 1.
 func childOtherNS() {
 	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	must(err)
+	need(err)
 	life, err := o.Life()
-	must(err)
+	need(err)
 	say("%v", life)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	life, err = o.Life()
-	must(err)
+	need(err)
 	say("%v", life)
 	say("claim %v", o.Claim(nil))
 	say("watch unsupported %v",
@@ -542,24 +474,24 @@ func TestOtherPIDNamespace(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	owner := startChild(t, "owner", envObject+"=a")
-	owner.line(t)
+	owner.Line(t)
 	cmd := shmtest.Child(t, "otherns", envObject+"=a")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	c := start(t, cmd, "pidns")
-	if got := c.line(t); got != "alive" {
+	c := shmtest.StartWith(t, cmd, "pidns")
+	if got := c.Line(t); got != "alive" {
 		t.Fatal(got)
 	}
-	owner.kill()
-	if _, err := c.in.Write([]byte{1}); err != nil {
+	owner.Kill()
+	if _, err := c.In.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"dead", "claim <nil>", "watch unsupported true"} {
-		if got := c.line(t); got != want {
+		if got := c.Line(t); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	look := openObject(t, d, "a", Inspect)
 	wantLife(t, look, Alive)
-	c.kill()
+	c.Kill()
 	wantLife(t, look, Dead)
 }

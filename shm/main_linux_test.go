@@ -1,17 +1,11 @@
 package shm
 
 import (
-	"bufio"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
 )
@@ -36,15 +30,10 @@ var forkRoles = map[string]func(){}
 const envObject = "SHMRING_TEST_OBJECT"
 
 // say tells the parent something on a line of its own.
-func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+var say = shmtest.Say
 
-// must ends a child that cannot go on.
-func must(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "child:", err)
-		os.Exit(3)
-	}
-}
+// need ends a child that cannot go on, and must a test.
+var need, must = shmtest.Need, shmtest.Must
 
 // childSleep ends when its parent closes the pipe, or dies.
 func childSleep() {
@@ -53,14 +42,14 @@ func childSleep() {
 
 func childDir() *Dir {
 	d, err := OpenDir("")
-	must(err)
+	need(err)
 	return d
 }
 
 // childOwner makes an object and keeps it.
 func childOwner() {
 	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	must(err)
+	need(err)
 	say("ready %d", o.Owner().PID)
 	childSleep()
 }
@@ -68,8 +57,8 @@ func childOwner() {
 // childLoser makes an object, and loses its lock as a stray close in its process would do.
 func childLoser() {
 	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	must(err)
-	must(syscall.Close(o.lockFD))
+	need(err)
+	need(syscall.Close(o.lockFD))
 	say("ready")
 	childSleep()
 }
@@ -77,7 +66,7 @@ func childLoser() {
 // childClaimer claims when told to, and says how that went.
 func childClaimer() {
 	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	must(err)
+	need(err)
 	say("ready")
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := o.Claim(nil); err != nil {
@@ -91,77 +80,18 @@ func childClaimer() {
 // childForker makes an object and starts a process that outlives it.
 func childForker() {
 	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	must(err)
+	need(err)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=sleeper")
 	cmd.Stdin = os.Stdin
-	must(cmd.Start())
+	need(cmd.Start())
 	say("ready %d", o.Owner().PID)
 	childSleep()
 }
 
-// child is a running process in a role.
-type child struct {
-	*exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
-
-func startChild(t *testing.T, role string, env ...string) *child {
+func startChild(t *testing.T, role string, env ...string) *shmtest.Proc {
 	t.Helper()
-	return start(t, shmtest.Child(t, role, env...), "children")
+	return shmtest.Start(t, shmtest.Child(t, role, env...))
 }
 
-// start starts a child that needs this feature.
-func start(t *testing.T, cmd *exec.Cmd, feature string) *child {
-	t.Helper()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = cmd.Start()
-	if errors.Is(err, fs.ErrPermission) {
-		in.Close()
-		out.Close()
-		shmtest.Require(t, feature, err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}
-	t.Cleanup(c.kill)
-	return c
-}
-
-// line returns the next line that the child says.
-func (c *child) line(t *testing.T) string {
-	t.Helper()
-	s, err := c.out.ReadString('\n')
-	if err != nil {
-		t.Fatalf("child says nothing: %v", err)
-	}
-	return strings.TrimSpace(s)
-}
-
-// kill ends the child with SIGKILL and waits; it may be called again.
-func (c *child) kill() {
-	_ = c.Process.Kill()
-	_ = c.Wait()
-	c.in.Close()
-}
-
-// eventually waits until what the kernel does by itself has been done.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 12_000 {
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("never: ", what)
-}
+var eventually = shmtest.Eventually

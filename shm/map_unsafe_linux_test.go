@@ -27,13 +27,9 @@ func TestMappingStandsAlone(t *testing.T) {
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", ReadOnly)
 	w, err := look.Window(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mem, err := look.MapWritable(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, mem := range map[string][]byte{"owner": o.Bytes(), "reader": look.Bytes(),
 		"window": w.Bytes(), "section": mem} {
 		end := int(alignUp(uint64(len(mem)), pageBytes()))
@@ -49,9 +45,7 @@ func TestMappingStandsAlone(t *testing.T) {
 		}
 	}
 	reserved := len(reservations)
-	if err := errors.Join(o.Unlink(), w.Close(), look.Close(), o.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(o.Unlink(), w.Close(), look.Close(), o.Close()))
 	if got := reserved - len(reservations); got < 3 { // the window goes when it is collected
 		t.Errorf("%d ranges were given back", got)
 	}
@@ -63,8 +57,6 @@ func TestMappingStandsAlone(t *testing.T) {
 func maps(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.Count(string(text), "\n")
 }

@@ -109,9 +109,7 @@ func TestOpenRefuses(t *testing.T) {
 		"link":        {func() error { return os.Symlink("/etc/passwd", path) }, ErrKind},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := c.put(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.put())
 			defer os.Remove(path)
 			for _, acc := range []Access{ReadOnly, ReadWrite, Inspect} {
 				_, err := d.Open("bad", acc)
@@ -131,9 +129,7 @@ func TestFeatures(t *testing.T) {
 	d := openTestDir(t)
 	open := func(spec Spec, acc Access) error {
 		o, err := d.Create("a", spec, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer o.Close()
 		defer o.Unlink()
 		p, err := d.Open("a", acc)
@@ -185,9 +181,7 @@ func TestMapWritable(t *testing.T) {
 	spec := specFor("")
 	spec.Sections = append(spec.Sections, Section{Kind: 7, Length: 64, Align: 64})
 	o, err := d.Create("a", spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer o.Close()
 	defer o.Unlink()
 	p := openObject(t, d, "a", ReadOnly)
@@ -200,9 +194,7 @@ func TestMapWritable(t *testing.T) {
 		}
 	}
 	a, err := p.MapWritable(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if b, err := p.MapWritable(secData, 0); err != nil || &a[0] != &b[0] {
 		t.Errorf("a second mapping: %v", err)
 	}
@@ -243,12 +235,8 @@ func TestTruncatedUnderInspector(t *testing.T) {
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", Inspect)
 	data, _, err := look.Section(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(filepath.Join(d.Path(), "a"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Truncate(filepath.Join(d.Path(), "a"), 0))
 	sum := 0
 	err = Guard(func() {
 		for _, b := range data {
@@ -294,17 +282,13 @@ func TestGuardPassesOtherPanics(t *testing.T) {
 
 func TestMemfdAndSeals(t *testing.T) {
 	o, err := CreateMemfd(specFor("frames"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer o.Close()
 	if uint16(o.Generation()) == 0 {
 		t.Error("generation", o.Generation())
 	}
 	early, err := OpenFD(o.FD(), "frames", ReadWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer early.Close()
 	wantLife(t, early, Alive)
 	if err := early.Claim(nil); !errors.Is(err, syscall.EBUSY) {
@@ -316,9 +300,7 @@ func TestMemfdAndSeals(t *testing.T) {
 	if linked, err := o.Linked(); linked || err != nil {
 		t.Error(linked, err)
 	}
-	if err := o.Seal(SealShrink | SealGrow | SealFutureWrite | SealSeal); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Seal(SealShrink|SealGrow|SealFutureWrite|SealSeal))
 	if err := o.Seal(SealShrink); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("seal of the sealed: %v", err)
 	}
@@ -329,9 +311,7 @@ func TestMemfdAndSeals(t *testing.T) {
 		t.Errorf("open for writing: %v", err)
 	}
 	p, err := OpenFD(o.FD(), "frames", ReadOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	if _, err := p.MapWritable(secHint, 3); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("map for writing: %v", err)
@@ -353,9 +333,7 @@ func TestMemfdAndSeals(t *testing.T) {
 
 func TestOpenFDRefuses(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	defer w.Close()
 	if _, err := OpenFD(int(r.Fd()), "pipe", ReadOnly); !errors.Is(err, ErrCorrupt) {
@@ -404,27 +382,19 @@ func TestAllocateInterrupted(t *testing.T) {
 func TestOpenWithoutDescriptors(t *testing.T) {
 	d := openTestDir(t)
 	o, err := d.Create("there", specFor(""), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
 		}
 	}()
 	var had unix.Rlimit
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had))
 	none := unix.Rlimit{Cur: 0, Max: had.Max}
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil))
 	_, missing := d.Open("missing", ReadOnly)
 	_, there := d.Open("there", ReadOnly)
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil))
 	if !errors.Is(missing, fs.ErrNotExist) || !errors.Is(there, syscall.EMFILE) {
 		t.Errorf("missing: %v, there: %v", missing, there)
 	}
@@ -435,19 +405,13 @@ func TestOpenWithoutDescriptors(t *testing.T) {
 func TestLinkTo(t *testing.T) {
 	d := openTestDir(t)
 	other, err := d.Sub("other", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	spec := Spec{Kind: KindBell, Sections: []Section{{Kind: 1, Length: 64}}}
 	o, err := d.Create("bell-1", spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer o.Close()
-	if err := o.LinkTo(other, "bell-1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.LinkTo(other, "bell-1"))
 	if err := o.LinkTo(other, "bell-1"); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second time: %v", err)
 	}
@@ -472,9 +436,7 @@ func TestLinkTo(t *testing.T) {
 		t.Errorf("gone: %v", err)
 	}
 	foreign, err := other.Create("bell-1", spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, ErrStale) {
 		t.Errorf("a foreign object: %v", err)
 	}
@@ -482,9 +444,7 @@ func TestLinkTo(t *testing.T) {
 		t.Error(err)
 	}
 	memfd, err := CreateMemfd(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer memfd.Close()
 	if err := memfd.LinkTo(d, "bell-3"); !errors.Is(err, syscall.EXDEV) {
 		t.Errorf("a memfd: %v", err)

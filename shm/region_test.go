@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func TestRef(t *testing.T) {
@@ -28,17 +30,11 @@ func TestRef(t *testing.T) {
 func lendRegion(t testing.TB) (mine, theirs *Region) {
 	t.Helper()
 	o, err := CreateMemfd(specFor("region"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	p, err := OpenFD(o.FD(), "region", ReadOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	mine, err = NewRegion(o, secData)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if theirs, err = NewRegion(p, secData); err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +93,7 @@ func TestRegionViewAllocatesNothing(t *testing.T) {
 	ref := r.Ref(64)
 	n := testing.AllocsPerRun(1000, func() {
 		l, err := r.View(ref, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		l.Release()
 	})
 	if n != 0 {
@@ -110,9 +104,7 @@ func TestRegionViewAllocatesNothing(t *testing.T) {
 func TestRegionCloseWaits(t *testing.T) {
 	_, r := lendRegion(t)
 	l, err := r.View(r.Ref(0), 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
@@ -190,9 +182,7 @@ func specFor(name string) Spec {
 func openTestDir(t testing.TB) *Dir {
 	t.Helper()
 	d, err := OpenDir("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -201,9 +191,7 @@ func openTestDir(t testing.TB) *Dir {
 func makeObject(t testing.TB, d *Dir, name string) *Object {
 	t.Helper()
 	o, err := d.Create(name, specFor(""), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() {
 		_ = o.Unlink() // some test may have done it, or let go of the object
 		if err := o.Close(); err != nil {
@@ -216,9 +204,7 @@ func makeObject(t testing.TB, d *Dir, name string) *Object {
 func openObject(t testing.TB, d *Dir, name string, acc Access) *Object {
 	t.Helper()
 	o, err := d.Open(name, acc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() { o.Close() })
 	return o
 }
@@ -227,25 +213,19 @@ func TestCreateOpenShareBytes(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "lane-0001")
 	mine, sec, err := o.Section(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if len(mine) != 64*128 || cap(mine) != len(mine) || sec.Offset%headerBytes != 0 {
 		t.Fatalf("len %d cap %d section %+v", len(mine), cap(mine), sec)
 	}
 	p := openObject(t, d, "lane-0001", ReadOnly)
 	theirs, _, err := p.Section(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	copy(mine, "from the owner")
 	if !bytes.HasPrefix(theirs, []byte("from the owner")) {
 		t.Fatal("the two mappings differ")
 	}
 	hint, err := p.MapWritable(secHint, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if len(hint) != 100 || cap(hint) != 100 {
 		t.Fatalf("len %d cap %d", len(hint), cap(hint))
 	}

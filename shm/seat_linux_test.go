@@ -18,17 +18,13 @@ import (
 func sharedObject(t *testing.T, d *Dir, name string) *Object {
 	t.Helper()
 	o, err := d.Create(name, specFor(""), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	forget(t, d, name)
 	t.Cleanup(func() { o.Close() })
 	if _, err := seatsOf(t, o, 2).Take(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a seat beside the owner: %v", err)
 	}
-	if err := o.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Release())
 	return o
 }
 
@@ -36,9 +32,7 @@ func sharedObject(t *testing.T, d *Dir, name string) *Object {
 func seatsOf(t *testing.T, o *Object, n int) Seats {
 	t.Helper()
 	w, err := o.Window(secData, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -50,9 +44,7 @@ func seatsOf(t *testing.T, o *Object, n int) Seats {
 func takeSeat(t *testing.T, o *Object, n, want int) *Seat {
 	t.Helper()
 	s, err := seatsOf(t, o, n).Take()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Leave)
 	if s.Index() != want {
 		t.Fatalf("seat %d, want %d", s.Index(), want)
@@ -99,9 +91,7 @@ func TestSeats(t *testing.T) {
 	wantTaken(t, "first", false, seated(0))
 	wantTaken(t, "standing", false, standing)
 	takeSeat(t, o, 2, 0).Leave()
-	if err := again.Claim(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.Claim(nil))
 	if _, err := seatsOf(t, o, 2).Take(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a seat while it is removed: %v", err)
 	}
@@ -113,14 +103,14 @@ func TestSeatGoesWithItsHolder(t *testing.T) {
 	o := sharedObject(t, d, "a")
 	mine, seats := takeSeat(t, o, 8, 0), seatsOf(t, o, 8)
 	c := startChild(t, "sitter", envObject+"=a")
-	if got := c.line(t); got != "seat 1" {
+	if got := c.Line(t); got != "seat 1" {
 		t.Fatal(got)
 	}
 	wantTaken(t, "the child's", true, seated(seats, 1))
 	if who := seats.At(1).Owner(); who.PID != c.Process.Pid || who.State != StateOwned {
 		t.Errorf("the child's seat is that of %+v", who)
 	}
-	c.kill()
+	c.Kill()
 	wantTaken(t, "a dead child's", false, seated(seats, 1))
 	wantTaken(t, "ours", true, seated(seats, 0))
 	if who, died, err := seats.At(1).OwnerDied(); err != nil || !died || who.PID != c.Process.Pid {
@@ -141,11 +131,11 @@ func TestSeatGoesWithItsHolder(t *testing.T) {
 
 func childSitter() {
 	o, err := childDir().Open(os.Getenv(envObject), ReadOnly)
-	must(err)
+	need(err)
 	w, err := o.Window(secData, 0)
-	must(err)
+	need(err)
 	s, err := o.Seats(w.Bytes()[:8*SeatBytes]).Take()
-	must(err)
+	need(err)
 	say("seat %d", s.Index())
 	if n, _ := os.Stdin.Read(make([]byte, 1)); n == 1 {
 		sysClose(s.fd) // as a stray close in the program does
@@ -161,11 +151,11 @@ func TestSeatLost(t *testing.T) {
 	o := sharedObject(t, d, "a")
 	seats := seatsOf(t, o, 8)
 	c := startChild(t, "sitter", envObject+"=a")
-	c.line(t)
-	if _, err := c.in.Write([]byte{1}); err != nil {
+	c.Line(t)
+	if _, err := c.In.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	c.line(t)
+	c.Line(t)
 	life := func(want Life) {
 		t.Helper()
 		if got, err := seats.At(0).Life(); got != want || err != nil {
@@ -177,7 +167,7 @@ func TestSeatLost(t *testing.T) {
 	seats.At(0).word(seatProgram).Add(1)
 	life(Dead)
 	takeSeat(t, o, 8, 0).Leave()
-	c.kill()
+	c.Kill()
 }
 
 // TestSeatLeavesOthers: who lost the lock of his seat leaves the record to the next, and closes no
@@ -186,9 +176,7 @@ func TestSeatLeavesOthers(t *testing.T) {
 	o := sharedObject(t, openTestDir(t), "a")
 	s := takeSeat(t, o, 2, 0)
 	before := s.Owner()
-	if err := unix.Dup3(0, s.fd, unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Dup3(0, s.fd, unix.O_CLOEXEC))
 	fd := s.fd
 	s.Leave()
 	if after := s.Owner(); after != before {
@@ -258,9 +246,9 @@ func init() {
 // childSplitter makes an object, and a copy of its process that has the lock too.
 func childSplitter() {
 	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	must(err)
+	need(err)
 	pid, err := shmtest.Fork()
-	must(err)
+	need(err)
 	say("ready %d and %d", o.Owner().PID, pid)
 	childSleep()
 }
@@ -274,7 +262,7 @@ func TestForkKeepsTheLock(t *testing.T) {
 	forget(t, d, "a")
 	c := startChild(t, "splitter", envObject+"=a")
 	var owner, heir int
-	if _, err := fmt.Sscanf(c.line(t), "ready %d and %d", &owner, &heir); err != nil {
+	if _, err := fmt.Sscanf(c.Line(t), "ready %d and %d", &owner, &heir); err != nil {
 		t.Fatal(err)
 	}
 	end := func() { _ = syscall.Kill(heir, syscall.SIGKILL) }
@@ -301,18 +289,18 @@ func TestForkKeepsTheLock(t *testing.T) {
 // childLeaver takes a seat, or the lock, makes a copy of its process, and gives it back.
 func childLeaver() {
 	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	must(err)
+	need(err)
 	var pid int
 	if os.Getenv(envLeaves) == "seat" {
 		s, err := o.Seats(make([]byte, 2*SeatBytes)).Take()
-		must(err)
+		need(err)
 		pid, err = shmtest.Fork()
-		must(err)
+		need(err)
 		s.Leave()
 	} else {
 		_ = o.Claim(func() (err error) {
 			pid, err = shmtest.Fork()
-			must(err)
+			need(err)
 			return errors.New("not now")
 		})
 	}
@@ -328,7 +316,7 @@ func TestForkKeepsNoSeat(t *testing.T) {
 			o := sharedObject(t, d, "a")
 			c := startChild(t, "leaver", envObject+"=a", envLeaves+"="+kind)
 			var heir int
-			if _, err := fmt.Sscanf(c.line(t), "left to %d", &heir); err != nil {
+			if _, err := fmt.Sscanf(c.Line(t), "left to %d", &heir); err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = syscall.Kill(heir, syscall.SIGKILL) }()
@@ -342,7 +330,7 @@ func TestForkKeepsNoSeat(t *testing.T) {
 // childElapsed makes an object in a time namespace.
 func childElapsed() {
 	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	must(err)
+	need(err)
 	say("ready %d", o.Owner().StartTicks)
 	childSleep()
 }
@@ -355,8 +343,8 @@ func TestTimeNamespace(t *testing.T) {
 	forget(t, d, "a")
 	c := shmtest.Child(t, "elapsed", envObject+"=a")
 	shmtest.Unshared(t, "timens", c, "--time", "--boottime", "1000")
-	run := start(t, c, "timens")
-	ticks, _ := strconv.Atoi(strings.TrimPrefix(run.line(t), "ready "))
+	run := shmtest.StartWith(t, c, "timens")
+	ticks, _ := strconv.Atoi(strings.TrimPrefix(run.Line(t), "ready "))
 	o := openObject(t, d, "a", ReadWrite)
 	if w := o.Owner(); ticks != 0 && w.StartTicks != 0 {
 		t.Errorf("it says that it started at %d", ticks)
@@ -368,7 +356,7 @@ func TestTimeNamespace(t *testing.T) {
 		t.Error("it is taken for dead")
 	}
 	wantLife(t, o, Alive)
-	run.kill()
+	run.Kill()
 	if _, died, err := o.OwnerDied(); !died || err != nil {
 		t.Errorf("it is dead: %v", err)
 	}

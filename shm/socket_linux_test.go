@@ -11,29 +11,25 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func noErr(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // socketPair returns two connected sockets of this type.
 func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn := func(fd int) *net.UnixConn {
 		f := os.NewFile(uintptr(fd), "socket")
 		defer f.Close()
 		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c.(*net.UnixConn)
 	}
@@ -44,22 +40,16 @@ func TestSendAndReceiveFDs(t *testing.T) {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
 		a, b := socketPair(t, kind)
 		o, err := CreateMemfd(specFor("sent"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer o.Close()
-		if err := SendFDs(a, []byte("two"), o.FD(), o.FD()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, SendFDs(a, []byte("two"), o.FD(), o.FD()))
 		buf := make([]byte, 16)
 		n, fds, err := RecvFDs(b, buf, 2)
 		if err != nil || string(buf[:n]) != "two" || len(fds) != 2 {
 			t.Fatal(n, fds, err)
 		}
 		p, err := OpenFD(fds[0], "sent", ReadOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wantLife(t, p, Alive)
 		if p.Header().UUID != o.Header().UUID {
 			t.Error("another object")
@@ -75,24 +65,18 @@ func TestSendAndReceiveFDs(t *testing.T) {
 
 		// What does not fit is an error, and the leak gate sees that nothing stays open.
 		for _, sent := range [][]int{{o.FD(), o.FD()}, {o.FD(), o.FD(), o.FD(), o.FD()}} {
-			if err := SendFDs(a, []byte("x"), sent...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, SendFDs(a, []byte("x"), sent...))
 			if _, fds, err := RecvFDs(b, buf, 1); !errors.Is(err, ErrTruncated) || fds != nil {
 				t.Errorf("%d descriptors where 1 was agreed: %v, %v", len(sent), fds, err)
 			}
 		}
-		if err := SendFDs(a, []byte("plain")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, SendFDs(a, []byte("plain")))
 		if n, fds, err := RecvFDs(b, buf, 0); err != nil || n != 5 || len(fds) != 0 {
 			t.Error(n, fds, err)
 		}
 	}
 	a, b := socketPair(t, unix.SOCK_SEQPACKET)
-	if err := SendFDs(a, make([]byte, 32)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, SendFDs(a, make([]byte, 32)))
 	if _, _, err := RecvFDs(b, make([]byte, 8), 0); !errors.Is(err, ErrTruncated) {
 		t.Errorf("long message: %v", err)
 	}
@@ -108,7 +92,7 @@ func TestSendAndReceiveFDs(t *testing.T) {
 }
 
 // identify returns the identity of a child.
-func identify(t *testing.T, c *child) Owner {
+func identify(t *testing.T, c *shmtest.Proc) Owner {
 	t.Helper()
 	st, ok := readStat("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
 	if !ok {
@@ -123,9 +107,7 @@ func identify(t *testing.T, c *child) Owner {
 func openFDs(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(all)
 }
 
@@ -141,14 +123,10 @@ func TestFollowOwner(t *testing.T) {
 			close(died)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := openFDs(t)
 	stop2, err := FollowOwner(w, func() { stopped.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := openFDs(t); n != before {
 		t.Errorf("%d descriptors for one process more", n-before)
 	}
@@ -159,7 +137,7 @@ func TestFollowOwner(t *testing.T) {
 		t.Fatal("a living process is reported dead")
 	case <-time.After(20 * time.Millisecond):
 	}
-	c.kill()
+	c.Kill()
 	<-died
 	stop()
 	stop()
@@ -172,9 +150,7 @@ func TestFollowOwner(t *testing.T) {
 
 	again := make(chan struct{})
 	stop, err = FollowOwner(w, func() { close(again) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-again
 	stop()
 
@@ -182,9 +158,7 @@ func TestFollowOwner(t *testing.T) {
 	w.StartTicks++ // another process had our number
 	once := make(chan struct{})
 	stop, err = FollowOwner(w, func() { close(once) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-once
 	stop()
 
@@ -195,39 +169,34 @@ func TestFollowOwner(t *testing.T) {
 	}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = shmtest.Must
 
 // TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
 func TestOpenPassed(t *testing.T) {
 	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}
 	size, err := Plan(spec)
-	check(t, err)
+	must(t, err)
 	object := func(seals Seals) *Object {
 		o, err := CreateMemfd(spec, nil)
-		check(t, err)
+		must(t, err)
 		t.Cleanup(func() { o.Close() })
 		if seals != 0 {
-			check(t, o.Seal(seals))
+			must(t, o.Seal(seals))
 		}
 		return o
 	}
 	good := object(SealOthers)
 	fd, err := good.ShareFD()
-	check(t, err)
+	must(t, err)
 	o, err := OpenPassed(fd, "good", size)
-	check(t, err)
+	must(t, err)
 	if o.Header().UUID != good.Header().UUID {
 		t.Error("another object")
 	}
 	if _, err := o.MapWritable(1, 0); err == nil {
 		t.Error("a section was mapped for writing")
 	}
-	check(t, o.Close())
+	must(t, o.Close())
 	_, err = OpenPassed(fd, "large", size-1)
 	if !errors.Is(err, ErrNoSpace) {
 		t.Error("too large:", err)
@@ -241,19 +210,19 @@ func TestOpenPassed(t *testing.T) {
 		}
 	}
 	sparse, err := unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	check(t, err)
+	must(t, err)
 	defer unix.Close(sparse)
 	_, err = unix.Pwrite(sparse, good.Bytes()[:8192], 0)
-	check(t, err)
-	check(t, unix.Ftruncate(sparse, int64(size)))
+	must(t, err)
+	must(t, unix.Ftruncate(sparse, int64(size)))
 	_, err = unix.FcntlInt(uintptr(sparse), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|
 		unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
-	check(t, err)
+	must(t, err)
 	if _, err = OpenPassed(sparse, "sparse", size); !errors.Is(err, ErrTruncated) {
 		t.Error("sparse:", err)
 	}
 	r, w, err := os.Pipe()
-	check(t, err)
+	must(t, err)
 	defer r.Close()
 	defer w.Close()
 	if _, err = OpenPassed(int(r.Fd()), "pipe", size); !errors.Is(err, ErrOwner) {

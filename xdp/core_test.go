@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xskernel"
 )
 
@@ -51,9 +52,7 @@ func TestAcquireReservesRingRoom(t *testing.T) {
 		t.Fatalf("acquired %d frames with room for 16", len(frames))
 	}
 	for _, f := range frames {
-		if err := c.Post(f, 60, 0); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, c.Post(f, 60, 0))
 	}
 	if err := c.Post(frames[0], 60, 0); !errors.Is(err, ErrFrame) || !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("posted twice: %v", err)
@@ -119,9 +118,7 @@ func TestConcurrentKernel(t *testing.T) {
 		if posted < packets {
 			if f, b, ok := c.Acquire(); ok {
 				b[0] = byte(posted)
-				if err := c.Post(f, 60, posted); err != nil {
-					t.Fatal(err)
-				}
+				shmtest.Must(t, c.Post(f, 60, posted))
 				c.Flush()
 				posted++
 			}

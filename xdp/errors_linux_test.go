@@ -297,24 +297,12 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
-	cmd := inNamespace(t, "hold-queue", pair.B)
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	defer in.Close()
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	line := make([]byte, 200)
-	n, err := out.Read(line)
-	if err != nil || string(line[:n]) != "ready\n" {
-		t.Fatalf("child: %q, %v", line[:n], err)
-	}
-	err = pair.B.Do(func() error { return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: -1}) })
+	c := held(t, "hold-queue", pair.B)
+	err := pair.B.Do(func() error { return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: -1}) })
 	if !errors.Is(err, xdp.ErrQueueBusy) {
 		t.Fatal(err)
 	}
-	must(t, cmd.Process.Kill())
-	_ = cmd.Wait()
+	c.Kill()
 	await(t, "the end of the program", func() bool {
 		err := pair.B.Do(func() error {
 			p, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{})

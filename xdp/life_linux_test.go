@@ -1,7 +1,6 @@
 package xdp_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -207,19 +204,11 @@ func holdAfter(packets int) {
 }
 
 // held starts a child in the role, which says that it has its queue.
-func held(t testing.TB, role string, e *veth.End) *exec.Cmd {
+func held(t testing.TB, role string, e *veth.End) *shmtest.Proc {
 	t.Helper()
-	cmd := inNamespace(t, role, e)
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	t.Cleanup(func() { _ = in.Close() })
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("child: %q, %v", line, err)
-	}
-	return cmd
+	c := shmtest.Start(t, inNamespace(t, role, e))
+	c.Says(t, "ready")
+	return c
 }
 
 // TestBindAfterKillInTransit: a packet of a killed process that is still on its way holds the queue
@@ -251,9 +240,7 @@ func TestBindAfterKillInTransit(t *testing.T) {
 	}))
 	end := *pair.B
 	end.Name = upper
-	cmd := held(t, "send-and-hold", &end)
-	must(t, cmd.Process.Kill())
-	_ = cmd.Wait()
+	held(t, "send-and-hold", &end).Kill()
 	began := time.Now()
 	xdptest.Do(t, pair.B, func() error { return tryOpen(upper, 0, xdp.Options{}) })
 	t.Logf("bound after %v", time.Since(began))
@@ -275,10 +262,10 @@ func TestBindAfterKill(t *testing.T) {
 		}()
 	}
 	for range *bindKills {
-		cmd := held(t, "hold-only", pair.B)
-		must(t, cmd.Process.Kill())
+		c := held(t, "hold-only", pair.B)
+		must(t, c.Process.Kill())
 		xdptest.Do(t, pair.B, func() error { return tryOpen(pair.B.Name, 0, xdp.Options{}) })
-		_ = cmd.Wait()
+		c.Kill()
 	}
 }
 
@@ -530,23 +517,10 @@ func TestXskPassed(t *testing.T) {
 	})
 	must(t, prog.xsks.Put(uint32(0), uint32(fd)))
 	file := os.NewFile(uintptr(fd), "socket")
-	cmd := inNamespace(t, "passed-socket", pair.B, file)
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	c := shmtest.Start(t, inNamespace(t, "passed-socket", pair.B, file))
+	defer c.Kill()
 	must(t, file.Close())
-	defer func() {
-		in.Close()
-		_ = cmd.Process.Kill()
-		_, _ = io.Copy(io.Discard, out)
-		_ = cmd.Wait()
-	}()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != "ready true true" {
-		t.Fatalf("child: %q, %v", line, err)
-	}
+	c.Says(t, "ready true true")
 	x.stream(t, x.tx, x.tx, 200, always(64))
 }
 

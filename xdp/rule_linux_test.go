@@ -22,9 +22,7 @@ func decide(t testing.TB, p *Program, frame []byte) (action uint32, rule RuleID,
 	count := func() (map[RuleID]uint64, Counters) {
 		rules, err := p.Rules()
 		c, err2 := p.Counters()
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, err2))
 		n := map[RuleID]uint64{}
 		for _, r := range rules {
 			n[r.ID] = r.Frames
@@ -62,9 +60,7 @@ func decide(t testing.TB, p *Program, frame []byte) (action uint32, rule RuleID,
 func add(t testing.TB, p *Program, r Rule, to Target) RuleID {
 	t.Helper()
 	id, err := p.AddRule(r, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 
@@ -72,9 +68,7 @@ func add(t testing.TB, p *Program, r Rule, to Target) RuleID {
 func empty(t *testing.T) *Program {
 	t.Helper()
 	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 64})
-	if err := errors.Join(p.Unsteer(4791), p.Unsteer(4792)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(p.Unsteer(4791), p.Unsteer(4792)))
 	return p
 }
 
@@ -138,9 +132,7 @@ func TestRuleKinds(t *testing.T) {
 				t.Errorf("%v: frame %d: the model differs", c.rule, i)
 			}
 		}
-		if err := p.RemoveRule(id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.RemoveRule(id))
 		for i, frame := range c.yes {
 			if got, _, _ := decide(t, p, frame); got != passed {
 				t.Errorf("%v: frame %d is still taken", c.rule, i)
@@ -178,9 +170,7 @@ func TestMostSpecialRuleDecides(t *testing.T) {
 		if _, by, _ := decide(t, p, frame); by != ids[best] {
 			t.Errorf("rule %d decides, want %d (%v)", by, ids[best], rules[best])
 		}
-		if err := p.RemoveRule(ids[best]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.RemoveRule(ids[best]))
 	}
 }
 
@@ -241,9 +231,7 @@ func TestTargets(t *testing.T) {
 		{Target{Base: 2}, passed, 1},
 		{Target{Base: ^uint32(0)}, passed, 1},
 	} {
-		if err := p.SetTarget(id, c.to); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.SetTarget(id, c.to))
 		before, err := p.RuleStats(id)
 		action, by, _ := decide(t, p, frame)
 		after, err2 := p.RuleStats(id)
@@ -309,9 +297,7 @@ func TestRulesAreBounded(t *testing.T) {
 	t.Parallel()
 	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4}) // it has two
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(fd)
 	if err := p.put(8, &Socket{fd: fd}); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("slot 8 of 8: %v", err)
@@ -319,18 +305,14 @@ func TestRulesAreBounded(t *testing.T) {
 	if err := p.remove(7, nil); err != nil {
 		t.Errorf("an empty slot: %v", err)
 	}
-	if err := errors.Join(p.Steer(1, 0), p.Steer(2, 0), p.Steer(2, 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(p.Steer(1, 0), p.Steer(2, 0), p.Steer(2, 3)))
 	if err := p.Steer(3, 0); !errors.Is(err, ErrRulesFull) || !errors.Is(err, unix.E2BIG) {
 		t.Errorf("rule 5 of 4: %v", err)
 	}
 	if action, _, _ := decide(t, p, datagram(t, 2)); action != redirected {
 		t.Errorf("action %d", action)
 	}
-	if err := p.Unsteer(1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Unsteer(1))
 	if err := p.Steer(3, 0); err != nil {
 		t.Errorf("the room of a rule that was removed: %v", err)
 	}
@@ -342,9 +324,7 @@ func TestLocalsAreBounded(t *testing.T) {
 	t.Parallel()
 	p := empty(t)
 	id := add(t, p, Rule{Local: true}, Target{Base: 3})
-	if err := p.SetLocal(Local{netip.MustParseAddr("192.0.2.2"): {2, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.SetLocal(Local{netip.MustParseAddr("192.0.2.2"): {2, 1}}))
 	if _, by, _ := decide(t, p, datagram(t, 1)); by != id {
 		t.Errorf("by rule %d", by)
 	}
@@ -388,9 +368,7 @@ func TestRulesRollBack(t *testing.T) {
 func TestClosedProgramHasNoRules(t *testing.T) {
 	t.Parallel()
 	p := loaded(t)
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Close())
 	_, err := p.AddRule(Rule{UDPPort: 1}, Target{})
 	_, err2 := p.Rules()
 	_, err3 := p.Counters()
@@ -418,9 +396,7 @@ func TestProgramAgreesWithModel(t *testing.T) {
 		if round%16 == 0 {
 			model.Rules, ids = changeRules(t, r, p, model.Rules, ids)
 			model.Local = randomLocal(r)
-			if err := p.SetLocal(model.Local); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.SetLocal(model.Local))
 		}
 		frame := randomFrame(t, r)
 		_, by, c := decide(t, p, frame)
@@ -451,9 +427,7 @@ func changeRules(t *testing.T, r *rand.Rand, p *Program, rules []Rule, ids []Rul
 	t.Helper()
 	if len(ids) > 24 || len(ids) > 0 && r.IntN(3) == 0 {
 		i := r.IntN(len(ids))
-		if err := p.RemoveRule(ids[i]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.RemoveRule(ids[i]))
 		return slices.Delete(rules, i, i+1), slices.Delete(ids, i, i+1)
 	}
 	rule := randomRule(r)
@@ -461,9 +435,7 @@ func changeRules(t *testing.T, r *rand.Rand, p *Program, rules []Rule, ids []Rul
 	if errors.Is(err, ErrRule) || errors.Is(err, ErrRuleExists) {
 		return rules, ids
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return append(rules, rule), append(ids, id)
 }
 

@@ -27,14 +27,10 @@ func udpFrame(t testing.TB, dst string, tags ...packet.Tag) []byte {
 		src = netip.MustParseAddr("fd00::1")
 	}
 	tpl, err := packet.Path{Src: netip.AddrPortFrom(src, 1000), Dst: to, Tags: tags}.Template()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	frame := make([]byte, 200)
 	n, err := tpl.Build(frame, []byte("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return frame[:n]
 }
 
@@ -120,9 +116,7 @@ func TestLocal(t *testing.T) {
 		frame := udpFrame(t, c.dst, c.tags...)
 		copy(frame, c.mac[:])
 		var d packet.Datagram
-		if err := packet.Parse(frame, &d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, packet.Parse(frame, &d))
 		if _, why := set.Match(frame); (why == xdp.OutcomeRule) != c.want || d.Own(local) != c.want {
 			t.Errorf("%x %s %v: %v, has %v", c.mac, c.dst, c.tags, why, d.Own(local))
 		}

@@ -50,12 +50,7 @@ func newRigOn(t testing.TB, pair *veth.Pair, mode xdp.AttachMode, uo xdp.UMEMOpt
 	return r
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // udp opens a kernel socket in the namespace of an end.
 func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
@@ -69,15 +64,7 @@ func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
 	return c
 }
 
-// await polls until ok, or fails the test.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen within %v", what, patience)
-		}
-	}
-}
+var await = shmtest.Eventually
 
 // receiveOne waits for one packet.
 func (r *rig) receiveOne(t testing.TB) xdp.Received {

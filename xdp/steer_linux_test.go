@@ -234,9 +234,7 @@ func loadedWith(t testing.TB, o ProgramOptions) *Program {
 	if errors.Is(err, ErrNoCapability) || errors.Is(err, errors.ErrUnsupported) {
 		shmtest.Require(t, "xdp", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(p.Close(), p.Close()); err != nil {
 			t.Error(err)
@@ -246,13 +244,9 @@ func loadedWith(t testing.TB, o ProgramOptions) *Program {
 		}
 	})
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(p.put(3, &Socket{fd: fd}), p.Steer(4791, 3), p.Steer(4792, 4)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(p.put(3, &Socket{fd: fd}), p.Steer(4791, 3), p.Steer(4792, 4)))
 	return p
 }
 
@@ -262,14 +256,10 @@ func datagram(t testing.TB, port uint16, tags ...uint16) []byte {
 	tpl, err := packet.NewTemplate([6]byte{2}, [6]byte{2, 1},
 		netip.MustParseAddrPort("192.0.2.1:1000"),
 		netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	frame := make([]byte, 200)
 	n, err := tpl.Build(frame, []byte("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out := append([]byte{}, frame[:12]...)
 	for _, k := range tags {
 		out = binary.BigEndian.AppendUint16(out, k)
@@ -396,13 +386,9 @@ func TestSteer(t *testing.T) {
 	for _, c := range steerCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			want, err := p.Counters()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, out, err := p.objs.Steer.Test(c.frame)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got != c.want {
 				t.Errorf("action %d, want %d", got, c.want)
 			}
@@ -436,9 +422,7 @@ func TestSteerEveryCut(t *testing.T) {
 		}
 		for n := 14; n <= len(frame); n++ {
 			got, _, err := p.objs.Steer.Test(frame[:n])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if (got == redirected) != (n >= headers) {
 				t.Errorf("%d of %d bytes: action %d", n, len(frame), got)
 			}

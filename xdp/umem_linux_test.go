@@ -19,9 +19,7 @@ func TestUMEMIsSealed(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	u, err := NewUMEM(UMEMOptions{Name: "umem", Frames: 8, ChunkBytes: 4096, HeadroomBytes: 128})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer u.Close(t.Context())
 	if _, err := unix.Mmap(u.Region().Object().FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		t.Error("it can be mapped writable")
@@ -78,14 +76,10 @@ func TestOpenUMEMRefuses(t *testing.T) {
 		}
 	}
 	o, err := shm.CreateMemfd(good(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer o.Close()
 	r, _, err := OpenUMEM(o.FD(), "good", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := r.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
@@ -100,13 +94,9 @@ func TestReadFrameChecks(t *testing.T) {
 	o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
 		Sections: []shm.Section{{Kind: kind.SectFrames, Length: g.bytes(), ElemSize: 1,
 			Capacity: g.bytes()}}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := shm.NewRegion(o, kind.SectFrames)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
 	want := Record{Sequence: 9, Src: netip.MustParseAddrPort("192.0.2.1:4000"),
 		Dst: netip.MustParseAddrPort("192.0.2.2:4791")}

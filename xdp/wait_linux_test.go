@@ -17,12 +17,7 @@ import (
 	"github.com/shmring/shmring/internal/veth"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // waiting is a bind that has found its queue busy.
 func waiting(timeout time.Duration, holder func(int, uint32) (int, error)) *busyWait {

@@ -28,12 +28,7 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){"capturer": capturer, "owner": owner})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // need is must in a child.
 func need(err error) {
@@ -262,19 +257,13 @@ func TestCaptureNeverBlocks(t *testing.T) {
 func TestOneCaptureAtATime(t *testing.T) {
 	r := newRig(t, nil)
 	name := r.object(t).Name
-	cmd := shmtest.Child(t, "capturer", "TARGET="+name)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	var line string
-	_, err = fmt.Fscan(out, &line)
-	must(t, err)
+	c := shmtest.Start(t, shmtest.Child(t, "capturer", "TARGET="+name))
+	_ = c.Line(t)
 	r.drive(t)
 	if _, err := capture.Start(r.dir, name, capture.Options{}); !errors.Is(err, capture.ErrBusy) {
 		t.Errorf("while another tool captures: %v", err)
 	}
-	must(t, cmd.Process.Kill())
-	_ = cmd.Wait()
+	c.Kill()
 	deadline := time.Now().Add(time.Minute)
 	for len(captures(t, r.dir)) > 0 {
 		if time.Now().After(deadline) {
@@ -329,21 +318,15 @@ func TestDeadEndpointGoes(t *testing.T) {
 	d, err := shm.OpenDir("")
 	must(t, err)
 	defer d.Close()
-	cmd := shmtest.Child(t, "owner")
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	var name string
-	_, err = fmt.Fscan(out, &name)
-	must(t, err)
+	c := shmtest.Start(t, shmtest.Child(t, "owner"))
+	name := c.Line(t)
 	all, err := status.List(d)
 	must(t, err)
 	if len(all) != 1 || all[0].Name != name || all[0].Info.Interface != "eth7" ||
-		all[0].Life != shm.Alive || all[0].Owner.PID != cmd.Process.Pid {
+		all[0].Life != shm.Alive || all[0].Owner.PID != c.Process.Pid {
 		t.Errorf("while it lives: %+v", all)
 	}
-	must(t, cmd.Process.Kill())
-	_ = cmd.Wait()
+	c.Kill()
 	all, err = status.List(d)
 	must(t, err)
 	if len(all) != 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -12,34 +13,24 @@ import (
 // TestCheck: each invariant has a word that breaks it.
 func TestCheck(t *testing.T) {
 	d, err := shm.OpenDir("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer d.Close()
 	id := shm.NewUUID()
 	obj, err := d.Create(Prefix+id.String(), spec(id, minSlots, 64), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer func() {
 		if err := errors.Join(obj.Unlink(), obj.Close()); err != nil {
 			t.Error(err)
 		}
 	}()
 	m, err := lay(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	_, writer, err := obj.Section(sectWriter, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	look := func(want string, offset uint64) {
 		t.Helper()
 		o, err := d.Open(obj.Name(), shm.Inspect)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		defer o.Close()
 		got := Check(o)
 		if want == "" && len(got) == 0 {
@@ -59,9 +50,7 @@ func TestCheck(t *testing.T) {
 	look("capture.state", writer.Offset+offState)
 
 	other, err := d.Create("no-capture", shm.Spec{Kind: shm.KindCapture}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if got := Check(other); len(got) != 1 || got[0].Invariant != "capture.layout" {
 		t.Errorf("%+v", got)
 	}

@@ -3,6 +3,7 @@ package collect
 import (
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -16,14 +17,10 @@ func LastLook(at, dir *shm.Dir, name string, reader *shm.Object) func() error {
 func Found(t *testing.T, d *shm.Dir, name string) (Fate, func() error) {
 	t.Helper()
 	found, err := find(d, name, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() { _ = found.dir.Close() })
 	r, err := found.assess()
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	return r.Fate, found.remove
 }
 

@@ -18,12 +18,7 @@ import (
 
 func TestMain(m *testing.M) { shmtest.Main(m) }
 
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError = shmtest.Must
 
 // openDir opens a directory that no other test sees, and removes it when the test ends.
 func openDir(t *testing.T) *shm.Dir {

@@ -15,21 +15,9 @@ import (
 
 func TestMain(m *testing.M) { shmtest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
-func wantErr(t testing.TB, what string, err error, targets ...error) {
-	t.Helper()
-	for _, target := range targets {
-		if !errors.Is(err, target) {
-			t.Errorf("%s: %v, want %v", what, err, target)
-		}
-	}
-}
+var wantErr = shmtest.WantErr
 
 // first is the error of a read.
 func first(_ int, err error) error { return err }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -140,9 +141,7 @@ A test writes this page: ` + "`go test ./internal/kind -run LayoutPage -layout.w
 	}
 	const page = "../../docs/layout.md"
 	if *write {
-		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, os.WriteFile(page, []byte(b.String()), 0o644))
 	}
 	got, err := os.ReadFile(page)
 	if err != nil || string(got) != b.String() {
@@ -158,9 +157,7 @@ func TestLanePlaces(t *testing.T) {
 	lines := map[uint64]int{}
 	for row := 1; row <= 63; row++ {
 		obj, err := shm.CreateMemfd(plain.LaneSpec("lane", row, id), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		_, s, err := obj.Section(SectLane, uint32(row))
 		if line := s.Offset % 4096 / 64; err != nil || lines[line] != 0 {
 			t.Errorf("row %d: line %d, as row %d; %v", row, line, lines[line], err)
@@ -177,9 +174,7 @@ func TestLanePlaces(t *testing.T) {
 		former := spec
 		former.Sections = q.LaneSections(1)
 		obj, err := shm.CreateMemfd(former, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		if err := errors.Join(q.LaneBelongs(obj, 1, id), obj.Close()); err != nil {
 			t.Error(err)
 		}

@@ -79,9 +79,7 @@ func receiveUntil(t *testing.T, c *conn, what string, ok func(message) bool) {
 func TestReceiveMeetsDump(t *testing.T) {
 	t.Parallel()
 	c, err := openConn(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		for seq := range uint32(100_000) {
 			_ = c.Send(appendDumpNeighbours(appendGetLink(nil, seq, 1), seq, 1))
@@ -106,9 +104,7 @@ func TestConn(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	send := func(b []byte) {
 		t.Helper()
-		if err := c.Send(b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Send(b))
 	}
 	send(appendGetLink(nil, 5, p.A.Index))
 	receiveUntil(t, c, "link", func(m message) bool {
@@ -163,9 +159,7 @@ func TestConnLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 20 {
-		if err := p.A.SetUp(i%2 == 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.A.SetUp(i%2 == 0))
 	}
 	buf := make([]byte, bufferBytes)
 	for deadline := time.AfterFunc(time.Minute, func() { _ = c.Close() }); ; {
@@ -174,9 +168,7 @@ func TestConnLost(t *testing.T) {
 			deadline.Stop()
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -275,9 +267,7 @@ func fuzzWatcher(t *testing.T, b []byte) {
 	s.silent = true
 	w := newWatcher(s, ourIndex, WatchOptions{})
 	w.askAll()
-	if err := w.pump(1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.pump(1))
 	w.told = w.State()
 	limit := 10 + len(b)
 	w.opt.OnEvent = func(e Event) bool {

@@ -180,21 +180,9 @@ func quiet(t testing.TB, w *watched) {
 	}
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: never", what)
-		}
-	}
-}
+var eventually = shmtest.Eventually
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // change changes the link of an end.
 func change(t testing.TB, e *veth.End, f func(netlink.Link) error) {

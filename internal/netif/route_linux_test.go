@@ -252,9 +252,7 @@ func TestInterface(t *testing.T) {
 	await(t, table, p.B.Addr, "another address", func(h xdp.Hop, err error) bool {
 		return h.LocalMAC == [6]byte(mac)
 	})
-	if err := p.B.Remove(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.B.Remove())
 	await(t, table, p.B.Addr, "removed", func(_ xdp.Hop, err error) bool {
 		return errors.Is(err, xdp.ErrDeviceGone)
 	})

@@ -42,9 +42,7 @@ func scripted(t testing.TB, o TableOptions) (*Table, *script) {
 
 func pump(t testing.TB, table *Table, now int64) {
 	t.Helper()
-	if err := table.pump(now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, table.pump(now))
 }
 
 // answerRoutes answers all questions for routes: directly by our interface.
@@ -194,9 +192,7 @@ func TestTableLost(t *testing.T) {
 func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
 	t.Helper()
 	hop, err := table.Lookup(dst)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return hop
 }
 

@@ -53,9 +53,7 @@ func TestChanges(t *testing.T) {
 	expect(t, w, Event{Kind: Up})
 	change(t, p.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
 	quiet(t, w) // another interface
-	if err := p.A.Remove(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.A.Remove())
 	for w.event(t) != (Event{Kind: Removed}) { // down and without address first, perhaps
 	}
 	quiet(t, w)
@@ -97,9 +95,7 @@ func TestProgram(t *testing.T) {
 	}
 	was := watchEnd(t, p.A, WatchOptions{ProgramID: e.ProgramID, Poll: 10 * time.Millisecond})
 	quiet(t, was)
-	if err := x.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.Close())
 	expect(t, w, Event{Kind: ProgramChanged})
 	expect(t, was, Event{Kind: ProgramChanged})
 	late := watchEnd(t, p.A, WatchOptions{ProgramID: e.ProgramID, Poll: -1})

@@ -24,9 +24,7 @@ var (
 func mustTemplate(t testing.TB, p Path) *Template {
 	t.Helper()
 	tpl, err := p.Template()
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	return tpl
 }
 
@@ -118,9 +116,7 @@ func TestBuildWays(t *testing.T) {
 func comesBack(t *testing.T, p Path, frame, payload []byte) {
 	t.Helper()
 	var d Datagram
-	if err := Parse(frame, &d); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, Parse(frame, &d))
 	want := ChecksumOK
 	if p.NoChecksum {
 		want = ChecksumAbsent
@@ -157,9 +153,7 @@ func TestChecksumNeverZero(t *testing.T) {
 func TestIPv6NeedsAChecksum(t *testing.T) {
 	frame := extended(t)
 	var d Datagram
-	if err := Parse(frame, &d); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, Parse(frame, &d))
 	frame[d.UDPOff+6], frame[d.UDPOff+7] = 0, 0
 	if c := VerifyUDP(frame, &d); c != ChecksumWrong {
 		t.Errorf("no checksum over IPv6 is %v", c)
@@ -417,9 +411,7 @@ func TestFlowAgrees(t *testing.T) {
 	for _, path := range paths() {
 		frame := make([]byte, 256)
 		n, err := mustTemplate(t, path).Build(frame, []byte("a payload, which is not so short"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		kinds = append(kinds, frame[:n])
 	}
 	kinds = append(kinds, options(build(t, make([]byte, 9)), 8))

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"testing"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 var (
@@ -20,14 +22,10 @@ var (
 func build(t testing.TB, payload []byte) []byte {
 	t.Helper()
 	tpl, err := NewTemplate(macA, macB, adrA, adrB)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	frame := make([]byte, 2048)
 	n, err := tpl.Build(frame, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	return frame[:n]
 }
 
@@ -83,9 +81,7 @@ func TestSumAgainstReference(t *testing.T) {
 func TestParsePadding(t *testing.T) {
 	frame := append(build(t, []byte("hello")), make([]byte, 13)...)
 	var d Datagram
-	if err := Parse(frame, &d); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, Parse(frame, &d))
 	if got := string(frame[d.PayloadOff:][:d.PayloadLen]); got != "hello" ||
 		VerifyUDP(frame, &d) != ChecksumOK {
 		t.Fatalf("%+v %q", d, got)
@@ -124,9 +120,7 @@ func TestParseRefusesMapped(t *testing.T) {
 	for name, at := range map[string]int{"source": 8, "destination": 24} {
 		six := extended(t, extDestination)
 		var d Datagram
-		if err := Parse(six, &d); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, Parse(six, &d))
 		copy(six[EthernetBytes+at:], mapped[:])
 		if err := Parse(six, &d); !errors.Is(err, ErrMapped) {
 			t.Errorf("%s: %v, want %v", name, err, ErrMapped)
@@ -172,9 +166,7 @@ func TestParseRefuses(t *testing.T) {
 func TestVerifyUDP(t *testing.T) {
 	good := build(t, []byte("hello"))
 	var d Datagram
-	if err := Parse(good, &d); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, Parse(good, &d))
 	set := func(sum uint16) []byte {
 		b := bytes.Clone(good)
 		binary.BigEndian.PutUint16(b[d.UDPOff+6:], sum)
@@ -247,14 +239,10 @@ func BenchmarkParse(b *testing.B) {
 func extended(t testing.TB, kinds ...byte) []byte {
 	t.Helper()
 	tpl, err := NewTemplate(macA, macB, sixA, sixB)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	plain := make([]byte, 128)
 	n, err := tpl.Build(plain, []byte("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	head := bytes.Clone(plain[:EthernetBytes+IPv6Bytes])
 	next := EthernetBytes + 6 // where the kind of the next header goes
 	for i, k := range kinds {

@@ -16,15 +16,11 @@ func listenUnix(t *testing.T) (*net.UnixListener, func() *net.UnixConn) {
 	t.Helper()
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l, func() *net.UnixConn {
 		c, err := net.DialUnix("unix", nil, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return c
 	}
 }
@@ -103,15 +99,11 @@ func TestAcceptEnds(t *testing.T) {
 	} else {
 		got.Close()
 	}
-	if err := l.SetDeadline(time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.SetDeadline(time.Unix(1, 0)))
 	if _, err := Accept(t.Context(), l); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with a deadline of the caller's own: %v", err)
 	}
-	if err := l.SetDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.SetDeadline(time.Time{}))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := Accept(t.Context(), l)

@@ -50,9 +50,7 @@ func with(b []byte, at int, to byte) []byte {
 func talkers(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
@@ -124,9 +122,7 @@ func TestHostileConversation(t *testing.T) {
 			before := descriptors(t)
 			fds := make([]int, tt.fds)
 			for _, b := range tt.says {
-				if err := shm.SendFDs(theirs, b, fds...); err != nil {
-					t.Fatal(err)
-				}
+				check(t, shm.SendFDs(theirs, b, fds...))
 				fds = nil
 			}
 			if tt.closes {
@@ -156,9 +152,7 @@ func TestHostileConversation(t *testing.T) {
 func descriptors(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return len(all)
 }
 
@@ -266,9 +260,7 @@ func TestLastWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, b := range append(tt.before, say(2, 7, 0)) {
-			if err := shm.SendFDs(theirs, b); err != nil {
-				t.Fatal(err)
-			}
+			check(t, shm.SendFDs(theirs, b))
 		}
 		_ = theirs.Close()
 		if err := tt.last(c); !errors.Is(err, errNo) {

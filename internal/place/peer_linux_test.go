@@ -56,7 +56,7 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	r, w, err := os.Pipe()
 	check(t, err)
 	t.Cleanup(func() { w.Close() })
-	cmd := shmtest.Child(t, role, "SOCKET="+path, "GORACE=atexit_sleep_ms=0")
+	cmd := shmtest.Child(t, role, "SOCKET="+path)
 	cmd.Stdin = r
 	check(t, cmd.Start())
 	check(t, r.Close())
@@ -76,12 +76,7 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	return w, p, changes
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = shmtest.Must
 
 // TestPeerHangsUp: the end of a connection is no death; with the end of the process it is.
 func TestPeerHangsUp(t *testing.T) {

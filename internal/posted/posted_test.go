@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestIndex: an index finds what a search through a plain list finds, whatever was added and
@@ -102,9 +103,7 @@ func newRig(t *testing.T, size int, alone bool) *rig {
 	if err == nil {
 		b, err = feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(b.Close(), w.Close(), q.Close()); err != nil {
 			t.Error(err)
@@ -119,9 +118,7 @@ func newRig(t *testing.T, size int, alone bool) *rig {
 func (r *rig) post(t *testing.T, op cq.Flags, context uint64, room int) {
 	t.Helper()
 	n, err := r.Begin(op)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	n.Of.Context, n.Key = context, Key{From: Anybody}
 	n.Of.Memory(make([]byte, room))
 	r.Add(n)
@@ -130,9 +127,7 @@ func (r *rig) post(t *testing.T, op cq.Flags, context uint64, room int) {
 // said reads what was reported.
 func (r *rig) said(t *testing.T) (out []string) {
 	t.Helper()
-	if err := r.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, r.Commit())
 	var dst [1]cq.Entry
 	var failed cq.ErrorEntry
 	for {

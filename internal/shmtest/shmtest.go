@@ -266,7 +266,8 @@ func Command(ctx context.Context, role string, env ...string) (*exec.Cmd, error)
 	if emulator := os.Getenv(envEmulator); emulator != "" { // the kernel cannot run what we are
 		cmd = exec.CommandContext(ctx, emulator, exe, "-test.run=^$")
 	}
-	cmd.Env = append(append(os.Environ(), envRole+"="+role), env...)
+	// Where races are looked for, a process would take a second to exit.
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0", envRole+"="+role), env...)
 	cmd.Stderr = os.Stderr
 	return cmd, nil
 }

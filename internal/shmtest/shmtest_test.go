@@ -2,6 +2,7 @@ package shmtest
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,17 +15,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envLeak) != "" {
-		settleTries = 40 // what is leaked on demand stays
-		os.Exit(run(m))  // without the roles, to let the leak be found
+	if os.Getenv(envLeak) != "" && Role() == "" {
+		settleTries = 4 // what is leaked on demand stays
+		os.Exit(run(m)) // without the roles, to let the leak be found
 	}
 	Main(m, map[string]func(){"hello": func() { os.Stdout.WriteString("hello") },
-		"sleep": func() { time.Sleep(30 * time.Second) }})
+		"broken": func() { Need(os.ErrClosed) },
+		"sleep":  func() { time.Sleep(30 * time.Second) }})
 }
 
 const envLeak = "SHMRING_TEST_LEAK"
 
-// TestLeaker leaks on demand.
+// TestLeaker leaks, or fails, on demand.
 func TestLeaker(t *testing.T) {
 	switch os.Getenv(envLeak) {
 	case "file":
@@ -42,6 +44,19 @@ func TestLeaker(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+	case "must":
+		Must(t, os.ErrClosed)
+		t.Error("goes on")
+	case "want":
+		WantErr(t, "one of two", os.ErrClosed, os.ErrClosed, os.ErrExist)
+	case "says":
+		Start(t, Child(t, "hello")).Says(t, "hell")
+	case "fails":
+		_ = Start(t, Child(t, "broken")).Stop(t)
+	case "fine":
+		Must(t, nil)
+		WantErr(t, "both", fs.ErrExist, os.ErrExist, fs.ErrExist)
+		Start(t, Child(t, "hello")).Says(t, "hello")
 	case "need":
 		Require(t, "moon", errors.New("no moon tonight"))
 		t.Error("goes on without what it needs")
@@ -51,16 +66,19 @@ func TestLeaker(t *testing.T) {
 // leaked keeps its file from being closed by the garbage collector.
 var leaked *os.File
 
+// TestGate: what is left, or is not as it should be, fails the run.
 func TestGate(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("descriptors cannot be listed without /proc")
 	}
 	for kind, want := range map[string]string{"file": "/left", "descriptor": "/dev/null",
-		"process": "\tprocess ", "none": ""} {
+		"process": "\tprocess ", "none": "", "must": os.ErrClosed.Error(), "want": "one of two",
+		"says": `"hello"`, "fails": "exit status 3", "fine": ""} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeaker$")
 		cmd.Env = append(os.Environ(), envLeak+"="+kind)
 		out, err := cmd.CombinedOutput()
-		if (err != nil) != (want != "") || !strings.Contains(string(out), want) {
+		if text := string(out); (err != nil) != (want != "") || !strings.Contains(text, want) ||
+			strings.Contains(text, "goes on") {
 			t.Errorf("%s: %v\n%s", kind, err, out)
 		}
 	}

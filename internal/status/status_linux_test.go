@@ -23,9 +23,7 @@ func TestCheck(t *testing.T) {
 	look := func(want string) {
 		t.Helper()
 		obj, err := d.Open(o.Name(), shm.Inspect)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		defer obj.Close()
 		got := status.Check(obj)
 		if want == "" && len(got) > 0 || want != "" && (len(got) != 1 || got[0].Invariant != want) {
@@ -34,17 +32,11 @@ func TestCheck(t *testing.T) {
 	}
 	look("")
 	obj, err := d.Open(o.Name(), shm.Inspect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	at := obj.Header().Sections[0].Offset + 8 // the number of the interface
-	if err := obj.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, obj.Close())
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer f.Close()
 	if _, err := f.WriteAt([]byte{0, 0, 0, 0, 1}, int64(at)); err != nil {
 		t.Fatal(err)
@@ -57,9 +49,7 @@ func TestCheck(t *testing.T) {
 	look("")
 
 	other, err := d.Create("no-endpoint", shm.Spec{Kind: shm.KindEndpoint}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer other.Close()
 	if got := status.Check(other); len(got) != 1 || got[0].Invariant != "endpoint.layout" {
 		t.Errorf("%+v", got)
@@ -78,17 +68,13 @@ func TestCheckFrames(t *testing.T) {
 	c.Frames.Free, c.Frames.Loaned = 5, 3
 	o.Update(&c)
 	obj, err := d.Open(o.Name(), shm.Inspect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer obj.Close()
 	if got := status.Check(obj); len(got) > 0 {
 		t.Fatalf("%+v", got)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer f.Close()
 	counters, update := obj.Header().Sections[1].Offset, obj.Header().Sections[2].Offset
 	word := func(name string) uint64 {
@@ -142,9 +128,7 @@ func TestCheckEarlier(t *testing.T) {
 	c.Frames.Frames = 8 // in no state
 	o.Update(&c)
 	now, err := d.Open(o.Name(), shm.Inspect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer now.Close()
 	if got := status.Check(now); len(got) != 1 || got[0].Invariant != "endpoint.frames" {
 		t.Errorf("now: %+v", got)
@@ -182,9 +166,7 @@ func TestCheckEarlier(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		got := status.Check(was)
 		if f.at == 0 && len(got) > 0 || f.at != 0 && (len(got) != 1 ||
 			got[0].Invariant != "endpoint.layout" || got[0].Offset != f.at) {
@@ -201,14 +183,10 @@ func TestMain(m *testing.M) { shmtest.Main(m) }
 func newObject(t *testing.T) (*shm.Dir, *status.Object) {
 	t.Helper()
 	d, err := shm.OpenDir("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	o, err := status.Create(d, status.Info{Interface: "a-name-that-is-too-long-for-one",
 		Queue: 1, Geometry: xdp.Geometry{Frames: 8, ChunkBytes: 2048}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() {
 		_ = o.Close() // a test may have removed it
 		if err := d.Close(); err != nil {
@@ -223,14 +201,10 @@ func TestGarbage(t *testing.T) {
 	d, o := newObject(t)
 	path := filepath.Join(d.Path(), o.Name())
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	whole := make([]byte, info.Size())
 	if _, err := f.ReadAt(whole, 0); err != nil {
 		t.Fatal(err)
@@ -256,24 +230,18 @@ func TestGarbage(t *testing.T) {
 	if failed == 0 || failed == 500 {
 		t.Errorf("%d of 500 looks failed", failed)
 	}
-	if err := f.Truncate(4096 + 100); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, f.Truncate(4096+100))
 	if _, err := status.Look(d, o.Name()); err == nil {
 		t.Error("a file that was cut can be looked at")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.Remove(path))
 }
 
 // TestNotAnEndpoint: files that are none are neither shown nor removed.
 func TestNotAnEndpoint(t *testing.T) {
 	d, o := newObject(t)
 	stray := filepath.Join(d.Path(), status.Prefix+"stray")
-	if err := os.WriteFile(stray, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.WriteFile(stray, []byte("hello"), 0o600))
 	defer os.Remove(stray)
 	all, err := status.List(d)
 	if len(all) != 1 || all[0].Name != o.Name() || err == nil {

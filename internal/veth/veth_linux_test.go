@@ -35,22 +35,16 @@ func listen(e *veth.End) (c *net.UDPConn, err error) {
 func TestPairCarriesDatagrams(t *testing.T) {
 	p := open(t, veth.Config{MTU: 1400, Queues: 2})
 	a, err := listen(p.A)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer a.Close()
 	b, err := listen(p.B)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer b.Close()
 	// The first one must arrive: the ends run and know each other.
 	if _, err := a.WriteTo([]byte("hello"), b.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 	buf := make([]byte, 16)
 	n, from, err := b.ReadFrom(buf)
 	if err != nil || string(buf[:n]) != "hello" || from.String() != a.LocalAddr().String() {
@@ -61,9 +55,7 @@ func TestPairCarriesDatagrams(t *testing.T) {
 func TestNamespacesAreApart(t *testing.T) {
 	p := open(t, veth.Config{})
 	here, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	seen := map[string]bool{here: true}
 	for _, e := range []*veth.End{p.A, p.B} {
 		err := e.Do(func() error {
@@ -74,9 +66,7 @@ func TestNamespacesAreApart(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 	}
 	if len(seen) != 3 {
 		t.Errorf("namespaces: %v", seen)
@@ -91,15 +81,9 @@ func TestNamespacesAreApart(t *testing.T) {
 
 func TestChange(t *testing.T) {
 	p := open(t, veth.Config{})
-	if err := p.A.SetUp(false); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.A.SetUp(true); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.A.Remove(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, p.A.SetUp(false))
+	shmtest.Must(t, p.A.SetUp(true))
+	shmtest.Must(t, p.A.Remove())
 	if err := p.B.SetUp(true); err == nil {
 		t.Error("the other end is still there")
 	}

@@ -56,9 +56,7 @@ type arming struct {
 // arm arms the first queue.
 func (a *arming) arm(t *testing.T, mode int) {
 	t.Helper()
-	if err := a.c.Arm(0, mode); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, a.c.Arm(0, mode))
 }
 
 var anyEvent = ChannelEvent{Mode: NotifyAny}
@@ -167,9 +165,7 @@ func TestSolicitedIndexAhead(t *testing.T) {
 	d := newDomain(t, 1, 1, readerOptions{})
 	c := d.NewChannel()
 	c.Add(0, d.r[0].Bell)
-	if err := c.Arm(0, NotifySolicited); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, c.Arm(0, NotifySolicited))
 	w := d.q[0].writer(0, ring.SeqCst, d.ringer(0))
 	w.solicit(d.q[0], 0)
 	d.q[0].sol(0).Store(w.prod.Tail() + 1)
@@ -202,9 +198,7 @@ func channelGetters(t *testing.T, o ring.Order, each uint64) {
 	for bit := range queues {
 		c.Add(bit, d.r[bit].Bell)
 		armed.Add(1)
-		if err := c.Arm(bit, NotifyAny); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, c.Arm(bit, NotifyAny))
 	}
 	var wg sync.WaitGroup
 	for range getters {
@@ -290,9 +284,7 @@ func TestWhatWakesAGetter(t *testing.T) {
 			watchdog(t, d.String)
 			c := d.NewChannel()
 			c.Add(0, d.r[0].Bell)
-			if err := c.Arm(0, NotifyAny); err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, c.Arm(0, NotifyAny))
 			done := make(chan error)
 			go func() {
 				_, ok, err := c.Get(Wait{})
@@ -347,9 +339,7 @@ func TestChannelLateJudge(t *testing.T) {
 				d := newDomain(t, 1, 1, readerOptions{shared: true})
 				c := d.NewChannel()
 				c.Add(0, d.r[0].Bell)
-				if err := c.Arm(0, NotifyAny); err != nil {
-					t.Fatal(err)
-				}
+				shmtest.Must(t, c.Arm(0, NotifyAny))
 				d.r[0].Lock()
 				var all sync.WaitGroup
 				all.Go(func() { c.Delete(0) }) // waits for the lock

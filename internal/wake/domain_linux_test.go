@@ -137,16 +137,12 @@ func TestEventLoopOfASet(t *testing.T) {
 				errs := d.produce(o, each)
 				for total := each * queues * 2; d.count() < total; {
 					ready, err := s.TryWait()
-					if err != nil {
-						t.Fatal(err)
-					}
+					shmtest.Must(t, err)
 					if !ready && !wakes(t, ep, 30_000) {
 						t.Fatal("nothing for half a minute: ", d)
 					}
 					got, err := s.Wait(nil, noWait)
-					if err != nil {
-						t.Fatal(err)
-					}
+					shmtest.Must(t, err)
 					for _, bit := range got {
 						d.r[bit].read(laneSlots)
 					}
@@ -200,9 +196,7 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 	readable(false)
 	for range 3 {
 		for bit := range 2 {
-			if err := c.Arm(bit, NotifyAny); err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, c.Arm(bit, NotifyAny))
 			d.r[bit].readAllOf()
 		}
 		readable(false)
@@ -217,9 +211,7 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 		readable(false)
 		get(false)
 	}
-	if err := c.Arm(0, NotifySolicited); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, c.Arm(0, NotifySolicited))
 	d.r[0].readAllOf()
 	w := d.q[0].writer(0, ring.SeqCst, d.ringer(0))
 	w.put(1)
@@ -291,9 +283,7 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 	for bit := range queues {
 		c.Add(bit, d.r[bit].Bell)
 		s.Add(bit, d.r[bit].Bell)
-		if err := c.Arm(bit, NotifyAny); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, c.Arm(bit, NotifyAny))
 	}
 	ep := userEpoll(t, must(c.Face()), trigger)
 	handle := func(e ChannelEvent) { rearm(t, d, c, e) }

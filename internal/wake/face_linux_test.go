@@ -18,9 +18,7 @@ import (
 func newFace(t *testing.T, fifo int) *Face {
 	t.Helper()
 	f, err := NewFace(fifo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -29,14 +27,10 @@ func newFace(t *testing.T, fifo int) *Face {
 func fifoFace(t *testing.T) (f *Face, write int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bell")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, unix.Mkfifo(path, 0o600))
 	const flags = unix.O_NONBLOCK | unix.O_CLOEXEC
 	both, err := unix.Open(path, unix.O_RDWR|flags, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	f = newFace(t, both)
 	if write, err = unix.Open(path, unix.O_WRONLY|flags, 0); err != nil {
 		t.Fatal(err)
@@ -50,14 +44,10 @@ func fifoFace(t *testing.T) (f *Face, write int) {
 func userEpoll(t *testing.T, f *Face, events uint32) int {
 	t.Helper()
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() { unix.Close(ep) })
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | events, Fd: 7}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, f.FD(), &ev); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, f.FD(), &ev))
 	return ep
 }
 
@@ -267,9 +257,7 @@ func TestRingerFollowsTheReader(t *testing.T) {
 func TestFullDescriptor(t *testing.T) {
 	face, fd := fifoFace(t)
 	for range 20_000 {
-		if err := eventfd.Write(fd); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, eventfd.Write(fd))
 	}
 	var full [8]byte
 	for i := range full {
@@ -279,9 +267,7 @@ func TestFullDescriptor(t *testing.T) {
 	if _, err := unix.Write(face.EventFD(), full[:]); err != nil {
 		t.Fatal(err)
 	}
-	if err := eventfd.Write(face.EventFD()); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, eventfd.Write(face.EventFD()))
 	ep := userEpoll(t, face, 0)
 	for n := 0; wakes(t, ep, 0); n++ {
 		if err := face.Reset(); err != nil || n > 10 {
@@ -292,9 +278,7 @@ func TestFullDescriptor(t *testing.T) {
 
 func TestFaceErrors(t *testing.T) {
 	file, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if _, err := NewFace(file); !errors.Is(err, unix.EPERM) {
 		t.Error("what nobody can wait on: ", err)
 	}

@@ -194,9 +194,7 @@ func (test *litmus) run(t *testing.T, index int, u until, inHurry bool) *litmusR
 	if inHurry {
 		cmd.Env = append(cmd.Env, "LITMUS_HURRY=1")
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, cmd.Start())
 	for begin := time.Now(); l.theirs.Load() == 0 && time.Since(begin) < time.Minute; {
 		time.Sleep(time.Millisecond) // it is being started
 	}
@@ -423,9 +421,7 @@ func TestLitmusReport(t *testing.T) {
 			each, slices.Max(together), short(longest))
 	}
 	text := fmt.Sprintf(litmusHead, *litmusReport, shmtest.Machine()) + b.String()
-	if err := os.WriteFile("../testdata/reports/litmus.md", []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.WriteFile("../testdata/reports/litmus.md", []byte(text), 0o644))
 }
 
 func short(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

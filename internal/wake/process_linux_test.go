@@ -58,18 +58,12 @@ func mapQueue(file *os.File, lanes int) (*queue, error) {
 func sharedQueue(t *testing.T, lanes int) (*queue, *os.File) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("shmring:bell-test", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	file := os.NewFile(uintptr(fd), "queue")
 	t.Cleanup(func() { file.Close() })
-	if err := file.Truncate(int64(queueBytes(lanes))); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, file.Truncate(int64(queueBytes(lanes))))
 	q, err := mapQueue(file, lanes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := unix.Munmap(q.mem); err != nil {
 			t.Error(err)
@@ -85,7 +79,7 @@ func sharedQueue(t *testing.T, lanes int) (*queue, *os.File) {
 func command(t *testing.T, role string, file *os.File, lanes int, o ring.Order,
 	env ...string) *exec.Cmd {
 	t.Helper()
-	env = append(env, "GORACE=atexit_sleep_ms=0", fmt.Sprintf("BELL_LANES=%d", lanes),
+	env = append(env, fmt.Sprintf("BELL_LANES=%d", lanes),
 		"BELL_ORDER="+o.String())
 	cmd := shmtest.Child(t, role, env...)
 	cmd.ExtraFiles = []*os.File{file}
@@ -134,9 +128,7 @@ func TestProcesses(t *testing.T) {
 			cmds = append(cmds, command(t, "producer", file, lanes, o, own...))
 		}
 		for _, cmd := range cmds {
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, cmd.Start())
 		}
 		for _, cmd := range cmds {
 			if err := cmd.Wait(); err != nil {

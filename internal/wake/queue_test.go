@@ -42,9 +42,7 @@ func queueBytes(lanes int) int { return offLanes + lanes*laneBytes }
 func heapQueue(t testing.TB, lanes int) *queue {
 	t.Helper()
 	q, err := overlay(words8(queueBytes(lanes)), lanes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for bit := range lanes {
 		q.row(bit).Parked.Store(Parked)
 	}

@@ -290,9 +290,7 @@ func TestSlicesLookEverywhere(t *testing.T) {
 	q := newDomain(t, 1, 1, readerOptions{})
 	c := q.NewChannel()
 	c.Add(0, q.r[0].Bell)
-	if err := c.Arm(0, NotifyAny); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, c.Arm(0, NotifyAny))
 	q.q[0].writer(0, ring.SeqCst).publish(1)
 	mark(q.q[0].hints.ready, 0)
 	if e, ok, err := c.Get(Wait{SliceNs: 1e6}); !ok || err != nil || e.Mode != NotifyAny {

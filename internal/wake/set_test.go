@@ -316,9 +316,7 @@ func TestDomainKick(t *testing.T) {
 	<-asked // the second is the one after which it sleeps
 	stop.Store(true)
 	d.Kick()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, <-done)
 }
 
 // slowLeaver is a member that takes its time to clear its flag.
@@ -396,9 +394,7 @@ func TestAddBesideARead(t *testing.T) {
 func TestOneWaiterPerSet(t *testing.T) {
 	arm := new(Arm)
 	hints, err := MapDomain(make([]byte, DomainBytes(1)), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	d := NewDomain(arm, hints, 1)
 	s := d.NewSet()
 	stop := make(chan struct{})

@@ -215,9 +215,7 @@ func thresholds(t *testing.T, o ring.Order, shared bool, lanes int, each uint64)
 		left -= uint64(n)
 	}
 	for range lanes {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, <-errs)
 	}
 	if r.broken != nil {
 		t.Fatal(r.broken)

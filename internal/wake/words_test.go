@@ -292,9 +292,7 @@ func TestForgedDomainMarks(t *testing.T) {
 	for _, bit := range []int{0, 69} {
 		s.Add(bit, d.r[bit].Bell)
 		c.Add(bit, d.r[bit].Bell)
-		if err := c.Arm(bit, NotifyAny); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, c.Arm(bit, NotifyAny))
 	}
 	c.Add(5, d.r[5].Bell) // attached and not armed
 	forge := func() {
@@ -320,9 +318,7 @@ func TestForgedDomainMarks(t *testing.T) {
 		}
 	}
 	// A forged index of solicited entries costs an event too many, and no more.
-	if err := c.Arm(0, NotifySolicited); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, c.Arm(0, NotifySolicited))
 	d.q[0].sol(0).Store(^uint64(0))
 	d.q[0].writer(0, ring.SeqCst, d.ringer(0)).put(1)
 	one(t, c, ChannelEvent{Mode: NotifyAny, Solicited: true})

@@ -96,16 +96,8 @@ func TestFabricHTTP(t *testing.T) {
 		return nil
 	}
 	for range 3 {
-		cmd := shmtest.Child(t, "web")
-		in, err := cmd.StdinPipe()
-		must(t, err)
-		out, err := cmd.StdoutPipe()
-		must(t, err)
-		cmd.Stderr = os.Stderr
-		must(t, cmd.Start())
-		var line string
-		_, err = fmt.Fscanln(out, &line)
-		must(t, err)
+		c := shmtest.Start(t, shmtest.Child(t, "web"))
+		_ = c.Line(t)
 		for range 20 {
 			must(t, ask())
 		}
@@ -123,11 +115,9 @@ func TestFabricHTTP(t *testing.T) {
 		for asked.Load() < 100 {
 			must(t, ask())
 		}
-		must(t, cmd.Process.Kill())
-		_ = cmd.Wait()
+		c.Kill()
 		cancel()
 		load.Wait()
-		_ = in.Close() // Wait has closed it
 	}
 	client.CloseIdleConnections()
 }

@@ -111,14 +111,8 @@ func TestFabricGRPC(t *testing.T) {
 	must(t, err)
 	body := bytes.Repeat([]byte("a request of some length. "), 8000)
 	for range 3 {
-		cmd := shmtest.Child(t, "rpc")
-		out, err := cmd.StdoutPipe()
-		must(t, err)
-		cmd.Stderr = os.Stderr
-		must(t, cmd.Start())
-		var line string
-		_, err = fmt.Fscanln(out, &line)
-		must(t, err)
+		server := shmtest.Start(t, shmtest.Child(t, "rpc"))
+		_ = server.Line(t)
 		c.ResetConnectBackoff() // after the refusals of the time without a server
 		for err = repeats(t.Context(), c, body); err != nil && t.Context().Err() == nil; {
 			err = repeats(t.Context(), c, body) // one to the server before may fail
@@ -140,8 +134,7 @@ func TestFabricGRPC(t *testing.T) {
 		for asked.Load() < 100 {
 			must(t, repeats(t.Context(), c, body))
 		}
-		must(t, cmd.Process.Kill())
-		_ = cmd.Wait()
+		server.Kill()
 		cancel()
 		load.Wait()
 	}

@@ -23,12 +23,7 @@ func TestMain(m *testing.M) { shmtest.Main(m, map[string]func(){"web": web, "rpc
 // long ends a test that hangs.
 const long = time.Minute
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 // hosts are two hosts that are joined, each with a stack of ours or the kernel's.
 type hosts struct {

@@ -15,6 +15,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
@@ -66,12 +67,7 @@ type fuzzRig struct {
 	sent  [][]byte
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 	name := map[bool]string{true: "in-place-"}[inPlace]

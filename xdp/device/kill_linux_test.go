@@ -312,8 +312,8 @@ func TestFlip(t *testing.T) {
 			dir, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "flip") // the child is killed in the end
 			must(t, err)
 			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir,
-				"GORACE=atexit_sleep_ms=0"), flip.Options{})
+			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir),
+				flip.Options{})
 			t.Log(&s)
 			if s.Loaded == 0 && !t.Failed() {
 				t.Error("the call looks at none of the words")

@@ -123,13 +123,9 @@ func TestAllow(t *testing.T) {
 func TestAccount(t *testing.T) {
 	t.Parallel()
 	a, err := Allow{Frames: 10, Sends: 5, Rules: 2}.resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := account{Allow: a}
-	if err := c.book(10, 5, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.book(10, 5, 2))
 	for _, b := range [][3]int{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1 << 40, 0, 0}} {
 		if err := c.book(b[0], b[1], b[2]); !errors.Is(err, ErrBudget) {
 			t.Errorf("%v: %v", b, err)
@@ -321,9 +317,7 @@ func TestStatuses(t *testing.T) {
 	} {
 		no := refusal(stepGrant, failed("try", "", c.why, ""))
 		h, err := decodeHello(no.encode())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = h.expect(stepGrant)
 		if !errors.Is(err, c.means) || !errors.Is(err, c.num) ||
 			!strings.Contains(err.Error(), "says: device: try") {

@@ -29,23 +29,9 @@ var roles = map[string]func(){}
 
 func TestMain(m *testing.M) { shmtest.Main(m, roles) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
-// await waits until a condition holds that nobody tells of.
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); {
-		if time.Now().After(end) {
-			t.Fatalf("%s did not come", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+var await = shmtest.Eventually
 
 // wires resolves what is at the other end of a veth pair.
 type wires struct{ local, remote *veth.End }

@@ -65,9 +65,7 @@ func TestTakenBeforeTold(t *testing.T) {
 	if err != nil || h.step != stepTake || !slices.Equal(h.ports, []uint16{5001}) {
 		t.Fatal(h, err)
 	}
-	if err := errors.Join(w.send(hello{step: stepDone}), server.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(w.send(hello{step: stepDone}), server.Close()))
 	select { // from here on the next server may be talked to
 	case <-listened:
 	case <-time.After(time.Minute):
@@ -88,9 +86,7 @@ func TestTakenBeforeTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	no := refusal(stepDone, ErrPortTaken)
-	if err := w.send(no); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.send(no))
 	if err := <-asked; !errors.Is(err, ErrPortTaken) {
 		t.Error(err)
 	}
@@ -234,9 +230,7 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	check := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -104,9 +104,7 @@ func (s *side) turns(t testing.TB, send func() error) {
 			return
 		}
 		must(t, err)
-		if err := s.Release(es...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Release(es...))
 		must(t, s.q.Release(len(es)))
 	}
 }

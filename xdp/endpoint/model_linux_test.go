@@ -300,27 +300,23 @@ func TestReaderKilled(t *testing.T) {
 		cmd := shmtest.Child(t, "holder")
 		umem := os.NewFile(dup(t, s.Socket().UMEM().Region().Object().FD()), "umem")
 		cmd.ExtraFiles = []*os.File{umem}
-		out, err := cmd.StdoutPipe()
-		must(t, err)
-		must(t, cmd.Start())
+		c := shmtest.Start(t, cmd)
 		must(t, umem.Close())
 		for range 20 {
 			s.arrive(t, addrB, addrA, "x")
 		}
 		s.drive(t)
-		var b [1]byte
-		_, err = out.Read(b[:])
+		taken, err := c.Out.ReadByte()
 		must(t, err)
-		must(t, cmd.Process.Kill())
-		_ = cmd.Wait()
+		c.Kill()
 		if s.q, err = cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true}); err != nil {
 			t.Fatal(err)
 		}
 		m.kill()
 		s.drive(t)
 		es := s.read(t)
-		if len(es) != 20-int(b[0]) {
-			t.Fatalf("%d are left after %d", len(es), b[0])
+		if len(es) != 20-int(taken) {
+			t.Fatalf("%d are left after %d", len(es), taken)
 		}
 		must(t, s.Release(es...))
 		s.drive(t)

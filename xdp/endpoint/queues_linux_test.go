@@ -1,7 +1,6 @@
 package endpoint_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -244,25 +243,13 @@ func TestVethEvents(t *testing.T) {
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
 	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
 	must(t, socket.Register(prog, 0))
-	cmd := shmtest.Child(t, "event reader")
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}()
-	lines := bufio.NewScanner(out)
+	c := shmtest.Start(t, shmtest.Child(t, "event reader"))
+	defer c.Kill()
 	expect := func(kind cq.EventKind, data int, payload []byte) {
 		t.Helper()
-		want := fmt.Sprintf("event %d %d %x 77", kind, data, payload)
-		if !lines.Scan() || lines.Text() != want {
-			t.Fatalf("the reader was told %q, want %q", lines.Text(), want)
-		}
+		c.Says(t, fmt.Sprintf("event %d %d %x 77", kind, data, payload))
 	}
-	if !lines.Scan() || lines.Text() != "ready" {
-		t.Fatalf("the reader says %q", lines.Text())
-	}
+	c.Says(t, "ready")
 	d, err := shm.OpenDir("")
 	must(t, err)
 	events, err := cq.AttachEvents(t.Context(), cq.Named(d, "device events"), cq.WriterOptions{})
@@ -293,17 +280,18 @@ func TestVethEvents(t *testing.T) {
 	expect(cq.EventProgram, 0, nil)
 	must(t, b.Remove())
 	// As it goes away it is down, and has no addresses, perhaps.
-	for lines.Scan() && strings.HasPrefix(lines.Text(), "event ") {
+	line := c.Line(t)
+	for ; strings.HasPrefix(line, "event "); line = c.Line(t) {
 		var kind cq.EventKind
-		_, err := fmt.Sscanf(lines.Text(), "event %d", &kind)
+		_, err := fmt.Sscanf(line, "event %d", &kind)
 		if err != nil || kind != cq.EventLinkDown && kind != cq.EventAddressRemoved {
-			t.Errorf("the reader was told %q", lines.Text())
+			t.Errorf("the reader was told %q", line)
 		}
 	}
-	if lines.Text() != "error true 77" {
-		t.Fatalf("the reader was told %q", lines.Text())
+	if line != "error true 77" {
+		t.Fatalf("the reader was told %q", line)
 	}
-	must(t, cmd.Wait())
+	must(t, c.Wait())
 }
 
 // TestVethDownUp: traffic goes on when the link is up again, without anything being opened again.

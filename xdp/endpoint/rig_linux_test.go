@@ -19,12 +19,7 @@ func TestMain(m *testing.M) {
 		"event reader": eventReader})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
 var (
 	addrA = netip.MustParseAddrPort("192.0.2.1:4791")

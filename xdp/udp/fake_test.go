@@ -219,9 +219,4 @@ func listen(t testing.TB, s *udp.Stack, addr netip.Addr, port uint16) *udp.Conn 
 	return c
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must

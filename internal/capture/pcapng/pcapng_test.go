@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shmring/shmring/internal/capture/pcapng"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // block is one block as a reader sees it.
@@ -52,9 +53,7 @@ func options(t *testing.T, b []byte) map[uint16][]byte {
 func TestBlocks(t *testing.T) {
 	var file bytes.Buffer
 	w, err := pcapng.NewWriter(&file, "a test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for i, name := range []string{"eth0", "eth1"} {
 		n, err := w.AddInterface(pcapng.Interface{Name: name, SnapBytes: 64})
 		if err != nil || n != i {
@@ -64,9 +63,7 @@ func TestBlocks(t *testing.T) {
 	p := pcapng.Packet{Interface: 1, UnixNs: 5<<32 + 7, Sent: true, Queue: 3, Len: 99, Dropped: 12,
 		Bytes: []byte("hello")}
 	s := pcapng.Statistics{Interface: 1, EndNs: 9, Seen: 100, Dropped: 12}
-	if err := errors.Join(w.Write(&p), w.WriteStatistics(&s)); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, errors.Join(w.Write(&p), w.WriteStatistics(&s)))
 	got := blocks(t, file.Bytes())
 	kinds := []uint32{0x0a0d0d0a, 1, 1, 6, 5}
 	if len(got) != len(kinds) {
@@ -124,16 +121,12 @@ func FuzzBlocks(f *testing.F) {
 		sent bool) {
 		var file bytes.Buffer
 		w, err := pcapng.NewWriter(&file, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		_, err = w.AddInterface(pcapng.Interface{Name: name, Description: description, SnapBytes: n})
 		p := pcapng.Packet{UnixNs: ns, Sent: sent, Queue: queue, Len: n, Dropped: dropped,
 			Bytes: b}
 		s := pcapng.Statistics{StartNs: ns, EndNs: ns + 1, Seen: dropped, Dropped: uint64(n)}
-		if err := errors.Join(err, w.Write(&p), w.WriteStatistics(&s)); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, errors.Join(err, w.Write(&p), w.WriteStatistics(&s)))
 		got := blocks(t, file.Bytes())
 		if len(got) != 4 {
 			t.Fatalf("%d blocks", len(got))

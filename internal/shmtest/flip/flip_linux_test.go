@@ -83,8 +83,7 @@ func TestAttackFindsSecondLoad(t *testing.T) {
 		for _, o := range []Options{{}, {blind: true}} {
 			t.Run(fmt.Sprint(twice, " blind ", o.blind), func(t *testing.T) {
 				r := &recorder{TB: t}
-				s := Attack(r, shmtest.Child(t, "flip", envTwice+"="+twice,
-					"GORACE=atexit_sleep_ms=0"), o)
+				s := Attack(r, shmtest.Child(t, "flip", envTwice+"="+twice), o)
 				text := strings.Join(r.found, "\n")
 				if (want == "") != (len(r.found) == 0) || !strings.Contains(text, want) {
 					t.Errorf("found %s, want %q", text, want)

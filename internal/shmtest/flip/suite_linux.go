@@ -52,8 +52,7 @@ func (s Scenes) Attack(t *testing.T, frozen string,
 					t.Error(err)
 				}
 			})
-			s := Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir,
-				"GORACE=atexit_sleep_ms=0"), o)
+			s := Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir), o)
 			t.Log(&s)
 			if s.Loaded == 0 && !t.Failed() {
 				t.Error("the call looks at none of the words")

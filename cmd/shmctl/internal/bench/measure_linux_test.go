@@ -34,9 +34,7 @@ func needCompiler(t *testing.T) {
 	if errors.Is(err, ErrNoCompiler) {
 		shmtest.Require(t, "cc", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	tools.close()
 }
 
@@ -48,9 +46,7 @@ func short() Options {
 func needLibfabric(t *testing.T) {
 	t.Helper()
 	tools, err := newToolchain("cc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer tools.close()
 	if _, err := tools.build(t.Context(), libfabricSource); errors.Is(err, ErrNoLibrary) {
 		shmtest.Require(t, "libfabric", err)
@@ -91,9 +87,7 @@ func TestMeasuresEveryCase(t *testing.T) {
 				}
 			}
 			rows, err := b.Run(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, err)
 			var want []string
 			for _, c := range b.cases(o) {
 				want = append(want, c.name)
@@ -144,18 +138,12 @@ func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	// As where there are no headers: the rival is of another library.
 	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	text = bytes.ReplaceAll(text, []byte("<rdma/"), []byte("<nowhere/rdma/"))
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.WriteFile(file, text, 0o600))
 	c := benchOf(t, "cq").cases(b.o)[0]
 	r, err := b.row(t.Context(), c, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if r.Ours == nil || r.Rival != nil || r.Ratio != nil ||
 		!strings.Contains(r.Note, "libfabric-dev") {
 		t.Errorf("%+v", r)
@@ -195,9 +183,7 @@ func TestRivalAgainstItself(t *testing.T) {
 	dropped := 0
 	for range 5 { // what favours a side does so each time, other programs do not
 		rows, err := measure(t.Context(), benchOf(t, "ring").options(o), self)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, err)
 		if len(rows) != 1 {
 			t.Fatalf("%d rows", len(rows))
 		}
@@ -223,9 +209,7 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	o.Compiler = "none"
 	o.Self = true
 	rows, err := benchOf(t, "wake").Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for _, r := range rows {
 		if r.Ours == nil || r.Rival != nil || r.Ratio != nil || r.Note == "" {
 			t.Errorf("%s: %+v", r.Case, r)
@@ -243,18 +227,14 @@ func TestOursAndRivalShareARing(t *testing.T) {
 	needCompiler(t)
 	b := newTestBencher(t)
 	exe, err := b.tools.build(t.Context(), "ring")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	var ours, theirs []string = nil, []string{exe}
 	for _, batch := range []int{1, 7, 32} {
 		for name, argv := range map[string][2][]string{
 			"ours to C": {ours, theirs}, "C to ours": {theirs, ours},
 		} {
 			d, err := startDuo(b.shared, b.o.CPUs, argv[0], argv[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, err)
 			c := benchCase{batch: batch, perSecond: true}
 			b.start += 4*capacity - 3 // so that spans break at the end of the ring
 			// Without a bell: the rival does not ring it.
@@ -292,9 +272,7 @@ func TestDeadChildEndsTheRound(t *testing.T) {
 	needCompiler(t)
 	b := newTestBencher(t)
 	d, err := startDuo(b.shared, b.o.CPUs, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer d.close()
 	d.procs[1].Kill()
 	s := &side{duo: d, command: "spsc"}
@@ -326,9 +304,7 @@ func TestChildRefusesNonsense(t *testing.T) {
 // The rivals map the same memory: their header repeats our offsets.
 func TestHeaderRepeatsLayout(t *testing.T) {
 	text, err := testdata.Rivals.ReadFile("rivals/bench.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for name, want := range map[string]int{
 		"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
 		"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,

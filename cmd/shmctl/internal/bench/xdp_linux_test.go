@@ -45,9 +45,7 @@ func TestXDPMeasuresEveryCase(t *testing.T) {
 		}
 	}
 	rows, err := measure(t.Context(), o, once)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	if len(rows) != len(once) {
 		t.Errorf("%d rows of %d: %q", len(rows), len(once), names(rows))
 	}
@@ -79,21 +77,15 @@ func TestWireAllocatesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := wireCase(t, name, 32)
 			c.rivalOurs, c.rival = true, c.ours
-			if err := b.prepareWires(c); err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, b.prepareWires(c))
 			ours, rival, err := b.sides(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, err)
 			defer ours.duo.close()
 			rival.duo.close()
 			var each []float64
 			for range 5 {
 				_, o, err := b.round(t.Context(), c, ours, 20000)
-				if err != nil {
-					t.Fatal(err)
-				}
+				shmtest.Must(t, err)
 				each = append(each, o.allocs)
 			}
 			if least := slices.Min(each); least > 0.01 {
@@ -110,13 +102,9 @@ func TestSyscallsAreCounted(t *testing.T) {
 	t.Cleanup(b.closeWires)
 	c := wireCase(t, "drop", 1)
 	c.rivalOurs, c.rival = true, "udpconn-drop"
-	if err := b.prepareWires(c); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, b.prepareWires(c))
 	ours, rival, err := b.sides(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer ours.duo.close()
 	defer rival.duo.close()
 	counter, err := countSyscalls(ours, rival)
@@ -128,9 +116,7 @@ func TestSyscallsAreCounted(t *testing.T) {
 		most := 0.0
 		for n := 0; n < 10 && most < 0.5; n++ {
 			per, err := b.perCall(t.Context(), c, counter, s, 20000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			shmtest.Must(t, err)
 			if per == nil {
 				t.Fatalf("%s: no calls", s.command)
 			}
@@ -161,9 +147,7 @@ func TestLostPacketsEndTheRound(t *testing.T) {
 // The rivals send the same frames.
 func TestHeaderRepeatsPacket(t *testing.T) {
 	text, err := testdata.Rivals.ReadFile("rivals/packets.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for name, want := range map[string]int{"NETNS_FD": netnsFD, "FRAME_BYTES": frameBytes,
 		"PAYLOAD_OFF": payloadOff, "SEQUENCE_OFF": sequenceOff, "DRAIN_BLOCK": drainBlock,
 		"MAX_BATCH": maxBatch, "PORT_BASE": int(endAddrs[0].Port())} {

@@ -2,7 +2,6 @@ package command
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -37,13 +36,7 @@ var newImage = flag.Bool("image", false,
 
 func init() { roles["image"] = makeKinds }
 
-// need ends a child that cannot go on.
-func need(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "child:", err)
-		os.Exit(3)
-	}
-}
+var need = shmtest.Need
 
 // makeKinds makes an object of each kind, and lives until it is killed.
 func makeKinds() {
@@ -152,19 +145,9 @@ func makeFabricKinds(d *shm.Dir) {
 func writeImage(t *testing.T) {
 	t.Helper()
 	d := newDir(t)
-	c := shmtest.Child(t, "image")
-	in, err := c.StdinPipe()
-	must(t, err)
-	defer in.Close()
-	out, err := c.StdoutPipe()
-	must(t, err)
-	must(t, c.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(line, err)
-	}
-	must(t, c.Process.Kill())
-	_ = c.Wait()
+	c := shmtest.Start(t, shmtest.Child(t, "image"))
+	_ = c.Line(t)
+	c.Kill()
 	var image bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&image, gzip.BestCompression)
 	must(t, err)

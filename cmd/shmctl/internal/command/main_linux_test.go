@@ -159,21 +159,9 @@ func has(t testing.TB, text string, words ...string) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = shmtest.Must
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("never: ", what)
-		}
-	}
-}
+var eventually = shmtest.Eventually
 
 // said is what a command prints, which others look at meanwhile.
 type said struct {

@@ -72,39 +72,23 @@ func writerRole() {
 
 // peer is a child process that is spoken to line by line.
 type peer struct {
-	t    testing.TB
-	pid  int
-	in   interface{ Write([]byte) (int, error) }
-	out  *bufio.Reader
-	kill func()
-	quit func()
+	*shmtest.Proc
+	t testing.TB
 }
 
 func start(t testing.TB, role string) *peer {
 	t.Helper()
-	c := shmtest.Child(t, role)
-	in, err := c.StdinPipe()
-	must(t, err)
-	out, err := c.StdoutPipe()
-	must(t, err)
-	must(t, c.Start())
-	p := &peer{t: t, pid: c.Process.Pid, in: in, out: bufio.NewReader(out)}
-	p.kill = func() { _ = c.Process.Kill(); _ = c.Wait() }
-	p.quit = func() { _ = in.Close(); must(t, c.Wait()) }
-	return p
+	return &peer{shmtest.Start(t, shmtest.Child(t, role)), t}
 }
 
 // say sends a line, if there is one, and waits for the answer.
 func (p *peer) say(line, answer string) {
 	p.t.Helper()
 	if line != "" {
-		_, err := p.in.Write([]byte(line + "\n"))
+		_, err := fmt.Fprintln(p.In, line)
 		must(p.t, err)
 	}
-	got, err := p.out.ReadString('\n')
-	if err != nil || got != answer+"\n" {
-		p.t.Fatalf("%q, %v, want %q", got, err, answer)
-	}
+	p.Says(p.t, answer)
 }
 
 func showOne(t testing.TB, name string) ctl.Queue {
@@ -125,7 +109,7 @@ func TestLiveQueue(t *testing.T) {
 	for i, n := range []string{"1000", "234"} {
 		writers[i].say(n, "done")
 	}
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", reader.pid))
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", reader.Process.Pid))
 	must(t, err)
 	command := strings.TrimSpace(string(comm))
 
@@ -139,7 +123,7 @@ func TestLiveQueue(t *testing.T) {
 		*q.Wakes+*q.WakesSuppressed < *q.Publishes || *q.HighWater > 64 || *q.AgeNs <= 0 {
 		t.Errorf("queue %+v", q)
 	}
-	if *q.Reader.PID != reader.pid || *q.Reader.Command != command || !*q.Reader.Alive {
+	if *q.Reader.PID != reader.Process.Pid || *q.Reader.Command != command || !*q.Reader.Alive {
 		t.Errorf("reader %+v", q.Reader)
 	}
 	var posted []uint64
@@ -152,20 +136,20 @@ func TestLiveQueue(t *testing.T) {
 	}
 	slices.Sort(posted)
 	slices.Sort(pids)
-	wantPIDs := []int{writers[0].pid, writers[1].pid}
+	wantPIDs := []int{writers[0].Process.Pid, writers[1].Process.Pid}
 	slices.Sort(wantPIDs)
 	if !slices.Equal(posted, []uint64{234, 1000}) || !slices.Equal(pids, wantPIDs) {
 		t.Errorf("posted %v by %v, want 234 and 1000 by %v", posted, pids, wantPIDs)
 	}
 
-	writers[0].kill()
+	writers[0].Kill()
 	for _, l := range showOne(t, "live").Lanes {
-		if dead := *l.PID == writers[0].pid; *l.Alive == dead || (*l.Life == "dead") != dead ||
+		if dead := *l.PID == writers[0].Process.Pid; *l.Alive == dead || (*l.Life == "dead") != dead ||
 			(l.Command == nil) != dead {
 			t.Errorf("after a writer was killed: lane %+v", l)
 		}
 	}
-	reader.kill()
+	reader.Kill()
 	q = showOne(t, "live")
 	if *q.Reader.Alive || *q.Reader.Life != "dead" || *q.State != "dead" {
 		t.Errorf("after the reader was killed: %+v, %s", q.Reader, *q.State)
@@ -173,7 +157,7 @@ func TestLiveQueue(t *testing.T) {
 	if text := ok(t, "ls"); !strings.Contains(text, "(dead)") || !strings.HasSuffix(text, "  dead\n") {
 		t.Errorf("ls:\n%s", text)
 	}
-	writers[1].quit()
+	writers[1].Stop(t)
 }
 
 // TestStateAgrees: ls, show and JSON give the same word for each object, and an error stands below

@@ -141,12 +141,8 @@ func start(t *testing.T, path string) (*exec.Cmd, map[string]int) {
 	cmd.Stderr = nil // what it prints when it is told to quit is of no interest
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
+	shmtest.Must(t, cmd.Start())
 	buf := make([]byte, 256)
 	if _, err := out.Read(buf); err != nil {
 		t.Fatalf("no progress: %v", err)
@@ -166,9 +162,7 @@ func childrenOf(t *testing.T, supervisor int) map[string]int {
 	t.Helper()
 	pids := map[string]int{}
 	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	for _, p := range procs {
 		line, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
 		if err != nil {

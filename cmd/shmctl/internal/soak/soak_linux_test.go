@@ -110,20 +110,10 @@ func TestFreezeGivesBack(t *testing.T) {
 		shmtest.Require(t, "cgroups", err)
 	}
 	own := freezer + "-own"
-	if err := os.Mkdir(own, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	child := shmtest.Child(t, "sleeper")
-	in, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, os.Mkdir(own, 0o700))
+	child := shmtest.Start(t, shmtest.Child(t, "sleeper"))
 	defer func() {
-		_ = in.Close()
-		_ = child.Wait()
+		child.Stop(t)
 		if err := errors.Join(os.Remove(own), os.Remove(freezer)); err != nil {
 			t.Error(err)
 		}

@@ -31,9 +31,7 @@ func TestMain(m *testing.M) {
 func ledgerOf(t *testing.T) *ledger {
 	t.Helper()
 	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	t.Cleanup(l.close)
 	return l
 }
@@ -193,9 +191,7 @@ func TestDoubtStays(t *testing.T) {
 		if p.shot = !added; added {
 			p.step = crash.CountAdded
 		}
-		if err := counterDied(s, p); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, counterDied(s, p))
 		if low := s.tally().added(); low != want {
 			t.Errorf("%d are surely added, want %d", low, want)
 		}
@@ -214,21 +210,15 @@ func TestDoubtStays(t *testing.T) {
 func TestExamine(t *testing.T) {
 	r := &role{name: "writer"}
 	base, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "examine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer os.RemoveAll(base)
 	s := &supervisor{base: base, roles: []*role{r}, report: newReport(Options{},
 		[]*role{r}), found: map[string]Found{}}
 	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer d.Close()
 	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer q.Close()
 	p := &proc{role: r, step: crash.AttachClaimed}
 	if s.examine(p); s.report.Checked == 0 || s.found["writer"].Broken != 0 {
@@ -238,9 +228,7 @@ func TestExamine(t *testing.T) {
 		t.Error("it looks again at once")
 	}
 	f, err := os.OpenFile(d.Path()+"/q/reader", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, err)
 	defer f.Close()
 	if _, err := f.WriteAt([]byte{0xff}, 4080); err != nil { // of the header, which says it is 0
 		t.Fatal(err)

@@ -1,0 +1,41 @@
+package shmtest
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Must ends the test with an error that may not be.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WantErr checks that err is every one of targets.
+func WantErr(t testing.TB, what string, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("%s: %v, want %v", what, err, target)
+		}
+	}
+}
+
+// hang is how long nothing takes that is not broken.
+const hang = time.Minute
+
+// Eventually waits until what others do by themselves has been done.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	const longest = 5 * time.Millisecond
+	pause, late := 50*time.Microsecond, time.Now().Add(hang)
+	for ; !ok(); time.Sleep(pause) {
+		if time.Now().After(late) {
+			t.Fatal("never: ", what)
+		}
+		pause = min(2*pause, longest)
+	}
+}
