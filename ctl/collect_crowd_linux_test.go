@@ -191,8 +191,12 @@ func childHeir() {
 // die: no name of a living process goes, and no entry or event of a persistent queue.
 func TestCollectAtOnce(t *testing.T) {
 	d := ownDir(t)
+	crowd, rounds := 8, "8"
+	if testing.Short() {
+		crowd, rounds = 3, "4"
+	}
 	var collectors []*shmtest.Proc
-	for range 8 {
+	for range crowd {
 		c := startChild(t, d, "collector", envKeep+"=will0 will1 news")
 		c.Line(t)
 		collectors = append(collectors, c)
@@ -200,7 +204,7 @@ func TestCollectAtOnce(t *testing.T) {
 	var tenants []*shmtest.Proc
 	for i := range 2 {
 		for range 2 { // two contend for one set of names
-			tenants = append(tenants, startChild(t, d, "tenant", envRounds+"=8",
+			tenants = append(tenants, startChild(t, d, "tenant", envRounds+"="+rounds,
 				envName+"=t"+strconv.Itoa(i)))
 		}
 	}

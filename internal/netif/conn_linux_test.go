@@ -95,6 +95,7 @@ func TestReceiveMeetsDump(t *testing.T) {
 
 // TestConn: questions have answers, changes are told, and closing ends the wait.
 func TestConn(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
 	var c *conn
 	xdptest.Do(t, p.A, func() (err error) {
@@ -175,6 +176,7 @@ func TestConnLost(t *testing.T) {
 // TestRequestHeaders: each header that requests are made of has as many bytes as its memory, which
 // the netlink library reads through a pointer.
 func TestRequestHeaders(t *testing.T) {
+	t.Parallel()
 	for _, h := range []nl.NetlinkRequestData{&nl.IfInfomsg{}, &nl.IfAddrmsg{}, &nl.RtMsg{},
 		&netlink.Ndmsg{}} {
 		memory := int(reflect.TypeOf(h).Elem().Size())
@@ -186,6 +188,7 @@ func TestRequestHeaders(t *testing.T) {
 
 // TestInNamespace: what is called is there, from there and from elsewhere, and nobody else is.
 func TestInNamespace(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{NameA: "inside"})
 	ns := int(p.A.NetNS().Fd())
 	mine := errors.New("mine")

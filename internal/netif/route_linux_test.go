@@ -30,6 +30,7 @@ func addRoute(t testing.TB, e *veth.End, r netlink.Route) {
 
 // TestGateway: the next hop of what is not on the link is the gateway, and follows the routes.
 func TestGateway(t *testing.T) {
+	t.Parallel()
 	p := forgetful(t)
 	table := openTable(t, p.A, TableOptions{})
 	dst := addr("198.51.100.7")
@@ -64,6 +65,7 @@ func TestGateway(t *testing.T) {
 
 // TestSixForFour: the gateway of an IPv4 route may have an IPv6 address.
 func TestSixForFour(t *testing.T) {
+	t.Parallel()
 	p := forgetful(t)
 	six(t, p)
 	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
@@ -97,6 +99,7 @@ func six(t testing.TB, p *veth.Pair) {
 
 // TestIPv6: neighbour discovery, link-local destinations with and without zone, and groups.
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	p := forgetful(t)
 	six(t, p)
 	table := openTable(t, p.A, TableOptions{})
@@ -128,6 +131,7 @@ func TestIPv6(t *testing.T) {
 
 // TestSource: the source address is the one that the route prefers, and follows the interface's.
 func TestSource(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	mustResolve(t, table, p.B.Addr)
@@ -153,6 +157,7 @@ func TestSource(t *testing.T) {
 
 // TestMTU: that of the interface, or the route's if it is smaller.
 func TestMTU(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	dst := addr("198.51.100.7")
@@ -185,6 +190,7 @@ func TestMTU(t *testing.T) {
 
 // TestRefused: routes that refuse, and routes that leave elsewhere.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	for prefix, c := range map[string]struct {
@@ -217,6 +223,7 @@ func TestRefused(t *testing.T) {
 
 // TestGroups: multicast and broadcast need no neighbour and no route.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	all := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -234,6 +241,7 @@ func TestGroups(t *testing.T) {
 
 // TestInterface: down and up, another hardware address, and the end of it.
 func TestInterface(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	mustResolve(t, table, p.B.Addr)
@@ -318,6 +326,7 @@ const nobody = 65534
 // TestUnprivileged: without CAP_NET_ADMIN the table knows what the kernel knows, and says that it
 // may not ask for more.
 func TestUnprivileged(t *testing.T) {
+	t.Parallel()
 	p := forgetful(t)
 	cmd := shmtest.Child(t, "unprivileged", "IFINDEX="+strconv.Itoa(p.A.Index),
 		"DST="+p.B.Addr.String())

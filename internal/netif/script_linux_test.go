@@ -211,6 +211,7 @@ func routeMessage(seq, port uint32, out uint32) []byte {
 // TestWatcherLost: when messages were lost everything is asked for again, and the difference is
 // told.
 func TestWatcherLost(t *testing.T) {
+	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for name, trouble := range map[string]func(*script){"plain": func(*script) {},
 		"busy":   func(s *script) { s.busy = 2 },
@@ -235,6 +236,7 @@ func TestWatcherLost(t *testing.T) {
 // TestLostTwice: what is lost while the addresses are asked for is asked for when that is over, and
 // not before: the kernel would refuse it.
 func TestLostTwice(t *testing.T) {
+	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	s := newScript()
 	s.addrs = []netip.Addr{a}
@@ -256,6 +258,7 @@ func TestLostTwice(t *testing.T) {
 
 // TestLostAnswer: the answer to what is asked after a loss can be lost as well.
 func TestLostAnswer(t *testing.T) {
+	t.Parallel()
 	s := newScript()
 	s.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	w := watchScript(t, s, WatchOptions{Poll: -1})
@@ -267,6 +270,7 @@ func TestLostAnswer(t *testing.T) {
 
 // TestBrokenAtFirst: a first answer that is of two states is asked for again.
 func TestBrokenAtFirst(t *testing.T) {
+	t.Parallel()
 	s := newScript()
 	s.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 	s.broken = 1
@@ -279,6 +283,7 @@ func TestBrokenAtFirst(t *testing.T) {
 // TestRefusedAtFirst: addresses that are there are told of though the first question about them is
 // refused, also without polls.
 func TestRefusedAtFirst(t *testing.T) {
+	t.Parallel()
 	a := netip.MustParseAddr("192.0.2.1")
 	s := newScript()
 	s.addrs, s.busy = []netip.Addr{a}, 3
@@ -293,6 +298,7 @@ func TestRefusedAtFirst(t *testing.T) {
 // TestLostRefusal: addresses are told of though it is lost that the question about them was
 // refused, the first one and a later one.
 func TestLostRefusal(t *testing.T) {
+	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	s := newScript()
 	s.addrs, s.mute = []netip.Addr{a}, 1
@@ -308,6 +314,7 @@ func TestLostRefusal(t *testing.T) {
 
 // TestDeaf: when the kernel is not heard any more, that is no event of the interface.
 func TestDeaf(t *testing.T) {
+	t.Parallel()
 	s := newScript()
 	w := watchScript(t, s, WatchOptions{Poll: -1})
 	s.fails <- unix.ENOMEM

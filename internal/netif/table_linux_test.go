@@ -56,6 +56,7 @@ func answerRoutes(table *Table, s *script) int {
 
 // TestOneSolicitPerAttempt: however often is looked, the kernel is asked once each attempt.
 func TestOneSolicitPerAttempt(t *testing.T) {
+	t.Parallel()
 	const attempt = int64(time.Second)
 	table, s := scripted(t, TableOptions{Attempt: time.Duration(attempt)})
 	dst, now := addr("192.0.2.2"), int64(3e9)
@@ -98,6 +99,7 @@ func TestOneSolicitPerAttempt(t *testing.T) {
 
 // TestStates: which states of a neighbour are an answer.
 func TestStates(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	dst := addr("192.0.2.2")
 	_, _ = table.Lookup(dst)
@@ -141,6 +143,7 @@ func TestStates(t *testing.T) {
 // TestTableLost: when messages were lost everything is asked for again, and what went meanwhile
 // goes.
 func TestTableLost(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	dst, gone := addr("192.0.2.2"), addr("192.0.2.3")
 	for _, a := range []netip.Addr{dst, gone} {
@@ -199,6 +202,7 @@ func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
 // TestQuestionsBounded: a thousand destinations are not asked for at once, and an answer that does
 // not come is asked for again.
 func TestQuestionsBounded(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	a := addr("10.0.0.0")
 	for range 1000 {
@@ -236,6 +240,7 @@ func TestQuestionsBounded(t *testing.T) {
 
 // TestUnsent: requests that the kernel has no memory for come again after a moment, not before.
 func TestUnsent(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	_, _ = table.Lookup(addr("192.0.2.2"))
 	s.refuse = errBusy
@@ -260,6 +265,7 @@ func TestUnsent(t *testing.T) {
 
 // TestForgotten: what nobody uses is forgotten, neighbours that only it needed too.
 func TestForgotten(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{Attempt: time.Second, Refresh: time.Second})
 	used, idle := addr("192.0.2.2"), addr("192.0.2.3")
 	_, _ = table.Lookup(idle)
@@ -278,6 +284,7 @@ func TestForgotten(t *testing.T) {
 // TestNotAllowed: without the privilege to have the kernel resolve, unknown neighbours are an
 // error.
 func TestNotAllowed(t *testing.T) {
+	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	dst := addr("192.0.2.2")
 	_, _ = table.Lookup(dst)
@@ -296,6 +303,7 @@ func TestNotAllowed(t *testing.T) {
 
 // TestNeighbourLearned: a neighbour that the kernel does not know is resolved by it.
 func TestNeighbourLearned(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := forgetful(t)
 	table := openTable(t, p.A, TableOptions{Attempt: time.Minute})
@@ -316,6 +324,7 @@ func TestNeighbourLearned(t *testing.T) {
 
 // TestNeighbourPermanent: what is known needs nobody to be asked.
 func TestNeighbourPermanent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{Attempt: 10 * time.Millisecond,
@@ -339,6 +348,7 @@ func TestNeighbourPermanent(t *testing.T) {
 // TestNeighbourFailed: a neighbour that does not answer is EHOSTUNREACH after one solicitation, and
 // is found when it comes.
 func TestNeighbourFailed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := forgetful(t)
 	setting(t, p.A, "ipv4/neigh/"+p.A.Name+"/retrans_time_ms", 20)
@@ -385,6 +395,7 @@ func TestNeighbourFailed(t *testing.T) {
 // TestNeighbourChanges: another hardware address is another generation; an entry that the kernel
 // drops is resolved again.
 func TestNeighbourChanges(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
@@ -410,6 +421,7 @@ func TestNeighbourChanges(t *testing.T) {
 // TestNeighbourStale: a stale entry is used, and the kernel is asked to look after it for as long
 // as somebody uses it.
 func TestNeighbourStale(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	setting(t, p.A, "ipv4/neigh/"+p.A.Name+"/delay_first_probe_time", 0)
@@ -453,6 +465,7 @@ func TestNeighbourStale(t *testing.T) {
 // no lookup ever sees a hop that is half of one and half of another, and each has a generation of
 // its own.
 func TestConcurrent(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{Attempt: time.Millisecond, Refresh: 5 * time.Millisecond})
 	before := mustResolve(t, table, p.B.Addr)

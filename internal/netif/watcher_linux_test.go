@@ -23,6 +23,7 @@ import (
 // TestChanges: everything that can change about an interface is told once. Polling is off, so the
 // kernel must have said it.
 func TestChanges(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
 	s := w.State()
@@ -64,6 +65,7 @@ func TestChanges(t *testing.T) {
 
 // TestMoved: an interface that goes to another namespace is removed from this one.
 func TestMoved(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
 	change(t, p.A, func(l netlink.Link) error {
@@ -77,6 +79,7 @@ func TestMoved(t *testing.T) {
 // TestProgram: a program that is attached, replaced and detached is told of, also where the kernel
 // does not say so.
 func TestProgram(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, WatchOptions{Poll: 10 * time.Millisecond})
 	attach := func() *xdp.Program {
@@ -104,6 +107,7 @@ func TestProgram(t *testing.T) {
 
 // TestQueues: the number of queues in use is told, which takes a poll.
 func TestQueues(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{Queues: 4})
 	w := watchEnd(t, p.A, WatchOptions{Poll: 10 * time.Millisecond})
@@ -123,6 +127,7 @@ func TestQueues(t *testing.T) {
 
 // TestIPv6Address: an address is told of when it may be used.
 func TestIPv6Address(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
 	xdptest.Do(t, p.A, func() error {
@@ -153,6 +158,7 @@ func TestIPv6Address(t *testing.T) {
 
 // TestCoalesce: who does not listen misses what came and went, and learns what is.
 func TestCoalesce(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
 	for i := range 101 {
@@ -172,6 +178,7 @@ func TestCoalesce(t *testing.T) {
 
 // TestCallback: an event that is not taken comes again.
 func TestCallback(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	got := make(chan Event, 100)
 	n := 0
@@ -266,6 +273,7 @@ func become(t *testing.T, told chan xdp.Local, want xdp.Local) {
 // TestLocalTold: what is local is told before Watch returns, when it changes, and is nothing once
 // the kernel cannot be heard.
 func TestLocalTold(t *testing.T) {
+	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	group, odd := netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("192.0.2.3")
 	s := newScript()
@@ -291,6 +299,7 @@ func TestLocalTold(t *testing.T) {
 // TestLocalFollowed: addresses of either family, the hardware address and the groups of a real
 // interface are followed until it is gone.
 func TestLocalFollowed(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	o, told := localOf(5 * time.Millisecond)
 	watchEnd(t, p.A, o)
