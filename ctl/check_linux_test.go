@@ -140,6 +140,8 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("outbox.slots", box, lanes, 144, 3, 136)
 	in("outbox.slots", box, lanes, 136, 9, 0)
 	in("outbox.order", box, lanes, 160, 2, 0)
+	in("endpoint.type", "answers", page, 144, 2, 0)
+	in("outbox.type", box, lanes, 192, 2, 0)
 	in("outbox.sequence", box, slots, 0, 12, 0)
 	for _, head := range []uint64{0, 3, 1 | 1<<13, 1 | 1<<11 | 64<<16, 1 | 193<<32, 2 | 1<<32,
 		4 | 1<<11, 4 | 1<<28, 5 | 1<<8, 6, 1 | 1<<10 | 1<<52, 4 | 1<<10 | 1<<13} {

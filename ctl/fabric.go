@@ -12,6 +12,7 @@ import (
 // Fabric is an endpoint of package fabric, and who sends to it.
 type Fabric struct {
 	Outbox      string       `json:"outbox"`       // object that it sends from
+	Datagrams   bool         `json:"datagrams"`    // its messages can be dropped
 	Closed      bool         `json:"closed"`       // it takes nothing any more
 	Accepts     bool         `json:"accepts"`      // it takes connections
 	Sleeping    bool         `json:"sleeping"`     // somebody waits for a peer
@@ -260,10 +261,11 @@ func (n *neighbours) fabric(obj *shm.Object) (*Fabric, error) {
 	}
 	bell := wake.Inspect(page.Arm.Word.Load(), hints)
 	out := &Fabric{Outbox: kind.FabricOutboxName(f.Outbox), Sleeping: bell.Armed,
-		Closed:   page.State.Load() == kind.FabricClosed,
-		Accepts:  page.Accepts.Load() != 0,
-		Ready:    bell.Ready,
-		MaxPeers: uint64(f.Rows), WindowBytes: f.Window, Lanes: []FabricLane{}}
+		Datagrams: page.Type.Load() == kind.FabricDatagrams,
+		Closed:    page.State.Load() == kind.FabricClosed,
+		Accepts:   page.Accepts.Load() != 0,
+		Ready:     bell.Ready,
+		MaxPeers:  uint64(f.Rows), WindowBytes: f.Window, Lanes: []FabricLane{}}
 	rows, err := laneRows(obj, f)
 	for i := range rows {
 		r := &rows[i]

@@ -76,6 +76,13 @@
 // the peer needs no call, and hears of data alone. So it has happened when the call returns, and
 // lies before all that is sent later. What was sent before may be examined later.
 //
+// # Datagrams
+//
+// With Options.Datagram (FI_EP_DGRAM) no send waits for a receiver, and none is cq.ErrFull for want
+// of its room: a message goes at once or is dropped, which Stats.Dropped counts where it happens. A
+// send completes in its call, at level transmit. What arrives is whole and in order. Messages are of
+// up to [MaxDatagram] bytes; stronger levels and remote memory are not for these endpoints.
+//
 // # Connections
 //
 // [Listen] and [Dial] give programs that know nothing of all this a net.Listener and a net.Conn:
@@ -103,6 +110,7 @@
 //	endpoint       its life
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
+//	datagram       sends that wait for nobody
 //	level          who waits for a match, or behind a fence
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place

@@ -20,9 +20,9 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Endpoint sends messages to other endpoints and receives theirs (fid_ep of type FI_EP_RDM, or
-// FI_EP_MSG with Options.Events). Any
-// number of goroutines may use it at once.
+// Endpoint sends messages to other endpoints and receives theirs (fid_ep of type FI_EP_RDM;
+// FI_EP_DGRAM with Options.Datagram, FI_EP_MSG with Options.Events). Any number of goroutines may
+// use it at once.
 type Endpoint struct {
 	name string
 	opt  Options
@@ -89,6 +89,8 @@ type Stats struct {
 	Corrupt   uint64 // peers that were cut off for what they wrote
 	Abandoned uint64 // completions that found no room, or a closed queue
 	Died      uint64 // peers whose process ended
+	// Dropped are datagrams that found no room, here or because their receiver had ended.
+	Dropped uint64
 
 	FreeChunks uint64 // of Options.Chunks
 	UsedChunks uint64 // peers have not examined these
@@ -170,6 +172,7 @@ func (e *Endpoint) create() (err error) {
 		for i := range w.rows { // nobody looks at what has no lane: its first message rings
 			w.rows[i].Bell.Parked.Store(wake.Parked)
 		}
+		w.page.Type.Store(e.typeWord())
 		e.page, e.rows, e.claims = w.page, w.rows, w.claims
 		if e.reads = e.opt.mux == nil && !e.opt.DisableCMA; e.reads {
 			e.page.Reads.Store(1)

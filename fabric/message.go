@@ -141,6 +141,9 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 	if m.n > MaxMessage || op >= kind.FabricMostOps || l.pulls[op] != nil || generation>>16 != 0 {
 		return false
 	}
+	if l.p.e.opt.Datagram {
+		return false
+	}
 	if l.pulls == nil {
 		l.pulls = map[uint16]*pull{}
 	}

@@ -18,6 +18,9 @@ const (
 	MaxMessage = kind.FabricMostBytes
 	// MaxInline is the longest message of Inject. It lies in a slot of a lane.
 	MaxInline = kind.FabricInline
+	// MaxDatagram is the longest message of an endpoint with Options.Datagram and chunks; without
+	// them that is MaxInline.
+	MaxDatagram = chunkBytes
 )
 
 // Options say what an endpoint is made of and bound to. The zero value of a number is its default.
@@ -73,6 +76,13 @@ type Options struct {
 	// Remote is how many bytes of shared memory there are for [Endpoint.Register], rounded up to
 	// 4 KiB, up to 1 GiB. By default there is none.
 	Remote int
+	// Datagram makes the endpoint one of type FI_EP_DGRAM: a message that finds no room is dropped,
+	// and counted by Stats.Dropped, so that no send waits for a receiver. There is room for it if a
+	// slot of the lane is free, what the receiver keeps of this sender is within its Window, and
+	// one of Chunks is free if it is longer than MaxInline. Sends complete in the call, whether
+	// their message was dropped or not; what becomes of it later is not told. Both ends must be of
+	// this type ([ErrType]).
+	Datagram bool
 	// Events makes the endpoint one of type FI_EP_MSG, which has one peer: messages go to address 0
 	// when it is connected, by [Endpoint.Connect], or by [Endpoint.Accept] if Request is what it is
 	// for, and come from nobody else. It is as with [ListenEvents]. Request takes Events.
@@ -124,6 +134,16 @@ func (o *Options) resolve() error {
 		}
 	}
 	o.Chunks = max(o.Chunks, 0)
+	if o.Datagram {
+		for field, set := range map[string]bool{"Events": o.Events != nil, "Pool": o.Pool > 0,
+			"Remote": o.Remote > 0, "TransmitFlags": o.TransmitFlags&strong != 0} {
+			if set {
+				e := fault("open", "", cq.ErrInvalid).(*cq.Error)
+				e.Field, e.Want = field, "nothing, or no more than level transmit, with Datagram"
+				return e
+			}
+		}
+	}
 	if o.Request != nil && o.Events == nil {
 		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
 		e.Field, e.Got, e.Want = "Events", o.Events, "a queue, as Request is set"
@@ -154,6 +174,8 @@ var (
 	ErrCorrupt = cq.ErrCorrupt
 	// ErrTooLong: more bytes than MaxMessage, MaxInline of Inject, or Options.Pool (EMSGSIZE).
 	ErrTooLong = oserror.New("message is too long", syscall.EMSGSIZE)
+	// ErrType: one of the two endpoints has Options.Datagram and the other has not (EPROTOTYPE).
+	ErrType = oserror.New("the peer is an endpoint of another type", syscall.EPROTOTYPE)
 	// ErrPeers: this endpoint, or the peer, has as many peers as it takes (ENOSPC).
 	ErrPeers = oserror.New("no room for one more peer: open with more Options.Peers",
 		syscall.ENOSPC)

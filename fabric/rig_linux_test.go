@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "burst": burst, "crowd": crowd,
+	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "deaf": deaf, "flooder": flooder, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
@@ -216,8 +216,10 @@ func echo() {
 const longBytes = 1 << 20
 
 // idle has an endpoint and does nothing with it, but for what it is told.
-func idle() {
-	e, err := open("idle", fabric.Options{Window: 4096, Pool: longBytes, DisableCMA: true})
+func idle() { obeys("idle", fabric.Options{Window: 4096, Pool: longBytes, DisableCMA: true}) }
+
+func obeys(name string, o fabric.Options) {
+	e, err := open(name, o)
 	must(err)
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)

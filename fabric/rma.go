@@ -105,6 +105,8 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 		return errClosed
 	case op.bytes > MaxMessage, op.bytes > MaxInline && op.copied():
 		return ErrTooLong
+	case e.opt.Datagram:
+		return ErrNotSupported
 	case e.unlinked():
 		return ErrNotConnected
 	case uint64(to) >= uint64(len(e.byAddr)):

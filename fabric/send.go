@@ -92,7 +92,9 @@ func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 // nil says that the send is accepted, and will complete. Errors say that it is not: cq.ErrFull, on
 // which to read, and to send again; [ErrTooLong]; [ErrAddress]; [ErrNoPeer], [ErrPeerDied],
 // [ErrPeerClosed], [ErrRefused], [ErrCorrupt], which stay; [ErrPeers]; cq.ENoCQ without
-// Options.Transmit; errors of queues and of shared memory; os.ErrClosed.
+// Options.Transmit; errors of queues and of shared memory; os.ErrClosed. With Options.Datagram the
+// send has completed when the call returns, and cq.ErrFull is for want of room in the queue alone;
+// [ErrType]: the peer has no such endpoint, or this one has none and the peer has.
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
 	return e.begin(payload, to, sendOp{context: context, flags: e.opt.TransmitFlags})
 }
@@ -233,6 +235,9 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 		return false, cq.ENoCQ
 	}
 	p := e.byAddr[to]
+	if e.opt.Datagram {
+		return false, e.datagram(p, payload, op)
+	}
 	if p.addr == e.addr {
 		return e.sendSelf(p, payload, op)
 	}
@@ -364,6 +369,9 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	if err := p.open(); err != nil {
 		return nil, fault("send", p.addr.String(), err)
 	}
+	if p.words.page.Type.Load() != e.typeWord() {
+		return nil, fault("send", p.addr.String(), ErrType)
+	}
 	place := e.freePlace()
 	if place < 0 {
 		return nil, fault("send", p.addr.String(), ErrPeers)
@@ -384,6 +392,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.TargetLow.Store(low)
 	l.head.Pays.Store(1)
 	l.head.Control.Store(0)
+	l.head.Type.Store(e.typeWord())
 	l.head.Exposes.Store(1)
 	l.head.Bell.Parked.Store(wake.Parked)
 	crash.At(crash.FabricLaneFilled)
@@ -532,6 +541,9 @@ func (l *outLane) end(why error, num cq.Errno) {
 	l.err, l.examined = why, l.seen
 	l.withdraw()
 	over := why == ErrPeerDied || why == ErrPeerClosed
+	if over && e.opt.Datagram {
+		e.stats.Dropped += l.sent - l.seen
+	}
 	for ; l.seen != l.sent; l.seen++ {
 		p := &l.passes[l.seen&l.mask]
 		if p.chunk > 0 && !over { // it may read that still

@@ -88,6 +88,7 @@ func Invariants() []shm.Invariant {
 		{Name: "endpoint.lane", Exact: true, What: "the lane of a row has the row's number"},
 		{Name: "endpoint.head", Exact: true, What: "nothing was examined that was not sent"},
 		{Name: "endpoint.control", Exact: true, What: "a control ring holds what it has room for"},
+		{Name: "endpoint.type", Exact: true, What: "its messages are datagrams or are not"},
 		{Name: "outbox.lane", Exact: true, What: "the number of a lane names its outbox and place"},
 		{Name: "outbox.done", Exact: true, What: "who is done was done with a lane of the place"},
 		{Name: "outbox.slots", Exact: true, What: "a lane's slots are of its outbox"},
@@ -95,6 +96,7 @@ func Invariants() []shm.Invariant {
 		{Name: "outbox.sequence", Exact: true, What: "a slot has a number of its place"},
 		{Name: "outbox.slot", Exact: true, What: "a slot holds what there is, as long as it can be"},
 		{Name: "outbox.pool", Exact: true, What: "payload that a slot names begins in the pool"},
+		{Name: "outbox.type", Exact: true, What: "messages of a lane are datagrams or are not"},
 
 		{Name: "addresses.state", Exact: true, What: "the vector is open or closed"},
 		{Name: "addresses.row", Exact: true, What: "a row that is used has an address of the format"},

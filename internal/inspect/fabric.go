@@ -12,6 +12,7 @@ import (
 // Where words stand that are checked, in their row, lane or slot.
 const (
 	offState    = 128 // of a page
+	offType     = 144
 	offOwner    = 128 // of a row
 	offHead     = 136
 	offGranted  = 144
@@ -21,6 +22,7 @@ const (
 	offNumber   = 128 // of a lane
 	offSlab     = 136
 	offPays     = 160
+	offLaneType = 192
 	offSlotHead = 8
 	offPool     = 232
 )
@@ -41,6 +43,9 @@ func (c *checker) endpoint() {
 	}
 	if s := page.State.Load(); s > kind.FabricClosed {
 		c.bad("endpoint.state", kind.SectFabricPage, offState, s, "0 or 1")
+	}
+	if t := page.Type.Load(); t > kind.FabricDatagrams {
+		c.bad("endpoint.type", kind.SectFabricPage, offType, t, "0 or 1")
 	}
 	if a := page.Arm.Word.Load(); a&^wake.ArmKnown != 0 {
 		c.bad("endpoint.armed", kind.SectFabricPage, 0, fmt.Sprintf("%#x", a), "known bits")
@@ -179,6 +184,9 @@ func (c *checker) outbox() {
 		}
 		if p := l.Pays.Load(); p > 1 {
 			c.bad("outbox.order", kind.SectFabricLanes, base+offPays, p, "0 or 1")
+		}
+		if t := l.Type.Load(); t > kind.FabricDatagrams {
+			c.bad("outbox.type", kind.SectFabricLanes, base+offLaneType, t, "0 or 1")
 		}
 		slots, ok := kind.LaneSlots(c.obj, o, l)
 		if !ok {

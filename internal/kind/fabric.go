@@ -39,6 +39,7 @@ const (
 	FabricMostChunkBytes = 1 << 20
 	FabricCharge         = 64 // bytes that a message counts at least against a grant
 	FabricClosed         = 1  // state of an endpoint that takes nothing any more
+	FabricDatagrams      = 1  // type of an endpoint whose messages can be dropped
 	FabricPageBytes      = 4096
 	FabricRowBytes       = 256
 	FabricLaneBytes      = 256

@@ -16,9 +16,11 @@ type FabricPage struct {
 	State Word     // FabricClosed after the last head was stored
 	// Accepts is 1 while connections to the endpoint are taken.
 	Accepts Word
+	// Type is FabricDatagrams, or 0.
+	Type Word
 	// Reads is 1 while the endpoint reads memory of its senders by itself.
 	Reads Word
-	_     [FabricPageBytes - 152]byte
+	_     [FabricPageBytes - 160]byte
 }
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
@@ -46,8 +48,9 @@ type FabricLane struct {
 	Control    Word     // head of the control ring, which the receiver has in its row
 	TargetHigh Word     // uuid of the endpoint that it leads to
 	TargetLow  Word
+	Type       Word // of the endpoint that sends, as its page says it
 	Exposes    Word // 1: what headers say of memory of the process still holds
-	_          [56]byte
+	_          [48]byte
 }
 
 // FabricSlot is one message. Its first line has the first 32 bytes of the payload.
