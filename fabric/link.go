@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -91,6 +92,7 @@ func (n *news) deliver() {
 		ev := &n.owed[0]
 		if ev.is == cq.EventShutdown {
 			n.e.lower()
+			crash.At(crash.LinkLowered)
 		}
 		if errors.Is(n.write(ev), cq.ErrFull) {
 			n.m.retell(n)
@@ -113,6 +115,7 @@ func (n *news) write(ev *event) (err error) {
 	}
 	_, err = n.sink.Write(&cq.Event{Event: ev.is, FID: n.fid, Payload: ev.payload})
 	if ev.is == cq.EventConnected && !errors.Is(err, cq.ErrFull) {
+		crash.At(crash.LinkRaised)
 		n.e.raise()
 	}
 	return err
@@ -231,6 +234,7 @@ func (p *Passive) Request(ev *cq.Event) (*Request, error) {
 // Reject refuses the request, and sends data with that (fi_reject). Errors are those of Accept.
 func (r *Request) Reject(data []byte) error {
 	return r.answer("reject", data, func(c *conn) error {
+		crash.At(crash.LinkRejecting)
 		c.m.say(c.p, connReject|c.to, 0, data)
 		c.m.free(c)
 		return nil
@@ -282,6 +286,7 @@ func (e *Endpoint) Accept(data []byte) error {
 			return err
 		}
 		c.is = connOffered
+		crash.At(crash.LinkAccepting)
 		c.m.say(c.p, connAccept|c.to, c.number, append(e.addr.Append(nil), data...))
 		return nil
 	})
@@ -312,6 +317,7 @@ func (e *Endpoint) Connect(name string, data []byte) error {
 		c := m.newConn(p, connAsking)
 		if err = e.pair(c, Address{}); err == nil {
 			text := binary.LittleEndian.AppendUint64(e.addr.Append(nil), uint64(e.opt.Window))
+			crash.At(crash.LinkAsking)
 			m.say(p, connAsk, c.number, append(text, data...))
 		} else {
 			m.free(c)
@@ -360,6 +366,7 @@ func (e *Endpoint) Shutdown() error {
 	if c.is != connOpen || c.said || c.err != nil {
 		return ErrNotConnected
 	}
+	crash.At(crash.LinkShutting)
 	c.last()
 	e.lower()
 	return nil
@@ -389,6 +396,7 @@ func (e *Endpoint) disconnect() {
 	c.m.e.bell.Lock()
 	defer c.m.e.bell.Unlock()
 	c.link.owed = nil
+	crash.At(crash.LinkLeaving)
 	if !c.closed {
 		c.close()
 	}
@@ -397,6 +405,7 @@ func (e *Endpoint) disconnect() {
 // requested tells of a request.
 func (l *listener) requested(c *conn, ask []byte) {
 	c.is = connAsked
+	crash.At(crash.LinkRequested)
 	info := binary.LittleEndian.AppendUint64(nil, c.number)
 	l.news.tell(event{is: cq.EventConnReq, payload: entry(cq.CMEntry{
 		Info: append(info, ask[:askBytes]...), Data: ask[askBytes:]})})
@@ -418,6 +427,7 @@ func (m *mux) withdrawn(p *peer, number uint64) (ok bool) {
 	for c := range p.lines().conns {
 		if c.is == connAsked && c.to == number && c.err == nil {
 			c.fail(syscall.ECONNABORTED)
+			crash.At(crash.LinkWithdrawn)
 			return m.say(p, connReject|number, 0, nil)
 		}
 	}
@@ -439,12 +449,14 @@ func (l *link) accepted(here []byte) (ok bool) {
 	defer l.e.bell.Unlock()
 	if !l.e.closed {
 		l.e.partner(a)
+		crash.At(crash.LinkPaired)
 	}
 	return true
 }
 
 // connected tells of a connection.
 func (l *link) connected() {
+	crash.At(crash.LinkConnected)
 	l.tell(event{is: cq.EventConnected, payload: entry(cq.CMEntry{Data: l.data})})
 	l.data = nil
 }

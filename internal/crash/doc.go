@@ -224,6 +224,19 @@ const (
 	ConnLost     // it is known that the peer has gone, its connections stand
 	ConnUnlisted // the listener has no name, who waits for Accept is not told
 
+	// A connection of endpoints begins and ends by events (fabric, link.go).
+	LinkAsking    // an endpoint waits for an answer, nobody is asked
+	LinkRequested // a request has its number, no event tells of it
+	LinkAccepting // an endpoint has the connection and its peer, who asked is not told
+	LinkRejecting // the request has its answer, who asked is not told
+	LinkPaired    // who asked takes messages of the peer, the connection is not open
+	LinkConnected // it is open, no event says so
+	LinkRaised    // CONNECTED is queued, what had come is held still
+	LinkLowered   // receives have ended, SHUTDOWN is not queued
+	LinkShutting  // the program wants no more of it, the peer is not told
+	LinkLeaving   // its endpoint closes, the peer is not told
+	LinkWithdrawn // who asked has gone, its number is not free
+
 	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
 	// begin with App are passed by the application, those with Dev by the device process.
 	AppHello    // the application has said what it wants, nothing is booked
@@ -350,6 +363,12 @@ var names = [count]string{
 	ConnArrived: "conn-arrived", ConnRead: "conn-read", ConnShut: "conn-shut",
 	ConnClosing: "conn-closing", ConnHeard: "conn-heard", ConnFreed: "conn-freed",
 	ConnLost: "conn-lost", ConnUnlisted: "conn-unlisted",
+
+	LinkAsking: "link-asking", LinkRequested: "link-requested",
+	LinkAccepting: "link-accepting", LinkRejecting: "link-rejecting",
+	LinkPaired: "link-paired", LinkConnected: "link-connected", LinkRaised: "link-raised",
+	LinkLowered: "link-lowered", LinkShutting: "link-shutting", LinkLeaving: "link-leaving",
+	LinkWithdrawn: "link-withdrawn",
 
 	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
 	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",

@@ -61,13 +61,14 @@ func endpointRole() *role {
 		calm: func(s *supervisor, r *role) error { return s.calmEndpoints(r, &looked) },
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
-			"calms": endCalms, "echoed": endEchoed, "reset": endReset, "matched": endMatched,
+			"calms": endCalms, "echoed": endEchoed, "reset": endReset,
+			"linked": endLinked, "unlinked": endUnlinked, "matched": endMatched,
 			"lent": endLent, "referenced": endReferenced, "reached": endReached}}
 }
 
 // fabricSteps are all steps of endpoints and connections.
 func fabricSteps() (all []crash.Label) {
-	for l := crash.FabricLaneFilled; l <= crash.ConnUnlisted; l++ {
+	for l := crash.FabricLaneFilled; l <= crash.LinkWithdrawn; l++ {
 		all = append(all, l)
 	}
 	return all
@@ -147,13 +148,19 @@ func endName(place int) string { return fmt.Sprintf("endpoint-%d", place) }
 // runEndpoints has one endpoint after the other, and connections beside them.
 func (c *child) runEndpoints() (err error) {
 	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
-	connections := make(chan error, 1)
+	connections := make(chan error, 3)
+	running, stop := c.running(phaseStop)
+	defer stop()
 	go func() { connections <- c.listenAll() }()
+	go func() { connections <- c.answerAll(running) }()
+	go func() { connections <- c.askAll(running) }()
 	for c.ledger.phase() == phaseRun && err == nil {
 		err = c.oneEndpoint()
 	}
-	if err == nil {
-		err = <-connections
+	for range cap(connections) {
+		if err == nil {
+			err = <-connections
+		}
 	}
 	return err
 }

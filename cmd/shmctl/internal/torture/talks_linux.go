@@ -22,6 +22,8 @@ const (
 	endCalms             // how often everything was seen
 	endEchoed            // connections of which all came back
 	endReset             // that a death or a close cut short
+	endLinked            // connections by events that went as was asked for
+	endUnlinked          // that a death or a close cut short
 	endMatched           // messages that completed because they have their receive
 	endLent              // that were lent to their receiver
 	endReferenced        // that were sent by reference
@@ -35,7 +37,8 @@ const (
 	endListens = 4 // odd while its listener is open, and counts these
 	endSum     = 5 // key of the word that others add to, as long as that holds; else 0
 	endKey     = 6 // the same of the memory in which each place has a part
-	endWaits   = 7 // receives of each kind that may have a message and are not seen
+	endLinks   = 7 // as endListens, of its passive endpoint
+	endWaits   = 8 // receives of each kind that may have a message and are not seen
 	endPlace   = endWaits + endKinds
 
 	// Begun are additions to the receiver's word, added those that completed.

@@ -1,0 +1,312 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// Connections by events, beside those of streams: each process answers requests under a name, and
+// asks those of all places. A request says what its client wants: that it is rejected, or which
+// side is to end the connection. Messages come back meanwhile, and the last one comes before the
+// end. An end that nobody wanted must have a reason, as that of a stream.
+
+const (
+	linkReject = "reject"
+	linkShut   = "shut"  // the client does
+	linkClose  = "close" // its endpoint
+	linkHang   = "hang"  // the server ends it, after the last message
+	linkNo     = "no"
+	linkYes    = "yes"
+	linkBye    = "bye"
+	linkLast   = "last"
+)
+
+func passiveName(place int) string { return fmt.Sprintf("passive-%d", place) }
+
+// linked is an endpoint with a connection, and what it reports to.
+type linked struct {
+	*fabric.Endpoint
+	q      *cq.Queue
+	w      *cq.Writer
+	events *cq.EventQueue
+	buf    [64]byte
+}
+
+func linkEvents() (*cq.EventQueue, error) {
+	return cq.CreateEvents(cq.Unnamed("links"),
+		cq.EventOptions{Size: 64, Write: true, Shared: true})
+}
+
+func (c *child) openLinked(name string, r *fabric.Request) (e *linked, err error) {
+	e = &linked{}
+	if e.events, err = linkEvents(); err != nil {
+		return nil, err
+	}
+	if e.q, err = cq.Create(cq.Unnamed("link"), cq.Options{Size: 16, Shared: true}); err != nil {
+		return nil, err
+	}
+	if e.w, err = e.q.Writer(); err != nil {
+		return nil, err
+	}
+	e.Endpoint, err = fabric.Open(c.dir, name, fabric.Options{Transmit: e.w, Receive: e.w,
+		Progress: []*cq.Queue{e.q}, Peers: 2, Events: e.events, Request: r})
+	if err != nil {
+		return nil, errors.Join(err, e.w.Close(), e.q.Close(), e.events.Close())
+	}
+	return e, nil
+}
+
+func (e *linked) close() error {
+	return errors.Join(e.Endpoint.Close(), e.w.Close(), e.q.Close(), e.events.Close())
+}
+
+// event waits for what becomes of the connection. An error event is its error, with the data.
+func (e *linked) event(ctx context.Context) (is cq.EventKind, data string, err error) {
+	ev := cq.Event{Payload: make([]byte, 0, 256)}
+	_, err = e.events.ReadContext(ctx, &ev, cq.ReadOptions{})
+	if errors.Is(err, cq.ErrAvail) {
+		failed := cq.EventError{ErrData: make([]byte, 0, 256)}
+		if _, err = e.events.ReadErr(&failed, 0); err == nil {
+			err = &failed
+		}
+		return 0, string(failed.ErrData), err
+	}
+	if err != nil {
+		return 0, "", err
+	}
+	m, err := cq.ParseCMEntry(ev.Payload)
+	return ev.Event, string(m.Data), err
+}
+
+// hears waits for a message. ECANCELED: none comes any more.
+func (e *linked) hears(ctx context.Context) (text string, err error) {
+	if err = e.Recv(e.buf[:], 1); err != nil {
+		return "", err
+	}
+	for {
+		var dst [1]cq.Entry
+		_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
+		if errors.Is(err, cq.ErrAvail) {
+			var failed cq.ErrorEntry
+			if err = e.q.ReadErr(&failed); err == nil && failed.Flags&cq.FlagRecv != 0 {
+				return "", failed.Err
+			}
+			continue // a send, whose peer is said to be gone by the receive too
+		}
+		if err != nil || dst[0].Flags&cq.FlagRecv != 0 {
+			return string(e.buf[:dst[0].Len]), err
+		}
+	}
+}
+
+// says sends a message, unless its connection has ended.
+func (e *linked) says(ctx context.Context, text string) error {
+	err := e.SendContext(ctx, &fabric.Msg{Buf: []byte(text), Flags: cq.FlagInjectCall})
+	for _, over := range []error{fabric.ErrNotConnected, fabric.ErrPeerDied, fabric.ErrPeerClosed,
+		fabric.ErrNoPeer} {
+		if errors.Is(err, over) {
+			return nil // which is heard
+		}
+	}
+	return err
+}
+
+// answerAll has one passive endpoint after the other, until the run ends.
+func (c *child) answerAll(ctx context.Context) (err error) {
+	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+2*endpoints))
+	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
+		open, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
+		err = c.answerSome(ctx, open, n)
+		stop()
+	}
+	return err
+}
+
+// answerSome answers requests until one context ends, and has connections until the other does.
+func (c *child) answerSome(ctx, open context.Context, n int) (err error) {
+	links := &c.ledger.talks().place(c.Index)[endLinks]
+	events, err := linkEvents()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, events.Close()) }()
+	p, err := fabric.ListenEvents(c.dir, passiveName(c.Index), events)
+	if err != nil {
+		return fmt.Errorf("listen by events: %w", err)
+	}
+	links.Add(1)
+	var answers sync.WaitGroup
+	defer answers.Wait()
+	defer func() {
+		links.Add(1) // before it closes
+		err = errors.Join(err, p.Close())
+	}()
+	for k := 0; ; k++ {
+		ev := cq.Event{Payload: make([]byte, 0, 512)}
+		if _, err := events.ReadContext(open, &ev, cq.ReadOptions{}); err != nil {
+			return nil // it is time
+		}
+		r, err := p.Request(&ev)
+		if err != nil {
+			return fmt.Errorf("request: %w", err)
+		}
+		answers.Go(func() {
+			if err := c.answerLink(ctx, fmt.Sprintf("answer-%d-%d-%d", c.pid, n, k), r); err != nil {
+				c.tell(kindFailed, "answer: %v", err)
+			}
+		})
+	}
+}
+
+// answerLink is what becomes of a request at its server.
+func (c *child) answerLink(ctx context.Context, name string, r *fabric.Request) (err error) {
+	late := func(err error) bool {
+		return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, fabric.ErrNotFound) ||
+			errors.Is(err, os.ErrClosed) || ctx.Err() != nil
+	}
+	if string(r.Data) == linkReject {
+		if err = r.Reject([]byte(linkNo)); late(err) {
+			return nil
+		}
+		return err
+	}
+	e, err := c.openLinked(name, r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if err = e.Accept([]byte(linkYes)); err == nil {
+		_, _, err = e.event(ctx)
+	}
+	if late(err) {
+		return nil
+	}
+	for err == nil {
+		var text string
+		if text, err = e.hears(ctx); err == nil && text == linkBye {
+			if err = e.says(ctx, linkLast); err == nil {
+				if err = e.Shutdown(); errors.Is(err, fabric.ErrNotConnected) {
+					err = nil
+				}
+			}
+		} else if err == nil {
+			err = e.says(ctx, text)
+		}
+	}
+	if errors.Is(err, syscall.ECANCELED) {
+		var is cq.EventKind
+		if is, _, err = e.event(ctx); err == nil && is != cq.EventShutdown {
+			err = fmt.Errorf("%v after the end of %s", is, name)
+		}
+	}
+	if late(err) {
+		return nil
+	}
+	return err
+}
+
+// askAll asks one place after the other for a connection, until the run ends.
+func (c *child) askAll(ctx context.Context) (err error) {
+	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+3*endpoints))
+	for c.ledger.phase() == phaseRun && err == nil {
+		if c.hushed() {
+			nap(time.Millisecond)
+			continue
+		}
+		place, t := rnd.IntN(endpoints), c.ledger.talks()
+		there := t.place(place)
+		by, links := there[endBy].Load(), there[endLinks].Load()
+		same := func() bool {
+			return links == there[endLinks].Load() && by == there[endBy].Load()
+		}
+		var e *linked
+		if e, err = c.openLinked(fmt.Sprintf("asker-%d-%d", c.Index, c.pid), nil); err != nil {
+			return err
+		}
+		done, why := c.askLink(ctx, e, place, rnd)
+		switch {
+		case ctx.Err() != nil || c.ledger.phase() != phaseRun:
+		case done:
+			t[endLinked].Add(1)
+		case why != nil && !errors.Is(why, syscall.ECONNREFUSED) && !errors.Is(why, errLinkEnded):
+			c.tell(kindBroken, "a connection by events to %d: %v", place, why)
+		case why != nil && same() && survives(int(by)) && same():
+			c.tell(kindUsurped, "a connection by events to %d ended, though that lives: %v", place, why)
+		case why != nil:
+			t[endUnlinked].Add(1)
+		}
+		err = e.close()
+	}
+	return err
+}
+
+var errLinkEnded = errors.New("it ended before its time")
+
+// askLink is what becomes of a request at its client. Without an error and not done, it gave up.
+func (c *child) askLink(ctx context.Context, e *linked, place int, rnd *rand.Rand) (bool, error) {
+	want := []string{linkReject, linkShut, linkClose, linkHang}[rnd.IntN(4)]
+	if err := e.Connect(passiveName(place), []byte(want)); err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) { // nobody listens
+			nap(time.Millisecond)
+			return false, nil
+		}
+		return false, err
+	}
+	if rnd.IntN(6) == 0 {
+		return false, nil
+	}
+	is, data, err := e.event(ctx)
+	switch {
+	case err != nil && data == linkNo && want == linkReject:
+		return true, nil
+	case err != nil:
+		return false, err
+	case is != cq.EventConnected || data != linkYes || want == linkReject:
+		return false, fmt.Errorf("%v with %q, asked for %q", is, data, want)
+	}
+	say := func(text, want string) error {
+		if err := e.says(ctx, text); err != nil {
+			return err
+		}
+		got, err := e.hears(ctx)
+		if errors.Is(err, syscall.ECANCELED) {
+			return errLinkEnded
+		}
+		if err == nil && got != want {
+			c.tell(kindUnpublished, "%q came for %q", got, text)
+		}
+		return err
+	}
+	for i := range rnd.IntN(8) {
+		text := fmt.Sprint(i, " of ", c.pid)
+		if err := say(text, text); err != nil {
+			return false, err
+		}
+	}
+	switch want {
+	case linkClose:
+		return true, nil
+	case linkHang:
+		err = say(linkBye, linkLast)
+	default:
+		if err = e.Shutdown(); errors.Is(err, fabric.ErrNotConnected) {
+			err = errLinkEnded
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if is, _, err = e.event(ctx); err == nil && is != cq.EventShutdown {
+		err = fmt.Errorf("%v in place of the end", is)
+	}
+	return err == nil, err
+}
