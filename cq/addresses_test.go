@@ -199,7 +199,7 @@ func TestSockaddr(t *testing.T) {
 		t.Error(got)
 	}
 	got := cq.AddrSockaddrIn6.String() + cq.AddressFormat(77).String()
-	if got != "sockaddr_in6unknown" {
+	if got != "sockaddr_in6format 77" {
 		t.Error(got)
 	}
 }

@@ -80,8 +80,8 @@
 //
 // With Options.Datagram (FI_EP_DGRAM) no send waits for a receiver, and none is cq.ErrFull for want
 // of its room: a message goes at once or is dropped, which Stats.Dropped counts where it happens. A
-// send completes in its call, at level transmit. What arrives is whole and in order. Messages are of
-// up to [MaxDatagram] bytes; stronger levels and remote memory are not for these endpoints.
+// send completes in its call, at level transmit. What arrives is whole and in order. Messages are
+// of up to [MaxDatagram] bytes; stronger levels and remote memory are not for these endpoints.
 //
 // # Connections
 //

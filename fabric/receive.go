@@ -110,7 +110,8 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	head := &l.lanes[place]
 	high, low := kind.UuidWords(e.addr.UUID)
 	slab, slots := head.Slab.Load(), head.Slots.Load()
-	if head.ID.Load() != id || head.Type.Load() != e.typeWord() || head.TargetHigh.Load() != high || head.TargetLow.Load() != low ||
+	if head.ID.Load() != id || head.Type.Load() != e.typeWord() ||
+		head.TargetHigh.Load() != high || head.TargetLow.Load() != low ||
 		slots < 2 || slots > kind.FabricMostSlots || slots&(slots-1) != 0 ||
 		slots > uint64(o.Slots) || slab > uint64(o.Slots)-slots {
 		return nil, false, ErrCorrupt
