@@ -9,29 +9,6 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-func BenchmarkCounter(b *testing.B) {
-	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
-		_, c := counter(b, cq.CounterOptions{Wait: wait})
-		must(b, c.Set(1)) // what Wait waits for
-		for name, call := range map[string]func(){
-			"Read":    func() { _, _ = c.Read() },
-			"ReadErr": func() { _, _ = c.ReadErr() },
-			"Add":     func() { _ = c.Add(1) },
-			"AddErr":  func() { _ = c.AddErr(1) },
-			"Set":     func() { _ = c.Set(1) },
-			"Wait":    func() { _ = cntrWait(c, 1, time.Hour) },
-		} {
-			b.Run(fmt.Sprintf("%s/%v", name, wait), func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					call()
-				}
-			})
-		}
-		must(b, c.Close())
-	}
-}
-
 // An add while somebody sleeps for a value that is far away.
 func BenchmarkCounterAddBelowThreshold(b *testing.B) {
 	_, c := counter(b, cq.CounterOptions{Spin: -1})

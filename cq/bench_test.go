@@ -2,8 +2,6 @@ package cq_test
 
 import (
 	"fmt"
-	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,62 +120,6 @@ func sweeps(b *testing.B, q *cq.Queue, ws []*cq.Writer, dst []cq.Msg) {
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*reads), "ns/read")
 }
 
-// A reader that sleeps is woken and answers: two wakes, in one process.
-func BenchmarkWakeRoundTrip(b *testing.B) {
-	d, q := create(b, cq.Options{Size: 8, Spin: -1})
-	w := attach(b, d, q.Name())
-	back, err := cq.Create(cq.Named(d, "back"), cq.Options{Size: 8, Spin: -1})
-	must(b, err)
-	answer := attach(b, d, "back")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		dst := make([]cq.Msg, 1)
-		for {
-			if _, err := sread(q, dst, -1); err != nil {
-				return
-			}
-			_ = answer.Post(&cq.Entry{})
-		}
-	}()
-	dst := make([]cq.Msg, 1)
-	for b.Loop() {
-		_ = w.Post(&cq.Entry{})
-		if _, err := sread(back, dst, time.Minute); err != nil {
-			b.Fatal(err)
-		}
-	}
-	must(b, q.Close())
-	<-done
-	must(b, answer.Close())
-	must(b, back.Close())
-}
-
-// everyWait are the wait objects of a queue that can be polled by itself.
-var everyWait = []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield, cq.WaitPollFD,
-	cq.WaitMutexCond}
-
-// What a wait object costs a reader that does not wait, and a writer whose reader is awake.
-func BenchmarkWaitObjects(b *testing.B) {
-	for _, wait := range everyWait {
-		b.Run(wait.String(), func(b *testing.B) {
-			q, w := pair(b, cq.Options{Wait: wait})
-			dst, e := make([]cq.Tagged, 1), cq.Entry{}
-			b.Run("empty", func(b *testing.B) {
-				for b.Loop() {
-					_, _ = cq.Read(q, dst)
-				}
-			})
-			b.Run("one", func(b *testing.B) {
-				for b.Loop() {
-					_ = w.Post(&e)
-					_, _ = cq.Read(q, dst)
-				}
-			})
-		})
-	}
-}
-
 // The two halves by themselves, 64 entries a call, in a lane that fits the first cache and in one
 // that does not.
 func BenchmarkBatch64(b *testing.B) {
@@ -202,120 +144,6 @@ func BenchmarkBatch64(b *testing.B) {
 			b.ReportMetric(float64(post.Nanoseconds())/float64(b.N*size), "ns/post")
 			b.ReportMetric(float64(read.Nanoseconds())/float64(b.N*size), "ns/read")
 		})
-	}
-}
-
-// An entry goes to another thread and one comes back; beside it the same with bare cache lines, one
-// for the data and one that says that they are there.
-func BenchmarkRoundTrip(b *testing.B) {
-	if runtime.NumCPU() < 2 {
-		b.Skip("needs two CPUs: both sides spin")
-	}
-	b.Run("queues", func(b *testing.B) {
-		d, there := create(b, cq.Options{})
-		w := attach(b, d, there.Name())
-		back, err := cq.Create(cq.Named(d, "back"), cq.Options{})
-		must(b, err)
-		b.Cleanup(func() { closeQueue(b, back) })
-		answer := attach(b, d, "back")
-		pass := func(q *cq.Queue, dst []cq.Tagged, stop *atomic.Bool) bool {
-			for n := 0; n == 0 && !stop.Load(); {
-				n, _ = cq.Read(q, dst)
-			}
-			return !stop.Load()
-		}
-		volley(b, func(stop *atomic.Bool) {
-			dst := make([]cq.Tagged, 1)
-			for pass(there, dst, stop) {
-				_ = answer.Post(&cq.Entry{Context: dst[0].Context})
-			}
-		}, func(i uint64, stop *atomic.Bool) {
-			var dst [1]cq.Tagged
-			_ = w.Post(&cq.Entry{Context: i})
-			if pass(back, dst[:], stop); dst[0].Context != i {
-				b.Fatal(dst, i)
-			}
-		})
-	})
-	b.Run("lines", func(b *testing.B) {
-		const slots = 1024
-		type line struct {
-			word atomic.Uint64
-			_    [56]byte
-		}
-		mem := make([]line, 2*slots+4)
-		send := func(side int, i, v uint64) {
-			mem[uint64(side)*slots+i%slots].word.Store(v)
-			mem[2*slots+2*side].word.Store(i)
-		}
-		take := func(side int, i uint64, stop *atomic.Bool) uint64 {
-			for mem[2*slots+2*side].word.Load() != i && !stop.Load() {
-			}
-			return mem[uint64(side)*slots+i%slots].word.Load()
-		}
-		volley(b, func(stop *atomic.Bool) {
-			for i := uint64(1); !stop.Load(); i++ {
-				send(1, i, take(0, i, stop))
-			}
-		}, func(i uint64, stop *atomic.Bool) {
-			send(0, i, i)
-			if v := take(1, i, stop); v != i {
-				b.Fatal(v, i)
-			}
-		})
-	})
-}
-
-// volley runs the two ends on threads of their own.
-func volley(b *testing.B, far func(*atomic.Bool), near func(uint64, *atomic.Bool)) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var stop atomic.Bool
-	done := make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(done)
-		far(&stop)
-	}()
-	defer func() {
-		stop.Store(true)
-		<-done
-	}()
-	for i := uint64(1); b.Loop(); i++ {
-		near(i, &stop)
-	}
-}
-
-// One process writes into its own event queue and reads it back.
-func BenchmarkEventWriteRead(b *testing.B) {
-	for _, shared := range []bool{false, true} {
-		for _, bytes := range []int{0, 64} {
-			b.Run(fmt.Sprintf("shared=%v/payload=%d", shared, bytes), func(b *testing.B) {
-				_, e := createEvents(b, cq.EventOptions{Write: true, Shared: shared})
-				in := cq.Event{Event: cq.EventUser, Payload: make([]byte, bytes)}
-				out := cq.Event{Payload: make([]byte, 0, 64)}
-				b.ReportAllocs()
-				for b.Loop() {
-					if _, err := e.Write(&in); err != nil {
-						b.Fatal(err)
-					}
-					if _, err := e.Read(&out, 0); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-	}
-}
-
-func BenchmarkEventReadEmpty(b *testing.B) {
-	_, e := createEvents(b, cq.EventOptions{Write: true})
-	writeEvents(b, e, 0, 1)
-	_ = drainEvents(b, e)
-	var ev cq.Event
-	for b.Loop() {
-		_, _ = e.Read(&ev, 0)
 	}
 }
 

@@ -2,7 +2,6 @@ package ring_test
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 
 	"github.com/shmring/shmring/ring"
@@ -73,47 +72,6 @@ func BenchmarkRingOneThread(b *testing.B) {
 			b.Fatal("nothing was read")
 		}
 		b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds()/1e6, "Mops/s")
-	})
-}
-
-// Two goroutines on threads of their own; with one CPU they take turns.
-func BenchmarkRing(b *testing.B) {
-	eachKind(b, func(b *testing.B, o ring.Order, batch int) {
-		p, c := newBig(o)
-		stop, done := make(chan struct{}), make(chan uint64)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			var sum uint64
-			for {
-				n, s := take(c, batch)
-				sum += s
-				if n > 0 {
-					continue
-				}
-				select {
-				case <-stop:
-					done <- sum
-					return
-				default:
-					runtime.Gosched()
-				}
-			}
-		}()
-		for b.Loop() {
-			for left := batch; left > 0; {
-				n := publish(p, left, 1)
-				left -= n
-				if n == 0 {
-					runtime.Gosched()
-				}
-			}
-		}
-		b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds()/1e6, "Mops/s")
-		close(stop)
-		if sum := <-done; sum < uint64(b.N) {
-			b.Fatal("entries are missing")
-		}
 	})
 }
 

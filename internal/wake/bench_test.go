@@ -54,35 +54,6 @@ func BenchmarkPark(b *testing.B) {
 	}
 }
 
-// A round trip between two readers that sleep: two wakes.
-func BenchmarkWakeRoundTrip(b *testing.B) {
-	for _, o := range orders {
-		b.Run(o.String(), func(b *testing.B) {
-			registered(b, o)
-			b.ReportAllocs()
-			there, back := heapQueue(b, 1), heapQueue(b, 1)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				r, w := newReader(there, readerOptions{order: o}), back.writer(0, o)
-				for {
-					if _, why := r.sread(1, Wait{}); why == gotSignal {
-						return
-					}
-					w.put(1)
-				}
-			}()
-			r, w := newReader(back, readerOptions{order: o}), there.writer(0, o)
-			for b.Loop() {
-				w.put(1)
-				r.sread(1, Wait{})
-			}
-			Signal(there.arm, there.hints, nil, nil)
-			<-done
-		})
-	}
-}
-
 func BenchmarkNow(b *testing.B) {
 	for b.Loop() {
 		spin.Now()
