@@ -152,7 +152,7 @@ func wantSound(t *testing.T, v *cq.AddressVector) {
 	}
 	insert(t, v, sockaddrs(100, 100+v.Options().Count)...)
 	for i := range v.Options().Count {
-		wantLookup(t, v, cq.Addr(i), sockaddr(100+i))
+		finds(t, v, cq.Addr(i), sockaddr(100+i))
 	}
 }
 
@@ -364,7 +364,7 @@ func TestAddressBeingWritten(t *testing.T) {
 	_, err = v.Lookup(1, make([]byte, 32))
 	wantErr(t, "lookup", err, cq.ErrInvalid)
 	poke(seq, 0, was+2)
-	wantLookup(t, v, 1, sockaddr(1))
+	finds(t, v, 1, sockaddr(1))
 	if a, ok := v.Resolve(sockaddr(1)); !ok || a != 1 {
 		t.Errorf("then resolved to %d, %v", a, ok)
 	}

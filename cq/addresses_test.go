@@ -64,16 +64,22 @@ func insert(t testing.TB, v *cq.AddressVector, addrs ...[]byte) []cq.Addr {
 	return got
 }
 
-// wantLookup checks both directions.
-func wantLookup(t testing.TB, v *cq.AddressVector, a cq.Addr, want []byte) {
+// lookup is the reading side of an address vector, in this process or in another one.
+type lookup interface {
+	Lookup(a cq.Addr, buf []byte) (int, error)
+	Resolve(raw []byte) (cq.Addr, bool)
+}
+
+// finds checks both directions.
+func finds(t testing.TB, look lookup, a cq.Addr, want []byte) {
 	t.Helper()
 	buf := make([]byte, 64)
-	n, err := v.Lookup(a, buf)
-	if err != nil || !bytes.Equal(buf[:n], want) {
-		t.Errorf("lookup of %d: %x, %v, want %x", a, buf[:n], err, want)
+	n, err := look.Lookup(a, buf)
+	if err != nil || !bytes.Equal(buf[:min(n, 64)], want) {
+		t.Errorf("lookup of %d: %d bytes, %x, %v; want %x", a, n, buf, err, want)
 	}
-	if got, ok := v.Resolve(want); !ok || got != a {
-		t.Errorf("resolve %x: %d, %v, want %d", want, got, ok, a)
+	if got, ok := look.Resolve(want); !ok || got != a {
+		t.Errorf("resolve %x: %d, %v; want %d", want, got, ok, a)
 	}
 }
 
@@ -128,7 +134,7 @@ func TestInsertTwice(t *testing.T) {
 		if got, ok := v.Resolve(padded); !ok || got != 2 {
 			t.Error(got, ok)
 		}
-		wantLookup(t, v, 2, sockaddr(2))
+		finds(t, v, 2, sockaddr(2))
 	})
 }
 
@@ -217,7 +223,7 @@ func TestAddressNames(t *testing.T) {
 	byFD, err := cq.AttachAddresses(cq.FromFD(v.ObjectFD(), "by descriptor"))
 	must(t, err)
 	for _, r := range []*cq.AddressVector{r, byFD} {
-		wantLookup(t, r, 2, sockaddr(2))
+		finds(t, r, 2, sockaddr(2))
 		_, err = r.Insert(sockaddrs(5, 6), cq.InsertOptions{})
 		wantErr(t, "insert", err, cq.ErrReadOnly, syscall.EACCES, fs.ErrPermission)
 		wantErr(t, "remove", r.Remove(0), cq.ErrReadOnly)
@@ -226,7 +232,7 @@ func TestAddressNames(t *testing.T) {
 		}
 	}
 	must(t, v.Detach())
-	wantLookup(t, r, 1, sockaddr(1)) // it needs no owner
+	finds(t, r, 1, sockaddr(1)) // it needs no owner
 	next, err := cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, Count: 7})
 	must(t, err)
 	if next.FID().ID != v.FID().ID || next.FID().Generation <= v.FID().Generation {
@@ -236,7 +242,7 @@ func TestAddressNames(t *testing.T) {
 	if got := insert(t, next, sockaddrs(10, 12)...); !slices.Equal(got, []cq.Addr{1, 3}) {
 		t.Error(got)
 	}
-	wantLookup(t, r, 3, sockaddr(11))
+	finds(t, r, 3, sockaddr(11))
 	must(t, next.Close())
 	_, err = r.Lookup(0, nil)
 	wantErr(t, "lookup", err, cq.ErrClosed)
@@ -335,7 +341,7 @@ func TestInsertAsync(t *testing.T) {
 		wantEvents(t, eq, v.FID(), "invalid argument 8 0", "cannot allocate memory 8 4",
 			"addresses inserted 8 3", "addresses inserted 9 0")
 		for i := range 4 {
-			wantLookup(t, v, cq.Addr(i), sockaddr(i))
+			finds(t, v, cq.Addr(i), sockaddr(i))
 		}
 		err := insertAsync(v, sockaddrs(0, 8), 1)
 		wantErr(t, "more than the queue can report", err, cq.ErrInvalid)

@@ -215,7 +215,7 @@ func spoiledLane(t *testing.T, at site, spoil func(scribbler)) {
 // laneObject opens a lane of a queue without a name as only its writer could.
 func laneObject(t testing.TB, row int) scribbler {
 	t.Helper()
-	for fd, to := range descriptors() {
+	for fd, to := range shmtest.Descriptors() {
 		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
 			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
 			must(t, err)

@@ -13,12 +13,6 @@ import (
 	"github.com/shmring/shmring/internal/feed"
 )
 
-// lookup is the reading side of an address vector, in this process or in another one.
-type lookup interface {
-	Lookup(a cq.Addr, buf []byte) (int, error)
-	Resolve(raw []byte) (cq.Addr, bool)
-}
-
 // conformAV runs a case for a vector that is changed here and read through look, at every site.
 func conformAV(t *testing.T, name string, o cq.AddressOptions,
 	f func(t *testing.T, v *cq.AddressVector, look lookup)) {
@@ -59,19 +53,6 @@ func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
 	must(t, err)
 	t.Cleanup(func() { must(t, look.Close()) })
 	return look
-}
-
-// finds checks both directions.
-func finds(t *testing.T, look lookup, a cq.Addr, want []byte) {
-	t.Helper()
-	buf := make([]byte, 64)
-	n, err := look.Lookup(a, buf)
-	if err != nil || !bytes.Equal(buf[:min(n, 64)], want) {
-		t.Errorf("lookup of %d: %d bytes, %x, %v; want %x", a, n, buf, err, want)
-	}
-	if got, ok := look.Resolve(want); !ok || got != a {
-		t.Errorf("resolve %x: %d, %v; want %d", want, got, ok, a)
-	}
 }
 
 // findsNot checks that an index is not set.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceCQOpen is fi_cq_open and its attributes.
@@ -206,11 +207,9 @@ func TestConformanceCQClose(t *testing.T) {
 // held counts the descriptors of this process, and its mappings of memfds.
 func held(t testing.TB) (fds, maps int) {
 	t.Helper()
-	open, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
 	text, err := os.ReadFile("/proc/self/maps")
 	must(t, err)
-	return len(open), strings.Count(string(text), "/memfd:")
+	return len(shmtest.Descriptors()), strings.Count(string(text), "/memfd:")
 }
 
 // pairWithoutName is a queue on memfds and its writer. The caller closes them.

@@ -281,7 +281,7 @@ func childLister() {
 
 // listed returns what the descriptors of this process are, but for what the runtime makes itself.
 func listed() (out []string) {
-	for fd, target := range descriptors() {
+	for fd, target := range shmtest.Descriptors() {
 		if !strings.Contains(target, "/proc/") {
 			out = append(out, fmt.Sprint(fd, " ", target))
 		}
@@ -317,7 +317,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	t.Cleanup(func() { must(t, n.Close()) })
 
 	found := 0
-	for fd, target := range descriptors() {
+	for fd, target := range shmtest.Descriptors() {
 		ours := strings.HasPrefix(target, d.Path()) || slices.ContainsFunc(ofTheLibrary,
 			func(s string) bool { return strings.Contains(target, s) })
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)

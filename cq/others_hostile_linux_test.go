@@ -263,7 +263,7 @@ func tryForbidden(what string, fd int) (bad []string) {
 
 // theirs returns the descriptors of memfds of this process that are owned by another user.
 func theirs() (fds []int) {
-	for fd, to := range descriptors() {
+	for fd, to := range shmtest.Descriptors() {
 		var st unix.Stat_t
 		if strings.Contains(to, "memfd:shmring:") && unix.Fstat(fd, &st) == nil &&
 			int(st.Uid) != os.Geteuid() {
@@ -341,7 +341,7 @@ func TestOthersForbiddenToOwner(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	_ = join(t, q)
 	tried := 0
-	for fd, to := range descriptors() {
+	for fd, to := range shmtest.Descriptors() {
 		if !strings.Contains(to, "memfd:shmring:lane") && !strings.Contains(to, queueName(t)) {
 			continue
 		}

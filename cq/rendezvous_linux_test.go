@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,23 +130,9 @@ func TestAnonymousRefusals(t *testing.T) {
 	}
 }
 
-// descriptors says what each descriptor of this process is.
-func descriptors() map[int]string {
-	out := map[int]string{}
-	names, _ := os.ReadDir("/proc/self/fd")
-	for _, n := range names {
-		fd, err := strconv.Atoi(n.Name())
-		to, err2 := os.Readlink("/proc/self/fd/" + n.Name())
-		if errors.Join(err, err2) == nil { // not that of the listing
-			out[fd] = to
-		}
-	}
-	return out
-}
-
 // heldMemfds lists the objects without a name that this process holds.
 func heldMemfds() (out []string, err error) {
-	for _, to := range descriptors() {
+	for _, to := range shmtest.Descriptors() {
 		if strings.Contains(to, "memfd:shmring:") {
 			out = append(out, to)
 		}
@@ -261,7 +246,7 @@ func TestAnonymousSealed(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
 	join(t, q)
 	n := 0
-	for fd, to := range descriptors() {
+	for fd, to := range shmtest.Descriptors() {
 		if !strings.Contains(to, "memfd:shmring:") {
 			continue
 		}

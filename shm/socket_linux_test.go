@@ -103,14 +103,6 @@ func identify(t *testing.T, c *shmtest.Proc) Owner {
 	return w
 }
 
-// openFDs counts the descriptors of this process.
-func openFDs(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	return len(all)
-}
-
 // TestFollowOwner: whoever follows a process is told of its death once, however many do so, by one
 // descriptor.
 func TestFollowOwner(t *testing.T) {
@@ -124,10 +116,10 @@ func TestFollowOwner(t *testing.T) {
 		}
 	})
 	must(t, err)
-	before := openFDs(t)
+	before := len(shmtest.Descriptors())
 	stop2, err := FollowOwner(w, func() { stopped.Add(1) })
 	must(t, err)
-	if n := openFDs(t); n != before {
+	if n := len(shmtest.Descriptors()); n != before {
 		t.Errorf("%d descriptors for one process more", n-before)
 	}
 	stop2()
@@ -141,7 +133,7 @@ func TestFollowOwner(t *testing.T) {
 	<-died
 	stop()
 	stop()
-	if n := openFDs(t); n >= before {
+	if n := len(shmtest.Descriptors()); n >= before {
 		t.Errorf("%d descriptors after the process, %d while it was followed", n, before)
 	}
 	if calls.Load() != 1 || stopped.Load() != 0 {

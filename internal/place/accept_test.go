@@ -10,17 +10,18 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func listenUnix(t *testing.T) (*net.UnixListener, func() *net.UnixConn) {
 	t.Helper()
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", at)
-	check(t, err)
+	shmtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l, func() *net.UnixConn {
 		c, err := net.DialUnix("unix", nil, at)
-		check(t, err)
+		shmtest.Must(t, err)
 		return c
 	}
 }
@@ -99,11 +100,11 @@ func TestAcceptEnds(t *testing.T) {
 	} else {
 		got.Close()
 	}
-	check(t, l.SetDeadline(time.Unix(1, 0)))
+	shmtest.Must(t, l.SetDeadline(time.Unix(1, 0)))
 	if _, err := Accept(t.Context(), l); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with a deadline of the caller's own: %v", err)
 	}
-	check(t, l.SetDeadline(time.Time{}))
+	shmtest.Must(t, l.SetDeadline(time.Time{}))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := Accept(t.Context(), l)

@@ -119,7 +119,7 @@ func TestHostileConversation(t *testing.T) {
 				}
 			}
 			ours, theirs := talkers(t, kind)
-			before := descriptors(t)
+			before := len(shmtest.Descriptors())
 			fds := make([]int, tt.fds)
 			for _, b := range tt.says {
 				check(t, shm.SendFDs(theirs, b, fds...))
@@ -141,19 +141,12 @@ func TestHostileConversation(t *testing.T) {
 				t.Errorf("%s, socket of kind %d: %x, %v, %v, want %v", name, kind, b, got, err, want)
 			}
 			shm.CloseFDs(got)
-			if n := descriptors(t); n > before { // others may close theirs late
+			if n := len(shmtest.Descriptors()); n > before { // others may close theirs late
 				t.Errorf("%s, socket of kind %d: %d descriptors are open, %d were", name, kind, n, before)
 			}
 			noDeadline(t, name, ours)
 		}
 	}
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	check(t, err)
-	return len(all)
 }
 
 // noDeadline finds one that is past.

@@ -66,7 +66,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	startPoller()
-	before, home := descriptors(), ownNamespaces()
+	before, home := Descriptors(), ownNamespaces()
 	_ = packagePath() // before a test goes elsewhere
 	code := m.Run()
 	left := settle(func() []string {
@@ -107,29 +107,30 @@ func settle(look func() []string) []string {
 	return look()
 }
 
-// descriptors returns what each open descriptor points to, nothing where there is no /proc.
-func descriptors() map[string]string {
+// Descriptors returns what each open descriptor points to, nothing where there is no /proc.
+func Descriptors() map[int]string {
 	const dir = "/proc/self/fd/"
-	out := map[string]string{}
+	out := map[int]string{}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return out
 	}
 	for _, e := range entries {
 		// The descriptor of this very listing is closed by now and has no target.
-		if target, err := os.Readlink(dir + e.Name()); err == nil {
-			out[e.Name()] = target
+		fd, err := strconv.Atoi(e.Name())
+		if target, err2 := os.Readlink(dir + e.Name()); errors.Join(err, err2) == nil {
+			out[fd] = target
 		}
 	}
 	return out
 }
 
-func newDescriptors(before map[string]string) []string {
-	now := descriptors()
+func newDescriptors(before map[int]string) []string {
+	now := Descriptors()
 	var out []string
 	for _, fd := range slices.Sorted(maps.Keys(now)) {
 		if before[fd] != now[fd] {
-			out = append(out, "descriptor "+fd+" -> "+now[fd])
+			out = append(out, fmt.Sprint("descriptor ", fd, " -> ", now[fd]))
 		}
 	}
 	return out

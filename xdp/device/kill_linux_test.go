@@ -46,20 +46,13 @@ func appCommand(t testing.TB, role, path string, port int, env ...string) *exec.
 	return cmd
 }
 
-func descriptors(t testing.TB) int {
-	t.Helper()
-	ds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	return len(ds)
-}
-
 // settled returns the number of descriptors when it has not changed for a while.
 func settled(t testing.TB) int {
 	t.Helper()
-	n, same := descriptors(t), 0
+	n, same := len(shmtest.Descriptors()), 0
 	for same < 20 {
 		time.Sleep(5 * time.Millisecond)
-		if now := descriptors(t); now != n {
+		if now := len(shmtest.Descriptors()); now != n {
 			n, same = now, 0
 		}
 		same++
@@ -114,7 +107,7 @@ func TestAppsKilled(t *testing.T) {
 		await(t, "the last descriptor", func() bool {
 			_ = l.post(4)
 			l.drain()
-			return descriptors(t) <= before
+			return len(shmtest.Descriptors()) <= before
 		})
 	}
 	close(stop)
