@@ -148,24 +148,6 @@ func TestConformanceEQOpen(t *testing.T) {
 			must(t, e.Close())
 		}
 	})
-	conformOnce(t, "invalid-attributes", func(t *testing.T) {
-		d := openDir(t)
-		for field, o := range map[string]cq.EventOptions{"Size": {Size: -1},
-			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -5}}, "Wait": {Wait: 99},
-			"MaxLanes": {MaxLanes: 1025}, "DataMaxBytes": {DataMaxBytes: 65513},
-			"Overrun": {Overrun: 7}, "Lifetime": {Lifetime: 7}} {
-			_, err := cq.CreateEvents(cq.Named(d, "e"), o)
-			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
-			wantField(t, err, field)
-		}
-		handled := cq.EventOptions{Wait: cq.WaitFD, Handler: func(*cq.Event, error) {}}
-		_, err := cq.CreateEvents(cq.Named(d, "e"), handled)
-		wantField(t, err, "Wait")
-		big, err := cq.Plan(cq.EventOptions{Size: 16, DataMaxBytes: 65512}, 2)
-		if err != nil || big < 3*16*65536 {
-			t.Errorf("plan %d, %v", big, err)
-		}
-	})
 }
 
 // TestConformanceEQClose is fi_close of an event queue.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -136,6 +137,7 @@ func refusedQueues() []refusedOption {
 		{"Overrun", cq.Options{Overrun: cq.OverrunQueue + 1}},
 		{"Lifetime", cq.Options{Lifetime: cq.Persistent + 1}},
 		{"Wait", cq.Options{Wait: cq.WaitCritSecCond + 1}},
+		{"Affinity", cq.Options{Affinity: cq.Affinity{Valid: true, CPU: -1}}},
 	}
 }
 
@@ -147,6 +149,8 @@ func refusedEvents() []refusedOption {
 		{"Overrun", cq.EventOptions{Overrun: 7}},
 		{"Lifetime", cq.EventOptions{Lifetime: 7}},
 		{"Wait", cq.EventOptions{Wait: 77}},
+		{"Wait", cq.EventOptions{Wait: cq.WaitFD, Handler: func(*cq.Event, error) {}}},
+		{"Affinity", cq.EventOptions{Affinity: cq.Affinity{Valid: true, CPU: -5}}},
 	}
 }
 
@@ -409,6 +413,7 @@ func TestWrongThing(t *testing.T) {
 
 // TestInvalidOptions: whoever gives options that make no sense is told the field by every call.
 func TestInvalidOptions(t *testing.T) {
+	shmtest.Conforms(t)
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		q, err := k.create(cq.Named(d, "left"), k.base)
 		must(t, err)

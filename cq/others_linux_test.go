@@ -319,7 +319,7 @@ func repeated() map[string]func(*testing.T) {
 		"memory":           TestMemory,
 		"marks":            TestMarks,
 		"no allocation":    allocatesNothing,
-		"options":          TestOptions,
+		"options":          resolvesOptions,
 		"order":            TestReadOrder,
 		"overrun final":    TestOverrunIsFinal,
 		"overrun nothing":  TestNothingAfterOverrun,
