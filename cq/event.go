@@ -244,12 +244,13 @@ const (
 	FIDConnRequest
 	FIDDomain
 	FIDFabric
-	FIDUser // an application's own object
+	FIDUser  // an application's own object
+	FIDGroup // a multicast group
 )
 
 var fidNames = []string{"none", "queue", "events", "counter", "addresses", "memory", "poll set",
 	"wait set", "channel", "endpoint", "passive endpoint", "connection request", "domain", "fabric",
-	"user"}
+	"user", "group"}
 
 // String returns the kind in a word, or its number.
 func (k FIDKind) String() string { return nameOf(fidNames, uint32(k), "kind") }

@@ -100,6 +100,8 @@ func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
 	must(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete,
 		Solicited: true}))
 	must(t, a.Send(make([]byte, 300), to, 2))
+	_, err = a.Join("group", fabric.GroupOptions{Members: 4})
+	must(t, err)
 	_, err = b.Progress()
 	must(t, err)
 	return func() { must(t, errors.Join(a.Close(), b.Close(), w.Close(), q.Close())) }
@@ -107,12 +109,13 @@ func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
 
 // isFabric tells the objects of endpoints.
 func isFabric(path string) bool {
-	return path == "asks" || path == "answers" || strings.HasPrefix(path, "outbox-")
+	return path == "asks" || path == "answers" || path == "group" || strings.HasPrefix(path, "outbox-")
 }
 
 // fabricDamages are those of a receiver, and of the outbox of its sender.
 func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	const page, rows, lanes, slots, done, regions = 0x600, 0x601, 0x603, 0x604, 0x605, 0x607
+	const group = 0x620
 	in := func(name, file string, kind uint32, at, word, reports uint64) {
 		out = append(out, damage{name: name, file: file, kind: kind, at: at, word: word,
 			reports: reports})
@@ -142,6 +145,8 @@ func fabricDamages(t *testing.T, whole map[string][]byte) (out []damage) {
 	in("outbox.order", box, lanes, 160, 2, 0)
 	in("endpoint.type", "answers", page, 144, 2, 0)
 	in("outbox.type", box, lanes, 192, 2, 0)
+	in("group.member", "group", group, 128+4*128+8, 5, 0)
+	in("group.seat", "group", group, 128+8, 0, 0)
 	in("outbox.sequence", box, slots, 0, 12, 0)
 	for _, head := range []uint64{0, 3, 1 | 1<<13, 1 | 1<<11 | 64<<16, 1 | 193<<32, 2 | 1<<32,
 		4 | 1<<11, 4 | 1<<28, 5 | 1<<8, 6, 1 | 1<<10 | 1<<52, 4 | 1<<10 | 1<<13} {

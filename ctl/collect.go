@@ -182,7 +182,7 @@ func reasonOf(s *collect.Remains) string {
 			return "nothing in it belongs to a queue that exists"
 		case shm.KindQueue, shm.KindEvents:
 			return "its reader and all writers are gone" + lost(s)
-		case shm.KindCounter:
+		case shm.KindCounter, shm.KindGroup:
 			return "no process has it open"
 		}
 		return "its process is gone"

@@ -35,6 +35,23 @@ type Outbox struct {
 	Lanes     []FabricLane `json:"lanes"`
 }
 
+// Group is a group of endpoints.
+type Group struct {
+	MaxMembers uint64        `json:"max_members"`
+	Datagrams  bool          `json:"datagrams"` // its endpoints are of that type
+	Misses     bool          `json:"misses"`    // who has no room misses a message; else all wait
+	Changes    uint64        `json:"changes"`   // of who receives
+	Members    []GroupMember `json:"members"`
+}
+
+// GroupMember is one that a living process has.
+type GroupMember struct {
+	Seat    int     `json:"seat"`
+	PID     *int    `json:"pid"`
+	Command *string `json:"command"`
+	Outbox  *string `json:"outbox"` // of the endpoint; nil: it does not receive
+}
+
 // Stages of a lane.
 const (
 	LaneClaimed = "claimed" // its sender has a row, of which the receiver took no notice yet
@@ -340,4 +357,36 @@ func markChunks(chunks []bool, o kind.Outbox, s *kind.FabricSlot) {
 	for c := at / size; c <= (at+n-1)/size && c < uint64(len(chunks)); c++ {
 		chunks[c] = true
 	}
+}
+
+func group(obj *shm.Object) (*Group, error) {
+	g, err := kind.StoredGroup(obj.Name(), obj.Header())
+	if err != nil {
+		return nil, err
+	}
+	mem, _, err := obj.Section(kind.SectGroup, 0)
+	if err != nil {
+		return nil, err
+	}
+	w := g.WordsIn(mem)
+	out := &Group{MaxMembers: uint64(g.Members), Datagrams: g.Type == kind.FabricDatagrams,
+		Misses: g.Misses == 1, Changes: w.Changes.Load(), Members: []GroupMember{}}
+	seats := obj.Seats(w.Seats)
+	for i := range w.Rows {
+		seat := seats.At(i)
+		life, err := seat.Life()
+		if err != nil {
+			return nil, err
+		}
+		if life != shm.Alive && life != shm.LockLost {
+			continue
+		}
+		m := GroupMember{Seat: i}
+		m.PID, m.Command = sitter(seat)
+		if w.Rows[i].Use.Load() != 0 {
+			m.Outbox = new(kind.FabricOutboxName(w.Rows[i].Outbox.Load()))
+		}
+		out.Members = append(out.Members, m)
+	}
+	return out, nil
 }

@@ -26,13 +26,14 @@ type Object struct {
 	UUID  *string  `json:"uuid"`
 	ABI   *string  `json:"abi"`
 	About
-	Process *Process `json:"process"` // that owns it; nil for a counter, which nobody owns
+	Process *Process `json:"process"` // that owns it; nil for a counter and a group, which nobody owns
 
 	Counter   *Counter   `json:"counter"`
 	Addresses *Addresses `json:"addresses"`
 	Domain    *Domain    `json:"domain"`
 	Fabric    *Fabric    `json:"fabric"`
 	Outbox    *Outbox    `json:"outbox"`
+	Group     *Group     `json:"group"`
 }
 
 // Counter is what a counter holds, and who has it open.
@@ -170,8 +171,12 @@ func (o *Object) describe(obj *shm.Object, n *neighbours) error {
 	}
 	h := obj.Header()
 	o.Kind, o.UUID, o.ABI, o.About = new(h.Kind.String()), new(h.UUID.String()), abi(h), a
-	if h.Kind == shm.KindCounter {
+	switch h.Kind {
+	case shm.KindCounter:
 		o.Counter, err = counter(obj)
+		return err
+	case shm.KindGroup:
+		o.Group, err = group(obj)
 		return err
 	}
 	o.Process = &owner
@@ -218,16 +223,23 @@ func counter(obj *shm.Object) (*Counter, error) {
 
 func counterHandle(words *kind.CounterWords, seat *shm.Seat) CounterHandle {
 	h := CounterHandle{Seat: seat.Index()}
-	if who := seat.Owner(); who.State == shm.StateOwned && who.PID != 0 {
-		h.PID = &who.PID
-		if who.PIDNS == shm.Self().PIDNS {
-			h.Command = command(who.PID)
-		}
-	}
+	h.PID, h.Command = sitter(seat)
 	if t := words.Bell.Threshold(seat.Index()); t != counterbell.Idle {
 		h.Threshold = &t
 	}
 	return h
+}
+
+// sitter says whose a seat is.
+func sitter(seat *shm.Seat) (pid *int, name *string) {
+	who := seat.Owner()
+	if who.State != shm.StateOwned || who.PID == 0 {
+		return nil, nil
+	}
+	if who.PIDNS == shm.Self().PIDNS {
+		name = command(who.PID)
+	}
+	return &who.PID, name
 }
 
 func addresses(obj *shm.Object) (*Addresses, error) {

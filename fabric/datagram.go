@@ -29,6 +29,9 @@ func (e *Endpoint) datagram(p *peer, payload []byte, op *sendOp) (err error) {
 	case n > MaxDatagram, n > MaxInline && e.pool.chunks == 0:
 		return ErrTooLong
 	case self:
+	case p.group != nil:
+		_, err = e.sendGroup(p.group, payload, op)
+		return err
 	case l == nil:
 		if l, err = e.attach(p); err != nil {
 			return err
@@ -59,7 +62,8 @@ func (e *Endpoint) datagram(p *peer, payload []byte, op *sendOp) (err error) {
 
 // offers reports whether a message can go at once, with its bytes.
 func (l *outLane) offers(n int) bool {
-	return l.err == nil && l.hasSlot() && l.bytes+charge(n) <= l.granted && l.fits(n)
+	return l.err == nil && len(l.later) == 0 && l.hasSlot() &&
+		l.bytes+charge(n) <= l.granted && l.fits(n)
 }
 
 // offer publishes one that can. Its send does not wait for the receiver.
@@ -68,6 +72,10 @@ func (l *outLane) offer(payload []byte, op *sendOp) {
 	s, pass := &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
 	*pass = passage{}
 	head := op.head(s)
+	if op.flags&cq.FlagMulticast != 0 {
+		s.More[2].Store(l.missed)
+		l.missed = 0
+	}
 	l.bytes += charge(len(payload))
 	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload), 0, len(payload))
 }

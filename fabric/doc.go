@@ -83,6 +83,20 @@
 // send completes in its call, at level transmit. What arrives is whole and in order. Messages are
 // of up to [MaxDatagram] bytes; stronger levels and remote memory are not for these endpoints.
 //
+// # Groups
+//
+// A group has a name in the directory, and endpoints that have joined it:
+//
+//	g, err := e.Join("prices", fabric.GroupOptions{Misses: true})
+//	err = e.Send(payload, g.Addr(), context)  // to each other member; completions: FlagMulticast
+//
+// Each member gets its own copy, by the lane to it. How a group treats a slow member is said when
+// it is made. By default all wait: a send is cq.ErrFull until every member has room, no member gets
+// the message before or twice, and its one completion says that all have examined it, or ended.
+// With Misses nobody waits: sends are those of datagrams, of as many bytes, and a member without
+// room misses a message. Before the next one it is told: by an error entry without a context, with
+// cq.EOverrun, how many in Data, and the sender's [Address] in ErrData.
+//
 // # Connections
 //
 // [Listen] and [Dial] give programs that know nothing of all this a net.Listener and a net.Conn:
@@ -111,6 +125,7 @@
 //	send, receive  lanes of both directions
 //	message        what a lane hands to receives and to the store
 //	datagram       sends that wait for nobody
+//	group          who is in a group; multicast what is sent there
 //	level          who waits for a match, or behind a fence
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place

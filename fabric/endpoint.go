@@ -66,12 +66,17 @@ type Endpoint struct {
 	fail    cq.ErrorEntry
 	entry   cq.Entry
 	arrival arrival // that a lane has now
-	stop    func()  // what Options.Progress began
+	groups  map[string]*Group
+	stop    func() // what Options.Progress began
 	stats   Stats
 	closed  bool
 	over    atomic.Bool // closed, for those without the lock
 	users   int         // who may touch the bell without the lock
 	idle    *sync.Cond  // users is 0
+
+	multicasts     []multicast // under way, by the context of their parts
+	freeMulticasts []int
+	misses         []misses
 
 	waiting int           // goroutines that wait for room
 	room    atomic.Uint64 // counts changes that can be room, while there are any
@@ -89,8 +94,9 @@ type Stats struct {
 	Corrupt   uint64 // peers that were cut off for what they wrote
 	Abandoned uint64 // completions that found no room, or a closed queue
 	Died      uint64 // peers whose process ended
-	// Dropped are datagrams that found no room, here or because their receiver had ended.
-	Dropped uint64
+	// Dropped are messages that found no room, here or because their receiver had ended: datagrams,
+	// and those of groups, each for each member. Of others' to groups this endpoint Missed some.
+	Dropped, Missed uint64
 
 	FreeChunks uint64 // of Options.Chunks
 	UsedChunks uint64 // peers have not examined these
@@ -295,6 +301,11 @@ func (e *Endpoint) Close() error {
 	e.bell.End() // who held the bell before it was closed may be about to sleep
 	for e.users > 0 {
 		e.idle.Wait()
+	}
+	for _, g := range e.groups {
+		if g.unlist() {
+			g.unmap()
+		}
 	}
 	e.returnLoans()
 	e.leave()

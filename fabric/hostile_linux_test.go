@@ -60,7 +60,10 @@ func TestHostileSender(t *testing.T) {
 		write func(s scribbled)
 	}{
 		{"kind", func(s scribbled) { s.slots[0].Head.Store(99) }},
-		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<13) }},
+		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<15) }},
+		{"message that is exposed", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricExposed)
+		}},
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},

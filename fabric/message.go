@@ -47,6 +47,9 @@ func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 	if head&kind.FabricWithData != 0 {
 		m.flags, m.data = m.flags|cq.FlagRemoteCQData, s.Data.Load()
 	}
+	if head&kind.FabricToGroup != 0 {
+		l.grouped(m, s)
+	}
 	return m
 }
 
@@ -71,6 +74,10 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	}
 	if o.flags&solicits != 0 {
 		head |= kind.FabricSolicits
+	}
+	if o.flags&cq.FlagMulticast != 0 {
+		head |= kind.FabricToGroup
+		s.More[2].Store(0)
 	}
 	return head
 }

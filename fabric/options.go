@@ -94,7 +94,7 @@ type Options struct {
 
 // defaultFlags are those that TransmitFlags may have.
 const defaultFlags = sendFlags &^ (cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagMore |
-	cq.FlagInjectCall | cq.FlagCommitComplete)
+	cq.FlagInjectCall | cq.FlagCommitComplete | cq.FlagMulticast)
 
 // Defaults of options.
 const (

@@ -31,7 +31,8 @@ type peer struct {
 	out      *outLane
 	unfollow func()
 	buried   bool
-	line     *line // connections with it
+	line     *line  // connections with it
+	group    *Group // it stands for the address of a group, and is nobody
 
 	dead          atomic.Bool  // it was proved; stays
 	inBit, outBit atomic.Int32 // of its lanes, + 1
@@ -132,7 +133,7 @@ func (e *Endpoint) resolve(name string) (*peer, error) {
 func (e *Endpoint) Lookup(a cq.Addr) (Address, error) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	if uint64(a) >= uint64(len(e.byAddr)) {
+	if uint64(a) >= uint64(len(e.byAddr)) || e.byAddr[a].group != nil {
 		return Address{}, ErrAddress
 	}
 	return e.byAddr[a].addr, nil

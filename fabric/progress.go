@@ -24,7 +24,7 @@ func (e *Endpoint) Progress() (work int, err error) {
 // poll looks at every lane that can have something, and tells senders before it returns.
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
-	work = e.settle() + e.tellReached()
+	work = e.settle() + e.tellReached() + e.tellMissed()
 	if !b.Steady() {
 		b.Take()
 		b.Heat()

@@ -229,7 +229,8 @@ func (l *inLane) examine() (work int) {
 // slot takes what lies in a slot. head is what was loaded of it: the length is bounded and used as
 // it was then. It reports whether that can be.
 func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
-	const said = kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits
+	const said = kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits |
+		kind.FabricToGroup
 	if m := l.p.e.opt.mux; m != nil {
 		return l.streamed(m, s, head)
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "deaf": deaf, "flooder": flooder, "burst": burst, "crowd": crowd,
+	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "deaf": deaf,
+		"flooder": flooder, "member": member, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
@@ -82,6 +83,7 @@ func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
 	var dst [1]cq.Entry
 	_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
 	if err == cq.ErrAvail {
+		failed.ErrData = make([]byte, 0, cq.ErrDataMaxBytes)
 		err = e.q.ReadErr(&failed)
 	}
 	return dst[0], failed, err

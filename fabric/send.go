@@ -15,7 +15,7 @@ import (
 // sendFlags are what SendMsg knows.
 const (
 	sendFlags = cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagCompletion | cq.FlagMore |
-		cq.FlagInject | cq.FlagInjectCall | cq.FlagFence | feed.Levels
+		cq.FlagInject | cq.FlagInjectCall | cq.FlagFence | cq.FlagMulticast | feed.Levels
 )
 
 // outLane is what we send to one peer.
@@ -49,6 +49,7 @@ type outLane struct {
 	later   later // behind a fence
 
 	chunks int      // that it uses
+	missed uint64   // messages of groups that found no room, and the receiver is not told
 	lost   []uint32 // that it had when it was cut off
 	kept   []*piece // that sends had then
 }
@@ -64,10 +65,11 @@ type sendOp struct {
 
 // kind are the flags of its completion.
 func (o *sendOp) kind() cq.Flags {
+	kind := cq.FlagSend | o.flags&cq.FlagMulticast
 	if o.flags&cq.FlagTagged != 0 {
-		return cq.FlagSend | cq.FlagTagged
+		return kind | cq.FlagTagged
 	}
-	return cq.FlagSend | cq.FlagMsg
+	return kind | cq.FlagMsg
 }
 
 // copied reports whether the payload is the caller's again when the call returns.
@@ -150,7 +152,8 @@ func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
 	if len(m.Iov) > 0 {
 		payload = slices.Concat(append([][]byte{m.Buf}, m.Iov...)...)
 	}
-	return payload, sendOp{context: m.Context, flags: m.marked(), tag: m.Tag, data: m.Data}, nil
+	return payload, sendOp{context: m.Context, flags: m.marked() &^ cq.FlagMulticast, tag: m.Tag,
+		data: m.Data}, nil
 }
 
 // solicits is a flag of operations that no call knows: Msg.Solicited.
@@ -243,6 +246,9 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 	}
 	l := p.out
 	if l == nil {
+		if p.group != nil {
+			return e.sendGroup(p.group, payload, op)
+		}
 		if l, err = e.attach(p); err != nil {
 			return false, err
 		}
@@ -363,7 +369,10 @@ func (e *Endpoint) putSelf(p *peer, payload []byte, op *sendOp) {
 
 // attach takes a place in our outbox and a row of the peer's, and tells it.
 func (e *Endpoint) attach(p *peer) (*outLane, error) {
-	if p.dead.Load() {
+	switch {
+	case p.group != nil:
+		return nil, ErrNotSupported
+	case p.dead.Load():
 		return nil, ErrPeerDied
 	}
 	if err := p.open(); err != nil {
@@ -485,10 +494,11 @@ func (l *outLane) look() (work int) {
 		l.p.bury()
 	case owner == l.id|kind.FabricRefused:
 		l.end(ErrRefused, number(ErrRefused))
-	case work == 0:
+	case work == 0: // it may have left a group
 		if l.idle++; l.idle > mostIdle {
 			l.p.cut()
 		}
+		l.p.e.makeRoom()
 		return 1
 	default:
 		l.idle = 0
@@ -588,23 +598,18 @@ func (l *outLane) finish() {
 
 func (e *Endpoint) completeSend(o *sendOp) {
 	e.pool.release(o)
-	if e.tx == nil {
+	if o.flags&cq.FlagMulticast != 0 {
+		e.endPart(o, 0)
 		return
 	}
-	e.entry = cq.Entry{Context: o.context, Flags: o.kind(), Len: uint64(o.bytes)}
-	if e.tx.Complete(&e.entry, o.flags) != nil {
-		e.stats.Abandoned++
-	}
+	e.succeed(o)
 }
 
 func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
 	e.pool.release(o)
-	if e.tx == nil {
+	if o.flags&cq.FlagMulticast != 0 {
+		e.endPart(o, num)
 		return
 	}
-	_ = e.posted.Commit() // they counted on the room that this may take
-	e.fail = cq.ErrorEntry{Context: o.context, Flags: o.kind(), Err: num, ProvErrno: int32(num)}
-	if e.tx.Fail(&e.fail, o.flags) != nil {
-		e.stats.Abandoned++
-	}
+	e.fails(o, num)
 }

@@ -30,6 +30,7 @@ const (
 
 	KindFabric Kind = 11 // what a fabric endpoint, and who sends to it, write
 	KindOutbox Kind = 12 // what a fabric endpoint sends
+	KindGroup  Kind = 13 // who gets what is sent to a group of fabric endpoints
 )
 
 // String returns the lower-case name of the kind.
@@ -59,6 +60,8 @@ func (k Kind) String() string {
 		return "fabric"
 	case KindOutbox:
 		return "outbox"
+	case KindGroup:
+		return "group"
 	}
 	return fmt.Sprintf("kind %d", uint32(k))
 }

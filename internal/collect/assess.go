@@ -28,7 +28,7 @@ func (t *target) terms(obj *shm.Object) (m terms, err error) {
 		m.queue, err = kind.StoredQueue(op, "", h)
 		lifetime = m.queue.Lifetime
 	case h.Kind == shm.KindBell, h.Kind == shm.KindEndpoint, h.Kind == shm.KindCapture,
-		h.Kind == shm.KindFabric:
+		h.Kind == shm.KindFabric, h.Kind == shm.KindGroup:
 		m.over = true
 	case h.Kind == shm.KindOutbox:
 		m.over = true
@@ -98,8 +98,8 @@ func (t *target) assess() (r Remains, err error) {
 	if err := t.o.admits(obj); err != nil {
 		return r, err
 	}
-	if r.Kind == shm.KindCounter && !t.isQueue() {
-		if err := r.counterUser(obj); r.Fate != "" || err != nil {
+	if isShared(r.Kind) && !t.isQueue() {
+		if err := r.seatUser(obj); r.Fate != "" || err != nil {
 			return r, err
 		}
 	}
@@ -301,16 +301,18 @@ func (t *target) orphans(cut bool) (r Remains, err error) {
 	return r, nil
 }
 
-// counterUser looks for a handle of a process that may live, and notes whose it is: the owner's
-// record is that of who made the counter, long ago perhaps. Whoever makes or removes the counter
-// has all seats for a moment.
-func (r *Remains) counterUser(obj *shm.Object) error {
-	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
+// isShared tells whether objects of a kind belong to nobody: who uses one has a seat there.
+func isShared(k shm.Kind) bool { return k == shm.KindCounter || k == shm.KindGroup }
+
+// seatUser looks for a seat of a process that may live, and notes whose it is: the owner's record
+// is that of who made the object, long ago perhaps. Whoever makes or removes it has all seats for a
+// moment.
+func (r *Remains) seatUser(obj *shm.Object) error {
+	seats, n, err := seatsOf(obj)
 	if err != nil {
 		return err
 	}
-	seats := obj.Seats(words.Seats[:])
-	for i := range counterbell.Seats {
+	for i := range n {
 		seat := seats.At(i)
 		life, err := seat.Life()
 		if err != nil {
@@ -333,6 +335,17 @@ func (r *Remains) counterUser(obj *shm.Object) error {
 		err = shm.Guard(func() { r.Owner = present(obj.Owner()) })
 	}
 	return err
+}
+
+func seatsOf(obj *shm.Object) (seats shm.Seats, n int, err error) {
+	if obj.Header().Kind == shm.KindGroup {
+		return kind.GroupSeats(obj)
+	}
+	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
+	if err != nil {
+		return seats, 0, err
+	}
+	return obj.Seats(words.Seats[:]), counterbell.Seats, nil
 }
 
 // present returns what a record says if that is somebody who may be there now.

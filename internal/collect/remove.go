@@ -74,11 +74,11 @@ func (t *target) heldByOthers() bool {
 }
 
 // ownerIsGone reports that the owner of an object left it or is proved dead, whoever has its lock.
-// A counter has users instead, who may keep it for as long as they like.
+// A counter and a group have users instead, who may keep it for as long as they like.
 func ownerIsGone(obj *shm.Object) (gone bool) {
 	fault := shm.Guard(func() {
 		if obj.Owner().State == shm.StateReleased {
-			gone = obj.Header().Kind != shm.KindCounter
+			gone = !isShared(obj.Header().Kind)
 			return
 		}
 		_, died, err := obj.OwnerDied()

@@ -237,6 +237,12 @@ const (
 	LinkLeaving   // its endpoint closes, the peer is not told
 	LinkWithdrawn // who asked has gone, its number is not free
 
+	// A group of endpoints is joined and left (fabric, group.go).
+	GroupMade     // it has its name and no member, its maker has it
+	GroupFilled   // the row of a member has its address, and is nobody's
+	GroupListed   // senders find it, the change count is the old one
+	GroupUnlisted // they do not find it, the change count is the old one
+
 	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
 	// begin with App are passed by the application, those with Dev by the device process.
 	AppHello    // the application has said what it wants, nothing is booked
@@ -369,6 +375,9 @@ var names = [count]string{
 	LinkPaired: "link-paired", LinkConnected: "link-connected", LinkRaised: "link-raised",
 	LinkLowered: "link-lowered", LinkShutting: "link-shutting", LinkLeaving: "link-leaving",
 	LinkWithdrawn: "link-withdrawn",
+
+	GroupMade: "group-made", GroupFilled: "group-filled", GroupListed: "group-listed",
+	GroupUnlisted: "group-unlisted",
 
 	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
 	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",

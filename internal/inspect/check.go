@@ -97,6 +97,8 @@ func Invariants() []shm.Invariant {
 		{Name: "outbox.slot", Exact: true, What: "a slot holds what there is, as long as it can be"},
 		{Name: "outbox.pool", Exact: true, What: "payload that a slot names begins in the pool"},
 		{Name: "outbox.type", Exact: true, What: "messages of a lane are datagrams or are not"},
+		{Name: "group.member", Exact: true, What: "a member can be an endpoint"},
+		{Name: "group.seat", Exact: true, What: "the process of a seat is possible"},
 
 		{Name: "addresses.state", Exact: true, What: "the vector is open or closed"},
 		{Name: "addresses.row", Exact: true, What: "a row that is used has an address of the format"},

@@ -215,7 +215,7 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	most, ops := uint64(kind.FabricInline), uint64(kind.FabricMostOps)
 	pool := uint64(o.Chunks) * uint64(o.ChunkBytes)
 	known := uint64(kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits |
-		kind.FabricInPool)
+		kind.FabricInPool | kind.FabricToGroup)
 	what := head & 0xff
 	switch what {
 	case kind.FabricMessage:
@@ -244,5 +244,31 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	}
 	if at := s.More[1].Load(); head&kind.FabricInPool != 0 && at > pool {
 		c.bad("outbox.pool", kind.SectFabricSlots, base+offPool, at, fmt.Sprintf("at most %d", pool))
+	}
+}
+
+// group checks who is in a group.
+func (c *checker) group() {
+	g, err := kind.StoredGroup(c.obj.Name(), c.obj.Header())
+	if !c.attributes(kind.GroupAttributes) || !c.sections(g.Spec("")) || err != nil {
+		return
+	}
+	mem, _, err := c.obj.Section(kind.SectGroup, 0)
+	if err != nil {
+		return
+	}
+	w := g.WordsIn(mem)
+	seats := c.obj.Seats(w.Seats)
+	rows := uint64(len(mem) - g.Members*kind.GroupRowBytes)
+	for i := range w.Rows {
+		use, box := w.Rows[i].Use.Load(), w.Rows[i].Outbox.Load()
+		if use != 0 && (box == 0 || box != kind.FabricOutboxID(box)) && w.Rows[i].Use.Load() == use {
+			c.bad("group.member", kind.SectGroup, rows+uint64(i)*kind.GroupRowBytes+8,
+				fmt.Sprintf("%#x", box), "number of an outbox")
+		}
+		if o := seats.At(i).Owner(); o.State == shm.StateOwned && o.PID == 0 {
+			c.bad("group.seat", kind.SectGroup, rows-uint64(g.Members-i)*shm.SeatBytes+8,
+				"no process", "1 to 4194304")
+		}
 	}
 }

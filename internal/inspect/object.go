@@ -42,6 +42,9 @@ func (c *checker) object(file string, more func(*shm.Object) []shm.Violation) {
 		c.endpoint()
 	case shm.KindOutbox:
 		c.outbox()
+	case shm.KindGroup:
+		c.named(file)
+		c.group()
 	default:
 		if kind.IsStatusPage(c.obj) {
 			c.statusPage()

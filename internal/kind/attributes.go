@@ -157,6 +157,7 @@ var Objects = []struct {
 	{"capture", shm.KindCapture, captureCodec.attributes()},
 	{"fabric endpoint", shm.KindFabric, FabricAttributes},
 	{"outbox of a fabric endpoint", shm.KindOutbox, OutboxAttributes},
+	{"group of fabric endpoints", shm.KindGroup, GroupAttributes},
 	{"status page of a device", shm.KindRegion, PageAttributes},
 }
 

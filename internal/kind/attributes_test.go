@@ -38,6 +38,7 @@ var good = map[string]shm.Spec{
 	}(),
 	"fabric endpoint":             Fabric{Rows: 8, Window: 1 << 16, Remote: 4096}.Spec(""),
 	"outbox of a fabric endpoint": Outbox{Lanes: 8, Slots: 64, Chunks: 2, ChunkBytes: 4096}.Spec(""),
+	"group of fabric endpoints":   Group{Members: 4, Misses: 1}.Spec(""),
 	"status page of a device":     PageSpec(8, 2, 1),
 }
 
@@ -53,6 +54,7 @@ var stored = map[shm.Kind]func(shm.Header) error{
 	},
 	shm.KindFabric:  func(h shm.Header) error { _, err := StoredFabric("t", h); return err },
 	shm.KindOutbox:  func(h shm.Header) error { _, err := StoredOutbox("t", h); return err },
+	shm.KindGroup:   func(h shm.Header) error { _, err := StoredGroup("t", h); return err },
 	shm.KindCapture: func(h shm.Header) error { _, err := StoredCapture("t", h); return err },
 }
 

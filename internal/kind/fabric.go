@@ -79,6 +79,7 @@ const (
 	FabricAsks     = 1 << 11 // its sender waits for its match; the operation is a bit of the row
 	FabricSolicits = 1 << 12 // the entry that it makes is a solicited one
 	FabricExposed  = 1 << 13 // of a header alone: the payload may be read in the sender's memory
+	FabricToGroup  = 1 << 14 // it is for a group
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No

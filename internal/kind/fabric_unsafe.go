@@ -79,6 +79,15 @@ type FabricUse struct {
 	_   [56]byte
 }
 
+// GroupRow is a member of a group that receives. Whoever has the seat writes it.
+type GroupRow struct {
+	Use        Word // generation of the seat; 0: nobody's. Stored last, and first when it is given up
+	Outbox     Word // address of the endpoint
+	High, Low  Word
+	Generation Word
+	_          [24]byte
+}
+
 // Within returns where in mem the slice b of it begins. It is false if b is no slice of it.
 func Within(mem, b []byte) (at int, ok bool) {
 	from, to := unsafe.Pointer(unsafe.SliceData(mem)), unsafe.Pointer(unsafe.SliceData(b))
@@ -100,6 +109,8 @@ const (
 	_ = uint(FabricRegionBytes - unsafe.Sizeof(FabricRegion{}))
 	_ = uint(unsafe.Sizeof(FabricUse{}) - FabricUseBytes)
 	_ = uint(FabricUseBytes - unsafe.Sizeof(FabricUse{}))
+	_ = uint(unsafe.Sizeof(GroupRow{}) - GroupRowBytes)
+	_ = uint(GroupRowBytes - unsafe.Sizeof(GroupRow{}))
 	_ = uint(unsafe.Offsetof(FabricPage{}.State) - 128)
 	_ = uint(128 - unsafe.Offsetof(FabricPage{}.State))
 	_ = uint(unsafe.Offsetof(FabricRow{}.Rev) - 184)

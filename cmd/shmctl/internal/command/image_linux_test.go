@@ -139,6 +139,8 @@ func makeFabricKinds(d *shm.Dir) {
 	to, err := e.Resolve("answers")
 	need(err)
 	need(e.Send([]byte("a message"), to, 60))
+	_, err = e.Join("group", fabric.GroupOptions{Members: 4, Misses: true})
+	need(err)
 }
 
 // writeImage has a child make the kinds, kills it, and packs what it leaves.
@@ -267,7 +269,7 @@ func TestImage(t *testing.T) {
 		})
 	}
 	for _, kind := range []string{"counter", "addresses", "bell", "region", "umem", "capture",
-		"fabric", "outbox"} {
+		"fabric", "outbox", "group"} {
 		t.Run(kind, func(t *testing.T) {
 			o, err := ctl.ShowObject(d, kinds[kind])
 			must(t, err)
@@ -414,7 +416,7 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 		must(t, err)
 		for _, r := range all {
 			if wanted := r.Kind != nil && slices.Contains([]string{"bell", "endpoint", "capture",
-				"fabric", "outbox"}, *r.Kind); wanted != (r.Fate == ctl.FateRemoved) {
+				"fabric", "outbox", "group"}, *r.Kind); wanted != (r.Fate == ctl.FateRemoved) {
 				t.Errorf("%s: %s (%s)", r.Name, r.Fate, r.Reason)
 			}
 		}

@@ -25,8 +25,8 @@ func newList() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List queues, one a line, and what stands beside them",
 		Long: `List completion queues and event queues, one a line, then counters, address vectors, the
-bells of processes that wait for several queues, and endpoints (kind fabric) with their outboxes:
-all of the directory, or those that are named.
+bells of processes that wait for several queues, and endpoints (kind fabric) with their outboxes and
+groups: all of the directory, or those that are named.
 
 FORMAT is events for an event queue. SLOTS is what each lane holds, LANES how many writers are
 attached of how many can be. DEPTH counts entries that take up room, FULL% how full the fullest lane

@@ -27,7 +27,8 @@
 //	         the same two with event queues; the reader may have the library call it, too
 //	endpoint sends messages of all lengths to others of its role, and receives theirs, by package
 //	         fabric, from its pool and lent, with levels and fences; reads, writes and adds to their
-//	         memory; listens, echoes, and dials others; answers and asks by events
+//	         memory; listens, echoes, and dials others; answers and asks by events; sends to
+//	         groups
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
 //	wire     the other end: answers what comes, and floods
 //	app, app2

@@ -62,13 +62,14 @@ func endpointRole() *role {
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
 			"calms": endCalms, "echoed": endEchoed, "reset": endReset,
-			"linked": endLinked, "unlinked": endUnlinked, "matched": endMatched,
-			"lent": endLent, "referenced": endReferenced, "reached": endReached}}
+			"linked": endLinked, "unlinked": endUnlinked, "grouped": endGrouped, "missed": endMissed,
+			"matched": endMatched,
+			"lent":    endLent, "referenced": endReferenced, "reached": endReached}}
 }
 
-// fabricSteps are all steps of endpoints and connections.
+// fabricSteps are all steps of endpoints, their connections and groups.
 func fabricSteps() (all []crash.Label) {
-	for l := crash.FabricLaneFilled; l <= crash.LinkWithdrawn; l++ {
+	for l := crash.FabricLaneFilled; l <= crash.GroupUnlisted; l++ {
 		all = append(all, l)
 	}
 	return all
@@ -148,12 +149,13 @@ func endName(place int) string { return fmt.Sprintf("endpoint-%d", place) }
 // runEndpoints has one endpoint after the other, and connections beside them.
 func (c *child) runEndpoints() (err error) {
 	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
-	connections := make(chan error, 3)
+	connections := make(chan error, 4)
 	running, stop := c.running(phaseStop)
 	defer stop()
 	go func() { connections <- c.listenAll() }()
 	go func() { connections <- c.answerAll(running) }()
 	go func() { connections <- c.askAll(running) }()
+	go func() { connections <- c.groupAll(running) }()
 	for c.ledger.phase() == phaseRun && err == nil {
 		err = c.oneEndpoint()
 	}

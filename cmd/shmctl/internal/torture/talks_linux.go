@@ -24,6 +24,8 @@ const (
 	endReset             // that a death or a close cut short
 	endLinked            // connections by events that went as was asked for
 	endUnlinked          // that a death or a close cut short
+	endGrouped           // sends to groups
+	endMissed            // messages of these that members were told to have missed
 	endMatched           // messages that completed because they have their receive
 	endLent              // that were lent to their receiver
 	endReferenced        // that were sent by reference

@@ -1,0 +1,190 @@
+package torture
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/crash"
+)
+
+// Groups, beside the endpoints of the role: each process has a member of two groups, and sends
+// numbers to both. In one all wait: whoever has got a number of a sender gets the next one. In the
+// other some miss: what lies between two numbers is what its member is told to have missed. Who
+// has left joins again with another endpoint, and begins anywhere.
+
+// grouper is an endpoint in both groups.
+type grouper struct {
+	*child
+	*fabric.Endpoint
+	q    *cq.Queue
+	w    *cq.Writer
+	g    [2]*fabric.Group
+	left [2]bool
+	sent [2]uint64
+	last map[groupLine]uint64
+	miss map[uint64]uint64 // what was told since, by sender
+	bufs [16][groupBytes]byte
+}
+
+const groupBytes = 24 // of a message: who sent it, the group, the number
+
+// groupLine is what has an order: what one member sends to a group.
+type groupLine struct{ from, group uint64 }
+
+var groupOptions = [2]fabric.GroupOptions{{Members: 8}, {Members: 8, Misses: true}}
+
+// groupAll has one member after the other, until the run ends.
+func (c *child) groupAll(ctx context.Context) (err error) {
+	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+4*endpoints))
+	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
+		err = c.oneGrouper(ctx, fmt.Sprintf("member-%d-%d", c.pid, n), rnd)
+	}
+	return err
+}
+
+func (c *child) oneGrouper(ctx context.Context, name string, rnd *rand.Rand) (err error) {
+	e := &grouper{child: c, last: map[groupLine]uint64{}, miss: map[uint64]uint64{}}
+	if e.q, err = cq.Create(cq.Unnamed("members"), cq.Options{Size: 64, Shared: true}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.q.Close()) }()
+	if e.w, err = e.q.Writer(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.w.Close()) }()
+	if e.Endpoint, err = fabric.Open(c.dir, name, fabric.Options{Transmit: e.w, Receive: e.w,
+		Progress: []*cq.Queue{e.q}, Peers: 16}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Endpoint.Close()) }()
+	for i := range e.bufs {
+		if err = e.Recv(e.bufs[i][:], uint64(i)); err != nil {
+			return err
+		}
+	}
+	for left := 1 + rnd.IntN(400); left > 0 && c.ledger.phase() == phaseRun; left-- {
+		if e.left[0] && e.left[1] {
+			break
+		}
+		if c.hushed() {
+			nap(time.Millisecond)
+		} else if err = e.turn(rnd); err != nil {
+			return err
+		}
+		if err = e.take(); err != nil {
+			return err
+		}
+		if rnd.IntN(20) == 0 { // it sleeps until there is something, or not
+			some, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(2000))*time.Microsecond)
+			_, _ = cq.ReadContext(some, e.q, []cq.Entry{}, cq.ReadOptions{Threshold: 1})
+			stop()
+		}
+	}
+	return nil
+}
+
+// turn joins a group, leaves it, or sends to it.
+func (e *grouper) turn(rnd *rand.Rand) (err error) {
+	i := rnd.IntN(2)
+	g := e.g[i]
+	switch {
+	case e.left[i]:
+		return nil
+	case g == nil:
+		name := fmt.Sprint("group-", i)
+		if e.Step == crash.GroupMade.String() { // else it is there already
+			name = fmt.Sprintf("group-%d-of-%d", i, e.pid)
+		}
+		if e.g[i], err = e.Join(name, groupOptions[i]); err != nil {
+			return fmt.Errorf("join: %w", err)
+		}
+		return nil
+	case rnd.IntN(40) == 0:
+		e.left[i] = true
+		return g.Close()
+	}
+	text := binary.LittleEndian.AppendUint64(nil, e.Address().Outbox)
+	text = binary.LittleEndian.AppendUint64(text, uint64(i))
+	text = binary.LittleEndian.AppendUint64(text, e.sent[i]+1)
+	err = e.Inject(text, g.Addr())
+	switch {
+	case err == nil:
+		e.sent[i]++
+		e.ledger.talks()[endGrouped].Add(1)
+	case errors.Is(err, cq.ErrFull) && i == 0: // somebody has no room
+		err = nil
+	case errors.Is(err, fabric.ErrPeers): // of many that come and go
+		err = nil
+	}
+	return err
+}
+
+// take takes what has come.
+func (e *grouper) take() error {
+	for {
+		var dst [16]cq.Entry
+		n, err := cq.Read(e.q, dst[:])
+		for _, c := range dst[:max(n, 0)] {
+			e.came(&c)
+			if err := e.Recv(e.bufs[c.Context][:], c.Context); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, cq.ErrAvail):
+			failed := cq.ErrorEntry{ErrData: make([]byte, 0, fabric.AddressBytes)}
+			if err = e.q.ReadErr(&failed); err != nil {
+				return err
+			}
+			e.missed(&failed)
+		case errors.Is(err, cq.ErrWouldBlock):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// came looks at a message.
+func (e *grouper) came(c *cq.Entry) {
+	text := e.bufs[c.Context][:]
+	from, i := binary.LittleEndian.Uint64(text), binary.LittleEndian.Uint64(text[8:])
+	n := binary.LittleEndian.Uint64(text[16:])
+	if c.Len != groupBytes || c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagMulticast || i > 1 ||
+		from == e.Address().Outbox {
+		e.tell(kindUnpublished, "to a group: %+v, %x", c, text)
+		return
+	}
+	line := groupLine{from, i}
+	last, known := e.last[line]
+	want := last + 1
+	if i == 1 {
+		want += e.miss[from]
+		delete(e.miss, from)
+	}
+	e.last[line] = n
+	switch {
+	case !known || e.left[i]: // some sends may not have noticed
+	case n < want:
+		e.tell(kindDuplicate, "%d to group %d came after %d", n, i, last)
+	case n > want:
+		e.tell(kindLost, "%d to group %d came after %d, and that others were missed was not told", n, i,
+			last)
+	}
+}
+
+// missed looks at what is told of that.
+func (e *grouper) missed(c *cq.ErrorEntry) {
+	a, err := fabric.ParseAddress(c.ErrData)
+	if c.Err != cq.EOverrun || c.Data == 0 || err != nil {
+		e.tell(kindBroken, "a member is told %+v", c)
+	}
+	e.miss[a.Outbox] += c.Data
+	e.ledger.talks()[endMissed].Add(c.Data)
+}

@@ -1,0 +1,217 @@
+package fabric
+
+import (
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
+)
+
+// A message to a group goes to each member by the lane to it, as a message of its own. Where all
+// wait for room the sends of these are parts of one operation, which ends with the last of them.
+
+// multicast is an operation whose parts are sends to members.
+type multicast struct {
+	sendOp
+	parts int // that have not ended
+	num   cq.Errno
+}
+
+// sendGroup is a send to a group.
+func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, err error) {
+	op.flags |= cq.FlagMulticast
+	n := len(payload)
+	switch {
+	case g.left:
+		return false, ErrNoPeer
+	case g.opt.Access&cq.FlagSend == 0, g.opt.Misses && op.flags&strong != 0:
+		return false, ErrNotSupported
+	case g.opt.Misses && (n > MaxDatagram || n > MaxInline && e.pool.chunks == 0):
+		return false, ErrTooLong
+	}
+	fenced := op.flags&cq.FlagFence != 0
+	room := func(l *outLane) bool {
+		switch {
+		case g.opt.Misses:
+			return l.offers(n)
+		case fenced || len(l.later) > 0:
+			return !l.later.full()
+		}
+		return l.hasSlot() && !l.full()
+	}
+	ready, err := g.ready(room)
+	if err == nil && !ready {
+		e.poll()
+		ready, err = g.ready(room)
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case !ready && !g.opt.Misses:
+		return true, cq.ErrFull
+	}
+	if e.tx != nil {
+		if err := e.tx.Begin(op.flags); err != nil {
+			return false, err
+		}
+	}
+	if g.opt.Misses {
+		g.offer(payload, op)
+	} else {
+		g.put(payload, op, fenced)
+	}
+	return false, nil
+}
+
+// ready reports whether all members have room.
+func (g *Group) ready(room func(l *outLane) bool) (bool, error) {
+	if err := g.look(); err != nil {
+		return false, err
+	}
+	for _, p := range g.members {
+		if p.out.err == nil && !room(p.out) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// offer publishes a message to each member that has room, and completes.
+func (g *Group) offer(payload []byte, op *sendOp) {
+	for _, p := range g.members {
+		switch l := p.out; {
+		case l.err != nil:
+		case l.offers(len(payload)):
+			l.offer(payload, op)
+		default:
+			l.missed++
+			g.e.stats.Dropped++
+		}
+	}
+	g.e.succeed(op)
+}
+
+// put sends a message to each member. All have room.
+func (g *Group) put(payload []byte, op *sendOp, fenced bool) {
+	e := g.e
+	id := len(e.multicasts)
+	if free := len(e.freeMulticasts); free > 0 {
+		id = e.freeMulticasts[free-1]
+		e.freeMulticasts = e.freeMulticasts[:free-1]
+	} else {
+		e.multicasts = append(e.multicasts, multicast{})
+	}
+	e.multicasts[id] = multicast{sendOp: *op, parts: 1}
+	for _, p := range g.members {
+		l := p.out
+		if l.err != nil {
+			continue
+		}
+		e.multicasts[id].parts++
+		part := *op
+		part.context = uint64(id)
+		if fenced || len(l.later) > 0 {
+			l.later.add(e, payload, &part)
+			l.resume()
+		} else {
+			l.put(payload, &part)
+		}
+	}
+	e.endPart(&sendOp{context: uint64(id)}, 0)
+}
+
+// endPart ends a send to a member, and with the last of them the operation. A member that has gone
+// is none any more.
+func (e *Endpoint) endPart(part *sendOp, num cq.Errno) {
+	m := &e.multicasts[part.context]
+	if num != 0 && num != number(ErrPeerDied) && num != number(ErrPeerClosed) {
+		m.num = num
+	}
+	if m.parts--; m.parts > 0 {
+		return
+	}
+	op, num := m.sendOp, m.num
+	e.freeMulticasts = append(e.freeMulticasts, int(part.context))
+	if num == 0 {
+		e.succeed(&op)
+	} else {
+		e.fails(&op, num)
+	}
+}
+
+// succeed reports a send that went well.
+func (e *Endpoint) succeed(o *sendOp) {
+	if e.tx == nil {
+		return
+	}
+	e.entry = cq.Entry{Context: o.context, Flags: o.kind(), Len: uint64(o.bytes)}
+	if e.tx.Complete(&e.entry, o.flags) != nil {
+		e.stats.Abandoned++
+	}
+}
+
+// fails reports a send that failed.
+func (e *Endpoint) fails(o *sendOp, num cq.Errno) {
+	if e.tx == nil {
+		return
+	}
+	_ = e.posted.Commit() // they counted on the room that this may take
+	e.fail = cq.ErrorEntry{Context: o.context, Flags: o.kind(), Err: num, ProvErrno: int32(num)}
+	if e.tx.Fail(&e.fail, o.flags) != nil {
+		e.stats.Abandoned++
+	}
+}
+
+// misses is what a member has missed of one sender, and is not told.
+type misses struct {
+	p *peer
+	n uint64
+}
+
+// missed takes notice that messages for a group found no room here.
+func (l *inLane) missed(n uint64) {
+	e := l.p.e
+	if n == 0 {
+		return
+	}
+	e.stats.Missed += n
+	if e.rx == nil {
+		return
+	}
+	for i := range e.misses {
+		if e.misses[i].p == l.p {
+			e.misses[i].n += n
+			return
+		}
+	}
+	e.misses = append(e.misses, misses{l.p, n})
+	e.tellMissed()
+}
+
+// tellMissed reports what was missed, as far as there is room.
+func (e *Endpoint) tellMissed() (work int) {
+	if len(e.misses) == 0 {
+		return 0
+	}
+	_ = e.posted.Commit() // what came before
+	for work < len(e.misses) {
+		m := &e.misses[work]
+		e.fail = cq.ErrorEntry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagMulticast, Data: m.n,
+			Src: cq.From(m.p.index), Err: cq.EOverrun, ProvErrno: int32(cq.EOverrun),
+			ErrData: m.p.addr.Append(nil)}
+		err := e.rx.Fail(&e.fail, cq.FlagInjectCall) // nobody reserved room for it
+		if err == cq.ErrFull {
+			break
+		}
+		if err != nil {
+			e.stats.Abandoned++
+		}
+		work++
+	}
+	e.misses = append(e.misses[:0], e.misses[work:]...)
+	return work
+}
+
+// grouped says of a message that it is for a group, and what its receiver has missed before it.
+func (l *inLane) grouped(m *arrival, s *kind.FabricSlot) {
+	m.flags |= cq.FlagMulticast
+	l.missed(s.More[2].Load())
+}
