@@ -24,6 +24,11 @@ import (
 // FI_EP_DGRAM with Options.Datagram, FI_EP_MSG with Options.Events). Any number of goroutines may
 // use it at once.
 type Endpoint struct {
+	// The entry at hand and those that are staged begin lines: across two they cost a tenth of a
+	// message's time.
+	entry  cq.Entry
+	posted posted.Receives
+
 	name string
 	opt  Options
 	dir  *shm.Dir
@@ -54,17 +59,15 @@ type Endpoint struct {
 	out     []*outLane // by place in the outbox
 	dirty   []*inLane  // whose receivers' words are to be told
 	reads   bool       // memory of senders, by itself
-	posted  posted.Receives
-	stored  [2]stored // messages without a receive: without and with a tag
-	claimed stored    // those that only their claim gets
-	told    uint64    // of those, how many Options.Buffered had reported
-	self    uint64    // bytes of those that came from here
-	owing   int       // messages from here that are held by their sends
-	later   later     // of sends to itself, those behind a fence
+	stored  [2]stored  // messages without a receive: without and with a tag
+	claimed stored     // those that only their claim gets
+	told    uint64     // of those, how many Options.Buffered had reported
+	self    uint64     // bytes of those that came from here
+	owing   int        // messages from here that are held by their sends
+	later   later      // of sends to itself, those behind a fence
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
-	entry   cq.Entry
 	arrival arrival // that a lane has now
 	groups  map[string]*Group
 	stop    func() // what Options.Progress began

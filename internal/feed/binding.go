@@ -179,10 +179,12 @@ func (b *Binding) Complete(e *cq.Entry, op cq.Flags) error {
 	var err error
 	if b.reports(e.Flags, op) {
 		if b.spends(e.Flags, op) {
-			err = b.spent(b.queue.Credits().Post(e))
-		} else {
-			err = b.queue.Post(e)
+			if b.credits == 0 {
+				return cq.ErrNoCredit
+			}
+			b.giveUp(1)
 		}
+		err = b.queue.Post(e)
 	}
 	return b.count(err, e.Flags, e.Len, false)
 }

@@ -108,13 +108,13 @@ func (s *Span) Loan() shm.Ref { return s.of.Of.Base }
 
 // Receives are those of one endpoint.
 type Receives struct {
+	staged staged // first: its entries begin lines, which is a tenth of a message's time
 	Options
 	of       [2]Index[Receive] // of messages without and with a tag
 	number   uint64
 	n, multi int // begun and not ended; of them, for several messages
 	owed     []owed
 	unbound  bool // nothing is refused for want of room
-	staged   staged
 	failure  cq.ErrorEntry
 }
 
