@@ -7,8 +7,8 @@ import (
 	"github.com/shmring/shmring/fabric"
 )
 
-// BenchmarkMessage is a message of 8 bytes, from its send to both completions, in one goroutine: what
-// programs do at both ends, with no line in motion.
+// BenchmarkMessage is a message of 8 bytes, from its send to both completions, in one goroutine:
+// what programs do at both ends, with no line in motion.
 func BenchmarkMessage(b *testing.B) {
 	from, to := opened(b, "a", fabric.Options{}), opened(b, "b", fabric.Options{})
 	addr, err := from.Resolve("b")
