@@ -43,7 +43,7 @@ func child(side func(s *shared, o ring.Order, n uint64) error) {
 // start runs the other side in a process of its own; the result waits for it.
 func start(t *testing.T, role string, s *shared, o ring.Order, n uint64) (wait func()) {
 	t.Helper()
-	cmd := shmtest.Child(t, role, "RING_ORDER="+o.String(), fmt.Sprintf("RING_N=%d", n))
+	cmd := shmtest.Child(t, role, "RING_ORDER="+orderName(o), fmt.Sprintf("RING_N=%d", n))
 	cmd.ExtraFiles = []*os.File{s.file}
 	shmtest.Must(t, cmd.Start())
 	return func() {
@@ -168,7 +168,7 @@ func exit(err error) {
 }
 
 func orderOf(name string) ring.Order {
-	if strings.EqualFold(name, ring.Release.String()) {
+	if strings.EqualFold(name, orderName(ring.Release)) {
 		return ring.Release
 	}
 	return ring.SeqCst

@@ -56,13 +56,6 @@ const (
 	Release
 )
 
-func (o Order) String() string {
-	if o == Release {
-		return "release"
-	}
-	return "seq-cst"
-}
-
 // ErrCorrupt is the sentinel behind every [*CorruptError].
 var ErrCorrupt = errors.New("ring: peer wrote an impossible index")
 

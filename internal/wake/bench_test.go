@@ -37,7 +37,7 @@ func BenchmarkPublished(b *testing.B) {
 // What a reader pays to park a lane that was hot and find it empty.
 func BenchmarkPark(b *testing.B) {
 	for _, o := range orders {
-		b.Run(o.String(), func(b *testing.B) {
+		b.Run(orderName(o), func(b *testing.B) {
 			registered(b, o)
 			b.ReportAllocs()
 			q := heapQueue(b, 1)

@@ -180,7 +180,7 @@ func TestChannelGetters(t *testing.T) {
 		each /= 5
 	}
 	for _, o := range orders {
-		t.Run(o.String(), func(t *testing.T) {
+		t.Run(orderName(o), func(t *testing.T) {
 			registered(t, o)
 			channelGetters(t, o, each)
 		})

@@ -123,7 +123,7 @@ func TestEventLoopOfASet(t *testing.T) {
 	}
 	for _, o := range orders {
 		for name, trigger := range triggers {
-			t.Run(o.String()+"/"+name, func(t *testing.T) {
+			t.Run(orderName(o)+"/"+name, func(t *testing.T) {
 				registered(t, o)
 				const queues = 3
 				d := newDomain(t, queues, 2, readerOptions{order: o})
@@ -239,7 +239,7 @@ func TestAllWaysAtOnce(t *testing.T) {
 	}
 	for _, o := range orders {
 		for name, trigger := range triggers {
-			t.Run(o.String()+"/"+name, func(t *testing.T) {
+			t.Run(orderName(o)+"/"+name, func(t *testing.T) {
 				registered(t, o)
 				allWays(t, o, trigger, each)
 			})

@@ -27,7 +27,7 @@ func init() {
 // child does its work on the queue that the parent passed as descriptor 3.
 func child(f func(q *queue, o ring.Order) error) {
 	o := ring.SeqCst
-	if os.Getenv("BELL_ORDER") == ring.Release.String() {
+	if os.Getenv("BELL_ORDER") == orderName(ring.Release) {
 		o = ring.Release
 	}
 	q, err := mapQueue(os.NewFile(3, "queue"), int(envInt("BELL_LANES")))
@@ -80,7 +80,7 @@ func command(t *testing.T, role string, file *os.File, lanes int, o ring.Order,
 	env ...string) *exec.Cmd {
 	t.Helper()
 	env = append(env, fmt.Sprintf("BELL_LANES=%d", lanes),
-		"BELL_ORDER="+o.String())
+		"BELL_ORDER="+orderName(o))
 	cmd := shmtest.Child(t, role, env...)
 	cmd.ExtraFiles = []*os.File{file}
 	return cmd

@@ -57,6 +57,14 @@ func overlay(mem []byte, lanes int) (q *queue, err error) {
 	return q, err
 }
 
+// orderName is the order in a word.
+func orderName(o ring.Order) string {
+	if o == ring.Release {
+		return "release"
+	}
+	return "seq-cst"
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -158,7 +158,7 @@ func TestSetAndDirectReadOnOneQueue(t *testing.T) {
 		each /= 5
 	}
 	for _, o := range orders {
-		t.Run(o.String(), func(t *testing.T) {
+		t.Run(orderName(o), func(t *testing.T) {
 			registered(t, o)
 			d := newDomain(t, 2, 2, readerOptions{order: o, shared: true})
 			watchdog(t, d.String)

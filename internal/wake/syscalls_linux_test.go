@@ -16,7 +16,7 @@ import (
 // many short rounds: a call by the library would be in every one.
 func TestNoSyscallWhileAwake(t *testing.T) {
 	for _, o := range orders {
-		t.Run(o.String(), func(t *testing.T) {
+		t.Run(orderName(o), func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			calls := syscalls.Count(t)

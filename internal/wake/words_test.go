@@ -203,7 +203,7 @@ func TestScribbledHints(t *testing.T) {
 		each /= 4
 	}
 	for _, o := range orders {
-		t.Run(o.String(), func(t *testing.T) {
+		t.Run(orderName(o), func(t *testing.T) {
 			registered(t, o)
 			q := heapQueue(t, lanes)
 			watchdog(t, q.String)
