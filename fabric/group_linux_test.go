@@ -134,7 +134,13 @@ func TestGroup(t *testing.T) {
 					time.Sleep(100 * time.Microsecond)
 				}
 			}()
-			for _, c := range all {
+			for i, c := range all {
+				if i == len(all)-1 { // who has not called in
+					moves(t, e)
+					if c := e.completions(t); len(c) > 0 {
+						t.Errorf("%d bytes, %v: %+v before the last has it", n, flags, c)
+					}
+				}
 				c.obeys(t, "receive", fmt.Sprintf("%d %v %d", len(m.Buf),
 					cq.FlagRecv|cq.FlagMsg|cq.FlagMulticast, sum(pattern(len(m.Buf)))))
 			}
@@ -153,6 +159,9 @@ func TestGroup(t *testing.T) {
 	}
 	if c := e.completions(t); len(c) > 0 {
 		t.Errorf("and more: %+v", c)
+	}
+	if s := e.Stats(); s.Abandoned > 0 {
+		t.Errorf("%+v", s)
 	}
 	account(t, e, 8, 0, 0)
 	poolAccount(t, e, longBytes, 0, 0)
