@@ -12,7 +12,8 @@
 //	reader, event-reader  a reader's object, against its writers
 //	user-lane, -reader    the same between processes of one user, with the hints that all write
 //	counter, vector       counters, address vectors
-//	endpoint              outbox, pool, regions, control rings and mail of an endpoint's peers
+//	endpoint              outbox, pool, regions, control rings and mail of an endpoint's peers, and
+//	                      the group that they are in
 //	meet-accept, -attach  messages and descriptors of a rendezvous, against either side
 //	meet-dial             the same of a device process, against applications
 //	device-meet           and against the device process

@@ -19,10 +19,12 @@ import (
 
 // Endpoints are for processes of one user. A peer may write its outbox, pool, regions and control
 // rings, and of the endpoint that it sends to the mail, the uses and the remote memory. Who claims
-// all rows keeps others out as long as the endpoint lives, so the victim has one after the other.
+// all rows keeps others out as long as the endpoint lives, so the victim has one after the other. A
+// group it may write wholly.
 
 const (
 	victimEnd   = "endpoint"
+	victimGroup = "group"
 	attackerEnd = "attacker-%d"
 	lifeChunks  = 6
 	lifePool    = 64 << 10
@@ -51,6 +53,7 @@ type life struct {
 	bufs     map[uint64][]byte // of receives
 	mem      []byte            // of the pool
 	region   *fabric.Region
+	group    *fabric.Group
 	peers    []cq.Addr
 	sent     int // completed
 	failed   error
@@ -102,6 +105,9 @@ func (c *child) oneLife(rnd *rand.Rand, w *verifier) {
 	if l.mem, err = l.Alloc(lifePool / 2); err != nil {
 		c.broken(leaked, "a new endpoint has no memory: %v", err)
 	}
+	over = c.watch("join of a group")
+	c.assess("join a group", l.join())
+	over()
 	until := time.Now().Add(time.Duration(10+rnd.IntN(100)) * time.Millisecond)
 	for time.Now().Before(until) && c.ctx.Err() == nil {
 		func() {
@@ -124,6 +130,12 @@ func (c *child) oneLife(rnd *rand.Rand, w *verifier) {
 	if n := l.Stats().Loans; n > 0 {
 		c.broken(leaked, "%d loans are not back", n)
 	}
+}
+
+// join makes it a member of the group that attackers are in too.
+func (l *life) join() (err error) {
+	l.group, err = l.Join(victimGroup, fabric.GroupOptions{Members: 8, Misses: true})
+	return err
 }
 
 // receive posts receives: into buffers in which all of a newcomer fits, and lent ones.
@@ -155,7 +167,12 @@ func (l *life) use() (what string, err error) {
 		peer = l.peers[rnd.IntN(len(l.peers))]
 	}
 	at := fabric.Remote{Key: 256 + rnd.Uint64N(3)*256, Offset: 8 * rnd.Uint64N(600)}
-	switch rnd.IntN(12) {
+	switch rnd.IntN(14) {
+	case 11, 12:
+		if l.group != nil {
+			return "send to a group", l.SendMsg(&fabric.Msg{Addr: l.group.Addr(),
+				Buf: make([]byte, rnd.IntN(300))})
+		}
 	case 0:
 		to, err := l.Resolve(fmt.Sprintf(attackerEnd, rnd.IntN(attackers)))
 		if err == nil && len(l.peers) < 64 {
@@ -364,6 +381,9 @@ func attackEndpoint(c *child) error {
 			return nil
 		}
 		l.mem, _ = l.Alloc(lifePool / 2)
+		if l.join() != nil { // it is too broken
+			_ = os.Remove(filepath.Join(c.Shm, victimGroup))
+		}
 		l.region, _ = l.Register(4096, cq.FlagRemoteRead|cq.FlagRemoteWrite|cq.FlagAtomic|
 			cq.FlagRMAEvent)
 		to, err := l.Resolve(victimEnd)
