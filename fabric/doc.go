@@ -94,8 +94,9 @@
 // it is made. By default all wait: a send is cq.ErrFull until every member has room, no member gets
 // the message before or twice, and its one completion says that all have examined it, or ended.
 // With Misses nobody waits: sends are those of datagrams, of as many bytes, and a member without
-// room misses a message. Before the next one it is told: by an error entry without a context, with
-// cq.EOverrun, how many in Data, and the sender's [Address] in ErrData.
+// room misses a message. Before the completion of the next one it is told, if the queue has room
+// then: by an error entry without a context, with cq.EOverrun, how many in Data, and the sender's
+// [Address] in ErrData.
 //
 // # Connections
 //

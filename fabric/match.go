@@ -357,6 +357,9 @@ func (e *Endpoint) endReceive(s *posted.Span, m *arrival, num cq.Errno, n int) {
 	if num == 0 {
 		n = m.n
 	}
+	if m.missed > 0 {
+		e.missed(m)
+	}
 	e.entry = cq.Entry{Flags: cq.FlagRecv | m.flags, Len: uint64(n), Data: m.data, Tag: m.tag,
 		Src: cq.From(m.peer.index), Meta: m.meta}
 	if s.Lends() {

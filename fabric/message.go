@@ -31,6 +31,7 @@ type arrival struct {
 	held      bool   // its send goes on: the bytes are its sender's until they have a receive
 	op        uint16 // of the sender, if held; its bit, if asks
 	asks      bool   // its sender waits for its match
+	missed    uint64 // messages for groups before it that found no room
 	self      sendOp // it, of this endpoint
 }
 
@@ -91,7 +92,8 @@ func (e *Endpoint) keep(m, a *arrival) {
 		e.self -= charge(a.n)
 		e.owing++
 	}
-	if *m = *a; !a.held {
+	*m = *a
+	if a.missed = 0; !a.held {
 		kept = append(kept, a.here...)
 		m.here = kept
 	} else if a.from == nil && a.self.copied() {

@@ -166,23 +166,17 @@ type misses struct {
 	n uint64
 }
 
-// missed takes notice that messages for a group found no room here.
-func (l *inLane) missed(n uint64) {
-	e := l.p.e
-	if n == 0 {
-		return
-	}
-	e.stats.Missed += n
-	if e.rx == nil {
-		return
-	}
+// missed takes notice of what was missed before a message that has its receive now.
+func (e *Endpoint) missed(m *arrival) {
+	n := m.missed
+	m.missed = 0
 	for i := range e.misses {
-		if e.misses[i].p == l.p {
+		if e.misses[i].p == m.peer {
 			e.misses[i].n += n
 			return
 		}
 	}
-	e.misses = append(e.misses, misses{l.p, n})
+	e.misses = append(e.misses, misses{m.peer, n})
 	e.tellMissed()
 }
 
@@ -213,5 +207,6 @@ func (e *Endpoint) tellMissed() (work int) {
 // grouped says of a message that it is for a group, and what its receiver has missed before it.
 func (l *inLane) grouped(m *arrival, s *kind.FabricSlot) {
 	m.flags |= cq.FlagMulticast
-	l.missed(s.More[2].Load())
+	m.missed = s.More[2].Load()
+	l.p.e.stats.Missed += m.missed
 }
