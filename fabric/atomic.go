@@ -26,8 +26,8 @@ const (
 	Float64
 )
 
-// Size returns the bytes of an element, or 0 of a type that is not here.
-func (t Datatype) Size() int {
+// size returns the bytes of an element, or 0 of a type that is not here.
+func (t Datatype) size() int {
 	switch {
 	case t <= Uint64:
 		return 1 << (t / 2)
@@ -96,7 +96,7 @@ func (e *Endpoint) Atomic(m *AtomicMsg) error {
 }
 
 func atomicOf(m *AtomicMsg) (*reaching, error) {
-	size, n := m.Type.Size(), len(m.Buf)
+	size, n := m.Type.size(), len(m.Buf)
 	what, known := uint64(kind.FabricAtomic|kind.FabricWrite), writeFlags&^cq.FlagRemoteCQData
 	if m.Result != nil {
 		what, known = kind.FabricAtomic|kind.FabricRead, readFlags
@@ -120,7 +120,7 @@ func atomicOf(m *AtomicMsg) (*reaching, error) {
 
 // do changes the elements at a place of the memory.
 func (m *AtomicMsg) do(mem kind.FabricPool, at, n int) {
-	size := m.Type.Size()
+	size := m.Type.size()
 	for i := 0; i < n; i += size {
 		v, c := element(m.Buf, i, size), element(m.Compare, i, size)
 		was := mem.Update(at+i, size, func(x uint64) uint64 { return m.Type.apply(m.Op, x, v, c) })

@@ -37,7 +37,7 @@ func listens(t testing.TB, d *shm.Dir, name string) net.Listener {
 
 func dials(t testing.TB, d *shm.Dir, name string) net.Conn {
 	t.Helper()
-	c, err := fabric.Dial(d, name)
+	c, err := fabric.Dial(context.Background(), d, name)
 	noError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -139,7 +139,7 @@ func TestConnEnds(t *testing.T) {
 // TestListen: names, the backlog, and who is refused.
 func TestListen(t *testing.T) {
 	d := directory(t)
-	_, err := fabric.Dial(d, "server")
+	_, err := fabric.Dial(context.Background(), d, "server")
 	failsWith(t, "dial to nobody", err, syscall.ECONNREFUSED)
 	l := listens(t, d, "server")
 	_, err = fabric.Listen(d, "server")
@@ -156,7 +156,7 @@ func TestListen(t *testing.T) {
 	s = accepts(t, l)
 	var many []net.Conn
 	for {
-		c, err := fabric.Dial(d, "server")
+		c, err := fabric.Dial(context.Background(), d, "server")
 		if err != nil {
 			failsWith(t, "dial to a full backlog", err, syscall.ECONNREFUSED)
 			break
@@ -182,7 +182,7 @@ func TestListen(t *testing.T) {
 	writes(t, c2, "the next")
 	reads(t, s2, "the next")
 	e := opened(t, "plain", fabric.Options{})
-	_, err = fabric.Dial(d, e.name())
+	_, err = fabric.Dial(context.Background(), d, e.name())
 	failsWith(t, "dial to an endpoint that does not listen", err, syscall.ECONNREFUSED)
 }
 
@@ -235,7 +235,7 @@ func TestDialStopped(t *testing.T) {
 	ch.stop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err := fabric.DialContext(ctx, d, "talker")
+	_, err := fabric.Dial(ctx, d, "talker")
 	failsWith(t, "dial", err, context.DeadlineExceeded)
 	noError(t, ch.Process.Signal(syscall.SIGCONT))
 	c := dials(t, d, "talker")
@@ -244,7 +244,7 @@ func TestDialStopped(t *testing.T) {
 	ch.stop(t)
 	done := make(chan error)
 	go func() {
-		_, err := fabric.Dial(d, "talker")
+		_, err := fabric.Dial(context.Background(), d, "talker")
 		done <- err
 	}()
 	ch.kill(t)

@@ -143,7 +143,7 @@ func TestConnHostile(t *testing.T) {
 				to = c.LocalAddr().String()
 				scribble(t, e.end, name).page.Accepts.Store(1)
 				go func() {
-					c, err := fabric.Dial(d, name)
+					c, err := fabric.Dial(context.Background(), d, name)
 					if err == nil {
 						_, err = drain(c)
 						_ = c.Close()
@@ -205,7 +205,7 @@ func TestDialGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := fabric.DialContext(ctx, e.d, "slow")
+		_, err := fabric.Dial(ctx, e.d, "slow")
 		done <- err
 	}()
 	asked, err := e.await(t, 1)
@@ -232,7 +232,7 @@ func TestConnMost(t *testing.T) {
 	d := directory(t)
 	l := listens(t, d, "server")
 	dial := func() (net.Conn, error) {
-		c, err := fabric.Dial(d, "server")
+		c, err := fabric.Dial(context.Background(), d, "server")
 		if err == nil {
 			t.Cleanup(func() { _ = c.Close() })
 			accepts(t, l)
@@ -268,7 +268,7 @@ func (s *streamEnd) do(what string) (err error) {
 	case "listen":
 		s.l, err = fabric.Listen(s.d, "server")
 	case "dial":
-		s.c, err = fabric.Dial(s.d, "server")
+		s.c, err = fabric.Dial(context.Background(), s.d, "server")
 	case "accept":
 		s.c, err = s.l.Accept()
 	case "write":

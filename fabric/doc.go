@@ -103,7 +103,7 @@
 // [Listen] and [Dial] give programs that know nothing of all this a net.Listener and a net.Conn:
 //
 //	l, err := fabric.Listen(dir, "web")     // err = http.Serve(l, handler)
-//	c, err := fabric.Dial(dir, "web")       // http.Transport.DialContext likewise
+//	c, err := fabric.Dial(ctx, dir, "web")  // in http.Transport.DialContext likewise
 //
 // and calls with a reply, which say of each failure whether it is safe to repeat:
 //
@@ -123,7 +123,7 @@
 //
 //	options        what an endpoint is made with, and errors
 //	endpoint       its life
-//	send, receive  lanes of both directions
+//	send, receive  lanes of both directions; self what an endpoint sends to itself
 //	message        what a lane hands to receives and to the store
 //	datagram       sends that wait for nobody
 //	group          who is in a group; multicast what is sent there

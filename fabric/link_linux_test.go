@@ -403,7 +403,7 @@ func TestLinkRefused(t *testing.T) {
 	noError(t, err)
 	_, err = fabric.ListenEvents(d, "passive", eq)
 	is("a name in use", err, syscall.EADDRINUSE)
-	_, err = fabric.Dial(d, "passive")
+	_, err = fabric.Dial(context.Background(), d, "passive")
 	is("a stream to a passive endpoint", err, syscall.ECONNREFUSED)
 	listens(t, d, "streams")
 	noError(t, caller.Connect("streams", nil))

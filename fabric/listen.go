@@ -257,12 +257,7 @@ func dialMux(d *shm.Dir) (*mux, error) {
 	return m, nil
 }
 
-// Dial is DialContext without an end.
-func Dial(d *shm.Dir, name string) (net.Conn, error) {
-	return DialContext(context.Background(), d, name)
-}
-
-// DialContext connects to the listener that has a name in a directory: a stream of bytes in each
+// Dial connects to the listener that has a name in a directory: a stream of bytes in each
 // direction, as with sockets of the kernel.
 //
 // A Write returns when all of it is on its way: it is read even if this process ends. It waits
@@ -275,7 +270,7 @@ func Dial(d *shm.Dir, name string) (net.Conn, error) {
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
 // wait for it; as the context ends if its process stands; and with the errors of [Open].
-func DialContext(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
+func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: connAddr(name), Err: err}

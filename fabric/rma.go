@@ -218,7 +218,7 @@ func find(w *kind.Reach, op *reaching) (mem []byte, access uint64, err error) {
 		return nil, 0, ErrRange
 	}
 	mem = mem[op.at.Offset:][:op.bytes]
-	if at, _ := kind.Within(w.Mem, mem); op.atomic != nil && at%op.atomic.Type.Size() != 0 {
+	if at, _ := kind.Within(w.Mem, mem); op.atomic != nil && at%op.atomic.Type.size() != 0 {
 		return nil, 0, ErrRange
 	}
 	return mem, access, nil

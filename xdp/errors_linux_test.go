@@ -398,7 +398,7 @@ func TestProbe(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close() // or there is nothing to find
 	r := probe(t, pair.B)
-	if !r.Usable() || r.Driver != "veth" || r.MTU != 1500 || r.Index != pair.B.Index ||
+	if !r.Usable || r.Driver != "veth" || r.MTU != 1500 || r.Index != pair.B.Index ||
 		r.SocketErr != nil || r.Program.ID != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -450,7 +450,7 @@ func TestProbeDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, xdp.AttachGeneric, xdp.UMEMOptions{}, xdp.Options{})
 	report := probe(t, r.pair.B)
-	if report.Usable() || report.Program.ID != r.prog.Info().ID ||
+	if report.Usable || report.Program.ID != r.prog.Info().ID ||
 		report.Program.Mode != xdp.AttachGeneric || report.Program.Name != "steer" {
 		t.Errorf("program: %+v", report.Program)
 	}
@@ -473,12 +473,12 @@ func TestProbeDown(t *testing.T) {
 	await(t, "no carrier", func() bool {
 		return strings.HasPrefix(link(probe(t, pair.B)), "up, no carrier")
 	})
-	if r := probe(t, pair.B); r.Usable() {
+	if r := probe(t, pair.B); r.Usable {
 		t.Errorf("without carrier: %+v", r)
 	}
 	must(t, pair.B.SetUp(false))
 	r := probe(t, pair.B)
-	if f := finding(t, r, "link"); r.Usable() || !strings.HasPrefix(f.Value, "down") || f.OK ||
+	if f := finding(t, r, "link"); r.Usable || !strings.HasPrefix(f.Value, "down") || f.OK ||
 		f.Remedy == "" || !strings.HasPrefix(finding(t, r, "queues").Value, "1 receive, 1 send") {
 		t.Errorf("down: %+v, %+v", f, r)
 	}
@@ -502,7 +502,7 @@ func probeChild() {
 	for _, f := range r.Findings {
 		says[f.Name] = f.Value
 	}
-	fmt.Printf("%v %v %v %v %v", r.Usable(), r.Driver, says["capabilities"],
+	fmt.Printf("%v %v %v %v %v", r.Usable, r.Driver, says["capabilities"],
 		errors.Is(r.SocketErr, xdp.ErrNoCapability),
 		strings.Contains(says["bpf"], xdp.ErrNoCapability.Error()))
 }

@@ -26,22 +26,17 @@ type ProbeReport struct {
 	NetNS     uint64 // cookie of the network namespace, 0 if not known
 	Driver    string // empty if it does not say its name
 	MTU       int
+	// Usable says that a socket of this package can work on the device: no finding that is required
+	// is amiss.
+	Usable    bool
 	Program   ProgramInfo // the XDP program that is there; its ID is 0 if there is none
 	SocketErr error       // why no socket could be opened on queue 0 in copy mode, to try
 	// Findings says all this and more, a line each, in the order in which it matters.
 	Findings []Finding
 }
 
-// Usable reports whether a socket of this package can work on the device: no required finding is
-// amiss.
-func (r *ProbeReport) Usable() bool {
-	for _, f := range r.Findings {
-		if f.Required && !f.OK {
-			return false
-		}
-	}
-	return true
-}
+// amiss reports a finding without which no socket works.
+func amiss(f Finding) bool { return f.Required && !f.OK }
 
 // probed is a report and what its findings are made of.
 type probed struct {

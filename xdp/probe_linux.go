@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,6 +54,7 @@ func Probe(ifname string) (*ProbeReport, error) {
 	}
 	r.host.granted, r.SocketErr = trySocket(ifname)
 	r.judge()
+	r.Usable = !slices.ContainsFunc(r.Findings, amiss)
 	return &r.ProbeReport, nil
 }
 

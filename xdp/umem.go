@@ -43,8 +43,8 @@ type Geometry struct {
 	Unaligned     bool // ChunkBytes is not necessarily a power of two
 }
 
-// PacketBytes is the longest packet that fits a frame.
-func (g Geometry) PacketBytes() uint32 {
+// packetBytes is the longest packet that fits a frame.
+func (g Geometry) packetBytes() uint32 {
 	return g.ChunkBytes - g.HeadroomBytes - xskernel.HeadroomBytes
 }
 

@@ -56,7 +56,7 @@ func serve(dir *shm.Dir, name string) {
 func get(dir *shm.Dir, name string) {
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return fabric.DialContext(ctx, dir, name)
+			return fabric.Dial(ctx, dir, name)
 		}}}
 	defer client.CloseIdleConnections()
 	r, err := client.Get("http://" + name + "/page")

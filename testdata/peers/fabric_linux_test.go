@@ -34,7 +34,7 @@ func TestFabricNettest(t *testing.T) {
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			if a, err = fabric.Dial(d, "nettest"); err == nil {
+			if a, err = fabric.Dial(context.Background(), d, "nettest"); err == nil {
 				b, err = l.Accept()
 			}
 			return a, b, func() {
@@ -81,7 +81,7 @@ func TestFabricHTTP(t *testing.T) {
 	t.Cleanup(func() { must(t, d.Close()) })
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return fabric.DialContext(ctx, d, "web")
+			return fabric.Dial(ctx, d, "web")
 		}}}
 	body := bytes.Repeat([]byte("a request of some length. "), 4000)
 	ask := func() error {

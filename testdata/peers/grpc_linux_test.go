@@ -106,7 +106,7 @@ func TestFabricGRPC(t *testing.T) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})),
 		grpc.WithContextDialer(func(ctx context.Context, name string) (net.Conn, error) {
-			return fabric.DialContext(ctx, d, name)
+			return fabric.Dial(ctx, d, name)
 		}))
 	must(t, err)
 	body := bytes.Repeat([]byte("a request of some length. "), 8000)

@@ -110,7 +110,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 		return err
 	}
 	// The longest datagram that fits the MTU and a frame of each queue.
-	room := int(s.engine.queues[0].umem.Geometry().PacketBytes()) - packet.EthernetBytes
+	room := s.engine.queues[0].sock.Info().PacketBytes - packet.EthernetBytes
 	s.mtu = min(ifi.MTU, room)
 	s.maxPayload = s.mtu - packet.IPv4Bytes - packet.UDPBytes
 	s.slotBytes = (s.maxPayload + 63) &^ 63

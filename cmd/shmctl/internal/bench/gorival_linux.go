@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -124,7 +125,7 @@ func fabricStream(role int) (*stream, error) {
 	}
 	defer dir.Close()
 	return connect(role, func() (net.Listener, error) { return fabric.Listen(dir, "conn") },
-		func() (net.Conn, error) { return fabric.Dial(dir, "conn") })
+		func() (net.Conn, error) { return fabric.Dial(context.Background(), dir, "conn") })
 }
 
 func connect(role int, listen func() (net.Listener, error), dial func() (net.Conn, error),

@@ -58,7 +58,7 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 	if err != nil {
 		return deviceFailed(name, err)
 	}
-	out := probeResult{Interface: r.Interface, Index: r.Index, MTU: r.MTU, Usable: r.Usable(),
+	out := probeResult{Interface: r.Interface, Index: r.Index, MTU: r.MTU, Usable: r.Usable,
 		Driver: orNil(r.Driver), Findings: []findingResult{}}
 	own := ownEndpoints(r)
 	for _, f := range r.Findings {

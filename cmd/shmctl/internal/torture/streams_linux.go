@@ -61,7 +61,7 @@ func (c *child) listenAll() error {
 // crowdListener has this process's listener refuse somebody, whom nobody accepts meanwhile.
 func (c *child) crowdListener() {
 	for range 140 { // of whom 128 can wait
-		if conn, err := fabric.Dial(c.dir, listenerName(c.Index)); err == nil {
+		if conn, err := fabric.Dial(context.Background(), c.dir, listenerName(c.Index)); err == nil {
 			defer conn.Close()
 		}
 	}
@@ -93,7 +93,7 @@ func (c *child) stream(rnd *rand.Rand) {
 	if rnd.IntN(8) == 0 {
 		time.AfterFunc(time.Duration(rnd.IntN(1000))*time.Microsecond, cancel)
 	}
-	conn, err := fabric.DialContext(ctx, c.dir, listenerName(place))
+	conn, err := fabric.Dial(ctx, c.dir, listenerName(place))
 	gaveUp := ctx.Err() != nil
 	cancel()
 	if err == nil {
