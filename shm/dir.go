@@ -376,10 +376,10 @@ func (d *Dir) at(op, name string, check func(op, name string) error,
 }
 
 // At calls do with the way to a name in the directory, for the *at calls of the system: what a
-// program asks of a name beyond the methods of Dir. The path is relative to the descriptor, which is
-// the directory's and lasts as long as the call. The name is that of anything, object or not, or "."
-// for the directory itself. Errors: [ErrName] for what is a path, fs.ErrNotExist if the directory is
-// nested and gone, and what do returns.
+// program asks of a name beyond the methods of Dir. The path is relative to the descriptor, which
+// is the directory's and lasts as long as the call. The name is that of anything, object or not, or
+// "." for the directory itself. Errors: [ErrName] for what is a path, fs.ErrNotExist if the
+// directory is nested and gone, and what do returns.
 func (d *Dir) At(name string, do func(dirfd int, path string) error) error {
 	if name == "" || name == ".." || filepath.Base(name) != name {
 		return &Error{Op: "look at", Name: name, Err: ErrName, Hint: "a name is not a path"}

@@ -78,7 +78,9 @@ func TestNest(t *testing.T) {
 	if stamp() == before {
 		t.Error("another name has the same stamp")
 	}
-	noErr(t, d.At("f", func(dirfd int, path string) error { return unix.Mkfifoat(dirfd, path, 0o600) }))
+	noErr(t, d.At("f", func(dirfd int, path string) error {
+		return unix.Mkfifoat(dirfd, path, 0o600)
+	}))
 	noErr(t, d.Remove("f"))
 	if names, err := d.List(); len(names) != 2 || err != nil {
 		t.Errorf("it lists %v, %v", names, err)

@@ -161,8 +161,6 @@ func TestFollowOwner(t *testing.T) {
 	}
 }
 
-var check = shmtest.Must
-
 // TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
 func TestOpenPassed(t *testing.T) {
 	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}

@@ -80,7 +80,8 @@ func declared(t *testing.T, set *token.FileSet) (map[string]*room, map[string][]
 }
 
 // aName is a name of Go as a page quotes it: with or without a package, a member, a call.
-var aName = regexp.MustCompile(`^(?:(shm|ring|doorbell|wake|cq|ctl|xdp|endpoint|device|udp|kind)\.)?` +
+var aName = regexp.MustCompile(`^(?:(shm|ring|doorbell|wake|cq|ctl|xdp|endpoint|device|udp|kind)` +
+	`\.)?` +
 	`([A-Z]\w*[a-z]\w*(?:\.[A-Z]\w*)?)(?:\(.*\))?$`)
 
 // TestDocumentsNameGo: types, functions and fields that a page names are there.

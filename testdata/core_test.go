@@ -136,8 +136,8 @@ var mayByPath = map[string]string{
 func TestNoPathIsLookedUpAgain(t *testing.T) {
 	used := map[string]bool{}
 	for _, files := range []string{"shm/*", "ring/*", "doorbell/*", "internal/wake/*",
-		"internal/place/*", "internal/kind/*", "internal/collect/*", "cq/*", "internal/inspect/*", "ctl/*",
-		"cmd/shmctl/internal/command/allusers"} {
+		"internal/place/*", "internal/kind/*", "internal/collect/*", "cq/*", "internal/inspect/*",
+		"ctl/*", "cmd/shmctl/internal/command/allusers"} {
 		files, err := filepath.Glob(filepath.Join("..", files+".go"))
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)

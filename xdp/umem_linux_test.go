@@ -21,7 +21,8 @@ func TestUMEMIsSealed(t *testing.T) {
 	u, err := NewUMEM(UMEMOptions{Name: "umem", Frames: 8, ChunkBytes: 4096, HeadroomBytes: 128})
 	must(t, err)
 	defer u.Close(t.Context())
-	if _, err := unix.Mmap(u.Region().Object().FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+	fd := u.Region().Object().FD()
+	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		t.Error("it can be mapped writable")
 	}
 	for _, size := range []int64{0, 1 << 30} {

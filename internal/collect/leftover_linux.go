@@ -147,8 +147,8 @@ func openSocketLock(dirfd int, name string) (int, error) {
 // object.
 //
 // Errors: [shm.ErrKind] if the file was not truncated or is no object, *[shm.BusyError] while a
-// process has it, fs.ErrNotExist, [shm.ErrName], [shm.ErrOwner], and what the system refuses. A file
-// of no bytes counts as an object, unless its name ends in .lock.
+// process has it, fs.ErrNotExist, [shm.ErrName], [shm.ErrOwner], and what the system refuses. A
+// file of no bytes counts as an object, unless its name ends in .lock.
 func Truncated(d *shm.Dir, name string) (bytes uint64, err error) {
 	err = d.At(name, func(dirfd int, at string) error {
 		bytes, err = takeTruncated(dirfd, at, false)

@@ -318,8 +318,8 @@ they are for is in d12, and in the two smaller sizes they are made of. The large
 explored with -model.full only. The numbers are of runs on a virtual machine with two CPUs that
 others used at the same time; the seconds say no more than which are large.
 
-Where the steps stand in the code: P internal/wake/ringer.go; R1 to R4 bell.go, R5 to R9 and T sleep.go;
-S set.go and domain.go; N and C channel.go; F set.go and channel.go; L cq/attach.go
+Where the steps stand in the code: P internal/wake/ringer.go; R1 to R4 bell.go, R5 to R9 and T
+sleep.go; S set.go and domain.go; N and C channel.go; F set.go and channel.go; L cq/attach.go
 and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
 H ringer.go and sleep.go, K face_linux.go and internal/futex/sleepers_linux.go; C and W of
 counters internal/counterbell/counterbell.go and cq/counter_wait.go; D, G and H of frames

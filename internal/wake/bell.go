@@ -300,8 +300,8 @@ func (b *Bell) Heat() {
 	}
 }
 
-// Steady reports that Take and Heat have nothing to do: no lane is marked, and the candidates are as
-// the last Heat left them. It is inlined.
+// Steady reports that Take and Heat have nothing to do: no lane is marked, and the candidates are
+// as the last Heat left them. It is inlined.
 func (b *Bell) Steady() bool {
 	return b.steady && b.first.Load()|b.last.Load() == 0 && (len(b.hints.ready) <= 2 || !b.anyMark())
 }
