@@ -168,7 +168,6 @@ func TestHoldMisuse(t *testing.T) {
 // TestBindEventsBesideClose: a queue is bound to a writer of events, again and again, that somebody
 // closes at the same time, whose memory goes with that.
 func TestBindEventsBesideClose(t *testing.T) {
-	t.Parallel()
 	shmtest.Long(t)
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
 	q, err := cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})

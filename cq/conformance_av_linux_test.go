@@ -199,7 +199,6 @@ func wantAddrs(t *testing.T, got []cq.Addr, want ...cq.Addr) {
 
 // TestConformanceAVLookup is fi_av_lookup.
 func TestConformanceAVLookup(t *testing.T) {
-	t.Parallel()
 	o := cq.AddressOptions{Count: 16}
 	conformAV(t, "same-bytes", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		for i, a := range insert(t, v, sockaddrs(0, 10)...) {
@@ -227,7 +226,6 @@ func TestConformanceAVLookup(t *testing.T) {
 
 // TestConformanceAVRemove is fi_av_remove.
 func TestConformanceAVRemove(t *testing.T) {
-	t.Parallel()
 	o := cq.AddressOptions{Count: 16}
 	conformAV(t, "each", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		for _, a := range insert(t, v, sockaddrs(0, 6)...) {

@@ -444,7 +444,6 @@ func TestConformanceWaitCounters(t *testing.T) {
 
 // TestConformancePollMixed is a poll set with queues and counters.
 func TestConformancePollMixed(t *testing.T) {
-	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitNone}
 	conform(t, "queues-and-counters", o, func(t *testing.T, r *rig) {
 		other := r.another(t, 1, o)

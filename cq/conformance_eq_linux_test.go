@@ -227,7 +227,6 @@ func TestConformanceEQWaitObject(t *testing.T) {
 
 // TestConformanceEQPurge: events of an object that was closed are not read.
 func TestConformanceEQPurge(t *testing.T) {
-	t.Parallel()
 	conformEQ(t, "closed-object", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
 		for i := range uint64(6) {
 			_, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fabric(i % 2), Context: i})
@@ -259,7 +258,6 @@ func TestConformanceEQStrError(t *testing.T) {
 
 // TestConformanceEQHandler is the event handler of kfi_eq_open.
 func TestConformanceEQHandler(t *testing.T) {
-	t.Parallel()
 	got := make(chan uint64, 64)
 	o := cq.EventOptions{Handler: func(ev *cq.Event, err error) {
 		if err != nil {

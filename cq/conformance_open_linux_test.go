@@ -17,7 +17,6 @@ import (
 
 // TestConformanceCQOpen is fi_cq_open and its attributes.
 func TestConformanceCQOpen(t *testing.T) {
-	t.Parallel()
 	conform(t, "zero-options", cq.Options{}, func(t *testing.T, r *rig) {
 		r.post(t, 1, 2)
 		wantContexts(t, "a queue of zero options", read(t, r.q, 4), 1)
@@ -191,7 +190,6 @@ func pairWithoutName(t *testing.T, o cq.Options) (*cq.Queue, *cq.Writer) {
 // TestConformanceCQWriter is what a provider's side of a queue offers (fi_cq_write, a peer's owner
 // operations).
 func TestConformanceCQWriter(t *testing.T) {
-	t.Parallel()
 	conform(t, "sink", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		n, err := r.w.PostBatch([]cq.Entry{{Context: 1}, {Context: 2}, {Context: 3}})
 		if n != 3 || err != nil {

@@ -14,7 +14,6 @@ import (
 
 // TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
 func TestConformanceCQWaitObject(t *testing.T) {
-	t.Parallel()
 	conform(t, "none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
 		_, err := sread(r.q, make([]cq.Msg, 1), -1)
 		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)

@@ -299,7 +299,6 @@ func TestNone(t *testing.T) {
 // TestTaken: an object that has an owner, or waits for one, is made by nobody else; its owner is
 // named to who would take it over.
 func TestTaken(t *testing.T) {
-	t.Parallel()
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		q, err := k.create(cq.Named(d, "taken"), k.base)
 		must(t, err)
@@ -337,7 +336,6 @@ func TestTaken(t *testing.T) {
 
 // TestOtherKind: no object is opened as one of another kind.
 func TestOtherKind(t *testing.T) {
-	t.Parallel()
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		q, err := k.create(cq.Named(d, "other"), k.base)
 		must(t, err)
@@ -369,7 +367,6 @@ func wantOther(t *testing.T, what, verb string, err error) {
 
 // TestWrongThing: what is no object of a kind at all is refused like one of another kind.
 func TestWrongThing(t *testing.T) {
-	t.Parallel()
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		at := filepath.Join(d.Path(), "wrong")
 		for name, put := range map[string]func() error{
@@ -416,7 +413,6 @@ func TestWrongThing(t *testing.T) {
 
 // TestInvalidOptions: whoever gives options that make no sense is told the field by every call.
 func TestInvalidOptions(t *testing.T) {
-	t.Parallel()
 	shmtest.Conforms(t)
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		q, err := k.create(cq.Named(d, "left"), k.base)

@@ -75,7 +75,6 @@ func TestNothingLeft(t *testing.T) {
 
 // TestCloseTogether closes both sides at the same moment: whoever is last tidies up.
 func TestCloseTogether(t *testing.T) {
-	t.Parallel()
 	shmtest.Long(t)
 	d := openDir(t)
 	for range 1000 {

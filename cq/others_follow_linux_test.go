@@ -423,7 +423,6 @@ func TestFollowClosedMeanwhile(t *testing.T) {
 // TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports
 // to it, which is refused and must not turn the report away.
 func TestCloseThatFailsLosesNoReport(t *testing.T) {
-	t.Parallel()
 	shmtest.Long(t)
 	_, e := createEvents(t, cq.EventOptions{Size: 16})
 	obj, at := payload(t, nil)

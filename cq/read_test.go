@@ -401,7 +401,6 @@ func TestGlanceNever(t *testing.T) {
 
 // TestGlanceBesideClose: who looks while the queue is closed finds it empty or closed.
 func TestGlanceBesideClose(t *testing.T) {
-	t.Parallel()
 	for range 50 {
 		_, q := create(t, cq.Options{Shared: true, Size: 8})
 		var lookers sync.WaitGroup
