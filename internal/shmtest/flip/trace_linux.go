@@ -75,7 +75,9 @@ func (v *tracer) end() {
 		ended = err != nil && err != unix.EINTR || err == nil && (ws.Exited() || ws.Signaled())
 	}
 	_ = v.in.Close()
-	_ = v.cmd.Wait()
+	if v.cmd.Wait() != nil { // it may have been asked for above, and then keeps its descriptor
+		_ = v.cmd.Process.Release()
+	}
 	if v.mem != nil {
 		_ = v.mem.Close()
 	}
