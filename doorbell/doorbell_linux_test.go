@@ -3,6 +3,7 @@ package doorbell_test
 import (
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -107,6 +108,7 @@ func TestNothingIsLost(t *testing.T) {
 				Descriptor: c.descriptor})
 			n := uint64(each / c.lanes)
 			var failed atomic.Bool
+			var producers sync.WaitGroup
 			for lane := range c.lanes {
 				o := doorbell.RingerOptions{}
 				if c.order == ring.Release {
@@ -120,7 +122,7 @@ func TestNothingIsLost(t *testing.T) {
 					}
 				}
 				ringer := r.ringer(t, lane, o)
-				go func() {
+				producers.Go(func() {
 					for v := uint64(0); v < n; {
 						if r.put(lane, v) {
 							v++
@@ -129,7 +131,7 @@ func TestNothingIsLost(t *testing.T) {
 							time.Sleep(time.Microsecond)
 						}
 					}
-				}()
+				})
 			}
 			next := make([]uint64, c.lanes)
 			for left := n * uint64(c.lanes); left > 0; {
@@ -143,6 +145,7 @@ func TestNothingIsLost(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			producers.Wait() // the last of them may still ring
 			if failed.Load() {
 				t.Error("a producer has no descriptor")
 			}
