@@ -1,6 +1,10 @@
 package xdp
 
-import "github.com/shmring/shmring/internal/xskernel"
+import (
+	"sync/atomic"
+
+	"github.com/shmring/shmring/internal/xskernel"
+)
 
 // frameOverhead is what a frame may have beside what the MTU counts.
 const frameOverhead = xskernel.MinPacketBytes + xskernel.TagBytes
@@ -44,11 +48,12 @@ type RingStats struct {
 // a pool.
 type core struct {
 	*pool
-	id        uint16 // among the members of the pool
-	chains    bool   // packets may lie in several frames
-	skipping  bool   // what comes is the rest of a packet that was given up
-	maxPacket uint32 // bytes that may be sent in one frame
-	mtu       uint32 // of the interface
+	id        uint16        // among the members of the pool
+	chains    bool          // packets may lie in several frames
+	skipping  bool          // what comes is the rest of a packet that was given up
+	maxPacket uint32        // bytes that may be sent in one frame
+	mtu       uint32        // of the interface
+	limits    atomic.Uint64 // mtu and maxPacket, for who asks from anywhere
 	rx        consumer[xskernel.Desc]
 	tx        producer[xskernel.Desc]
 	built     uint32   // frames acquired and not posted
@@ -254,13 +259,18 @@ func (c *core) SetMTU(mtu int) {
 	c.mtu = uint32(max(0, mtu))
 	fits := uint32(c.chunk - c.headroom - xskernel.HeadroomBytes)
 	c.maxPacket = min(fits, c.mtu+frameOverhead)
+	c.noteLimits()
 }
 
-func (c *core) chainBytes() int {
+func (c *core) noteLimits() { c.limits.Store(uint64(c.mtu)<<32 | uint64(c.maxPacket)) }
+
+func (c *core) chainBytes() int { return c.longestChain(c.mtu, c.maxPacket) }
+
+func (c *core) longestChain(mtu, maxPacket uint32) int {
 	if !c.chains {
-		return int(c.maxPacket)
+		return int(maxPacket)
 	}
-	return int(min(uint64(c.mtu)+frameOverhead, MaxChain*uint64(c.maxPacket)))
+	return int(min(uint64(mtu)+frameOverhead, MaxChain*uint64(maxPacket)))
 }
 
 // RingStats counts what passed the rings. Faults of rings that several sockets share count at each.

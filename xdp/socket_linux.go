@@ -142,6 +142,7 @@ func (s *Socket) newPool(o Options) error {
 func (s *Socket) initCore(mtu int, o Options) {
 	s.maxPacket = min(s.umem.geo.packetBytes(), uint32(max(0, mtu))+frameOverhead)
 	s.mtu = uint32(max(0, mtu))
+	s.noteLimits()
 	s.chains = o.MultiBuffer
 	s.rx, s.tx = deadConsumer[xskernel.Desc](), deadProducer[xskernel.Desc]()
 }
@@ -251,7 +252,9 @@ func (s *Socket) Info() SocketInfo {
 	i := s.granted
 	i.Interface, i.Index, i.Queue, i.Address = s.ifname, s.ifindex, s.queue, s.addr
 	i.NetNS, i.Program = s.netns, s.program.Load()
-	i.MTU, i.PacketBytes, i.ChainBytes = int(s.mtu), int(s.maxPacket), s.chainBytes()
+	limits := s.limits.Load()
+	mtu, maxPacket := uint32(limits>>32), uint32(limits)
+	i.MTU, i.PacketBytes, i.ChainBytes = int(mtu), int(maxPacket), s.longestChain(mtu, maxPacket)
 	return i
 }
 
