@@ -70,6 +70,8 @@ type CounterOptions struct {
 // allocate. What a process stored before it added is visible to whoever saw the sum.
 type Counter struct {
 	words  *kind.CounterWords // in the window, whose zero pages stand there after Close
+	value  *atomic.Uint64     // of words, as errs: so Read and ReadErr are inlined
+	errs   *atomic.Uint64
 	guard  guard
 	seen   counterSeen
 	edge   counterEdge
@@ -86,7 +88,10 @@ type Counter struct {
 
 	holders holders // sets and feeders
 	feeders feeders
-	closer  atomic.Bool // reads have more to do: there is a descriptor, or was a feeder
+	// careful is not 0 if reads have more to do: there is a descriptor, was a feeder or a Close, or
+	// the race detector is to learn what they order. Atomic; as a plain word it costs the compiler
+	// less, which then inlines Read.
+	careful uint32
 	face    *wake.Face
 	gone    chan struct{} // closed when Close begins
 	closing sync.Once
@@ -103,36 +108,33 @@ type Counter struct {
 type counterSeen struct{ value, errs atomic.Uint64 }
 
 // Read returns the value (fi_cntr_read), or ErrClosed.
-func (c *Counter) Read() (uint64, error) {
-	if c.closer.Load() {
-		return c.readCloser(&c.words.Value, &c.seen.value)
-	}
+func (c *Counter) Read() (v uint64, err error) {
 	// No lock keeps Close away. The words lie in a shm.Window, whose memory stays while c can be
 	// reached; and whether c was closed is asked afterwards, so what is returned was the value and
 	// not the zeros that follow it.
-	v := c.words.Value.Load()
-	c.edge.acquire()
-	if c.guard.isClosed() {
-		return 0, ErrClosed
+	v = c.value.Load()
+	if atomic.LoadUint32(&c.careful) != 0 {
+		v, err = c.readValue()
 	}
-	return v, nil
+	return
 }
 
 // ReadErr returns the error value (fi_cntr_readerr), or ErrClosed.
-func (c *Counter) ReadErr() (uint64, error) {
-	if c.closer.Load() {
-		return c.readCloser(&c.words.Errs, &c.seen.errs)
+func (c *Counter) ReadErr() (v uint64, err error) {
+	v = c.errs.Load()
+	if atomic.LoadUint32(&c.careful) != 0 {
+		v, err = c.readErrs()
 	}
-	v := c.words.Errs.Load()
-	c.edge.acquire()
-	if c.guard.isClosed() {
-		return 0, ErrClosed
-	}
-	return v, nil
+	return
 }
 
-// readCloser is a read of a counter that has a descriptor or feeders.
-func (c *Counter) readCloser(word, seen *atomic.Uint64) (uint64, error) {
+//go:noinline
+func (c *Counter) readValue() (uint64, error) { return c.readCarefully(c.value, &c.seen.value) }
+
+//go:noinline
+func (c *Counter) readErrs() (uint64, error) { return c.readCarefully(c.errs, &c.seen.errs) }
+
+func (c *Counter) readCarefully(word, seen *atomic.Uint64) (uint64, error) {
 	if c.feeders.driven() {
 		c.feeders.drive()
 	}
@@ -141,7 +143,10 @@ func (c *Counter) readCloser(word, seen *atomic.Uint64) (uint64, error) {
 	if c.face != nil {
 		countStore(seen, v)
 	}
-	return v, c.open()
+	if c.guard.isClosed() {
+		return 0, ErrClosed
+	}
+	return v, nil
 }
 
 // Add adds to the value (fi_cntr_add). Whoever carries out operations adds 1 for each that went
@@ -420,13 +425,14 @@ func (c *Counter) start() (err error) {
 		return err
 	}
 	c.words = kind.Overlay[kind.CounterWords](c.window.Bytes())
-	c.edge.init(c.fid.ID)
+	c.value, c.errs = &c.words.Value, &c.words.Errs
+	c.careful = c.edge.init(c.fid.ID)
 	if c.opt.Wait == WaitFD {
 		if c.face, err = wake.NewFace(-1); err != nil {
 			return err
 		}
 		c.keeper.init(c, c.face.Set)
-		c.closer.Store(true)
+		atomic.StoreUint32(&c.careful, 1)
 	}
 	c.register()
 	return nil
@@ -467,6 +473,7 @@ func (c *Counter) Close() error {
 	if err != nil || !first {
 		return err
 	}
+	atomic.StoreUint32(&c.careful, 1) // before the words go
 	c.closing.Do(func() { close(c.gone) })
 	c.deaths.unbind()
 	c.keeper.stop()

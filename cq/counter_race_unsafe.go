@@ -16,9 +16,11 @@ type counterEdge struct{ at *uint64 }
 
 var counterEdges sync.Map // id -> *uint64
 
-func (e *counterEdge) init(id uint64) {
+// init also says whether each read has to acquire.
+func (e *counterEdge) init(id uint64) (careful uint32) {
 	v, _ := counterEdges.LoadOrStore(id, new(uint64))
 	e.at = v.(*uint64)
+	return 1
 }
 
 func (e *counterEdge) release() { runtime.RaceReleaseMerge(unsafe.Pointer(e.at)) }

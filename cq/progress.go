@@ -93,7 +93,7 @@ func (c *Counter) Bind(f Feeder) (unbind func(), err error) {
 		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: c.name, Err: err}
 	}
 	stop := c.feeders.add(&feeder{f: f, manual: true})
-	c.closer.Store(true)
+	atomic.StoreUint32(&c.careful, 1)
 	c.kick()
 	return sync.OnceFunc(func() { stop(); c.holders.unbind() }), nil
 }
