@@ -17,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/shmtest/syscalls"
 	"github.com/shmring/shmring/shm"
 )
@@ -119,6 +120,34 @@ func TestWriterSyscalls(t *testing.T) {
 	}
 }
 
+// TestWriterRegisters: the reader's membarrier(2) reaches a process whose publishes are release
+// stores. A process of its own shows it, since nothing undoes the registration.
+func TestWriterRegisters(t *testing.T) {
+	if _, err := shmtest.Fenced(); err != nil {
+		shmtest.Require(t, "membarrier", err)
+	}
+	d, name := openDir(t), queueName(t)
+	for pays, want := range map[bool]string{true: "false <nil>", false: "true <nil>"} {
+		q, err := cq.Create(cq.Named(d, name), cq.Options{WritersPay: pays})
+		must(t, err)
+		c := startChild(t, "registered", envQueue+"="+name)
+		c.Says(t, want)
+		_ = c.Stop(t)
+		must(t, q.Close())
+	}
+}
+
+// childRegistered attaches, and says whether a reader's membarrier orders this process.
+func childRegistered() {
+	d, err := shm.OpenDir("")
+	need(err)
+	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
+	need(err)
+	fenced, err := shmtest.Fenced()
+	say("%v %v", fenced, err)
+	need(w.Close())
+}
+
 // childSpinner reads a queue without ever blocking.
 func childSpinner() {
 	d, err := shm.OpenDir("")
@@ -137,7 +166,9 @@ func childSpinner() {
 	need(q.Close())
 }
 
-func init() { roles["spinner"] = childSpinner }
+func init() {
+	roles["spinner"], roles["registered"] = childSpinner, childRegistered
+}
 
 func init() { roles["late filter"] = childLateFilter }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -261,4 +262,30 @@ func TestRefused(t *testing.T) {
 	if bell.FD() != -1 || bell.EventFD() != -1 {
 		t.Error("a descriptor that nobody asked for")
 	}
+}
+
+func TestMain(m *testing.M) { shmtest.Main(m, map[string]func(){"ringer": childRinger}) }
+
+// childRinger says whether a reader's membarrier orders this process before and after it has a
+// ringer without a fence of its own, and with one that the reader pays for.
+func childRinger() {
+	words, err := doorbell.Map(make([]byte, doorbell.Bytes(1)), 1)
+	shmtest.Need(err)
+	for _, fence := range []func(){nil, func() {}} {
+		_, err = doorbell.NewRinger(words, 0, doorbell.RingerOptions{Fence: fence})
+		shmtest.Need(err)
+		fenced, err := shmtest.Fenced()
+		shmtest.Say("%v %v", fenced, err)
+	}
+}
+
+// TestRingerRegisters: the reader's membarrier(2) reaches a process whose publishes are release
+// stores. A process of its own shows it, since nothing undoes the registration.
+func TestRingerRegisters(t *testing.T) {
+	if _, err := shmtest.Fenced(); err != nil {
+		shmtest.Require(t, "membarrier", err)
+	}
+	p := shmtest.Start(t, shmtest.Child(t, "ringer"))
+	p.Says(t, "false <nil>")
+	p.Says(t, "true <nil>")
 }

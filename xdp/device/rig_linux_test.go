@@ -242,7 +242,8 @@ func appChild() error {
 		}
 	}
 	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), request)
-	for errors.Is(err, device.ErrPortTaken) { // by one that was killed a moment ago
+	// One that was killed a moment ago can have both.
+	for errors.Is(err, device.ErrPortTaken) || errors.Is(err, device.ErrBudget) {
 		time.Sleep(5 * time.Millisecond)
 		e, err = device.Dial(ctx, os.Getenv("PATH_OF"), request)
 	}
