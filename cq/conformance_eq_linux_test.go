@@ -243,13 +243,13 @@ func TestConformanceEQPurge(t *testing.T) {
 func TestConformanceEQStrError(t *testing.T) {
 	t.Parallel()
 	conformEQ(t, "text", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
-		text := r.e.StrError(int32(cq.ENoKey), []byte{0xab})
+		text := cq.StrError(int32(cq.ENoKey), []byte{0xab})
 		if !strings.Contains(text, cq.ENoKey.Error()) || !strings.Contains(text, "ab") {
 			t.Errorf("%q", text)
 		}
 		for n, want := range map[int32]string{int32(cq.ETrunc): "truncation",
 			int32(syscall.ENOENT): "no such file or directory", -3: "provider error -3"} {
-			if got := r.e.StrError(n, nil); got != want {
+			if got := cq.StrError(n, nil); got != want {
 				t.Errorf("%d: %q", n, got)
 			}
 		}

@@ -411,22 +411,22 @@ func TestConformanceCQStrError(t *testing.T) {
 		must(t, r.w.PostError(&cq.ErrorEntry{Err: cq.EOther, ProvErrno: 265, ErrData: []byte{0xab}}))
 		e := cq.ErrorEntry{ErrData: make([]byte, 8)}
 		must(t, r.q.ReadErr(&e))
-		text := r.q.StrError(e.ProvErrno, e.ErrData)
+		text := cq.StrError(e.ProvErrno, e.ErrData)
 		if !strings.Contains(text, cq.ETrunc.Error()) || !strings.Contains(text, "ab") {
 			t.Errorf("%q", text)
 		}
 		for n, want := range map[int32]string{int32(syscall.ENOENT): "no such file or directory",
 			int32(cq.ETrunc): "truncation", -5: "provider error -5"} {
-			if got := r.q.StrError(n, nil); got != want {
+			if got := cq.StrError(n, nil); got != want {
 				t.Errorf("%d: %q, want %q", n, got, want)
 			}
 		}
-		got := r.q.StrError(100000, []byte{1, 0xab})
+		got := cq.StrError(100000, []byte{1, 0xab})
 		if want := "provider error 100000 (detail 01ab)"; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		for _, n := range []int32{0, -1, 1, 9999} {
-			if r.q.StrError(n, nil) == "" {
+			if cq.StrError(n, nil) == "" {
 				t.Errorf("nothing is said of %d", n)
 			}
 		}

@@ -82,11 +82,11 @@ func TestConformanceWaitSetFD(t *testing.T) {
 			done := later(func() { r.post(t, i, i+1) })
 			var got []uint64
 			for len(got) == 0 {
-				native.Cond.Lock()
+				native.Cond.L.Lock()
 				for s.TryWait() == nil {
 					native.Cond.Wait()
 				}
-				native.Cond.Unlock()
+				native.Cond.L.Unlock()
 				got = drain(t, r.q)
 			}
 			wantContexts(t, "entry", got, i)

@@ -131,11 +131,11 @@ func mutexCond(t *testing.T, r *rig) {
 		defer close(got)
 		dst := make([]cq.Context, 4)
 		for range 5 {
-			n.Cond.Lock()
+			n.Cond.L.Lock()
 			for r.q.TryWait() == nil {
 				n.Cond.Wait()
 			}
-			n.Cond.Unlock()
+			n.Cond.L.Unlock()
 			k, err := cq.Read(r.q, dst)
 			if err != nil && err != cq.ErrWouldBlock {
 				t.Error(err)
@@ -162,9 +162,9 @@ func mutexCond(t *testing.T, r *rig) {
 	}
 	<-got
 	ended := make(chan error, 1) // Close takes the mutex, which is held here
-	n.Cond.Lock()
+	n.Cond.L.Lock()
 	go func() {
-		defer n.Cond.Unlock()
+		defer n.Cond.L.Unlock()
 		for err = r.q.TryWait(); err == nil || errors.Is(err, cq.ErrWouldBlock); err = r.q.TryWait() {
 			if err == nil {
 				n.Cond.Wait()

@@ -172,3 +172,17 @@ func (e *ErrorEntry) Unwrap() error { return e.Err }
 
 // failed says which call failed on which queue, unless err says so itself.
 func failed(op, name string, err error) error { return kind.Failed(op, name, err) }
+
+// StrError returns the text of a provider error number and its detail (fi_cq_strerror,
+// fi_eq_strerror). Numbers of this library and the operating system have one; others are printed as
+// they are.
+func StrError(provErrno int32, errData []byte) string {
+	text := fmt.Sprintf("provider error %d", provErrno)
+	if provErrno > 0 && (provErrno < int32(EOther)+int32(len(fabricText))) {
+		text = Errno(provErrno).Error()
+	}
+	if len(errData) > 0 {
+		text = fmt.Sprintf("%s (detail %x)", text, errData)
+	}
+	return text
+}

@@ -301,7 +301,7 @@ func FuzzErrorArray(f *testing.F) {
 			wantFailure(t, outside.Failure, want.Err, want.ProvErrno, r[24:24+n])
 			wantOutside(t, outside, want)
 		}
-		_, _, _ = e.Error(), errors.Is(&e, cq.ETrunc), q.StrError(e.ProvErrno, e.ErrData)
+		_, _, _ = e.Error(), errors.Is(&e, cq.ETrunc), cq.StrError(e.ProvErrno, e.ErrData)
 		if n, err := cq.Read(q, make([]cq.Entry, 1)); n != 0 || err != cq.ErrWouldBlock {
 			t.Fatalf("afterwards: %d, %v", n, err)
 		}

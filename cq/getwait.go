@@ -18,38 +18,29 @@ import (
 // Native is a wait object for use outside the library. Which fields are set depends on Object.
 type Native struct {
 	Object WaitObject
-	FD     int        // of WaitFD, else -1
-	Cond   *MutexCond // of WaitMutexCond
+	FD     int // of WaitFD, else -1
+	// Cond of WaitMutexCond is for goroutines of the process that reads the queue. Its mutex must be
+	// held over TryWait and Wait, or a completion could be signaled in between; and nobody may hold
+	// it for good while the queue or set is closed, which takes it to wake who waits.
+	//
+	//	n.Cond.L.Lock()
+	//	for q.TryWait() == nil {
+	//		n.Cond.Wait()
+	//	}
+	//	n.Cond.L.Unlock()
+	Cond *sync.Cond
 	// PollFDs of WaitPollFD are all to be waited on. The list, which here has one element, is the
 	// same as long as ChangeIndex is.
 	PollFDs     []int
 	ChangeIndex uint64
 }
 
-// MutexCond is the wait object of WaitMutexCond, for goroutines of the process that reads the
-// queue. The mutex must be held over TryWait and Wait, or a completion could be signaled in
-// between; and nobody may hold it for good while the queue or set is closed, which takes it to wake
-// who waits.
-//
-//	mc.Lock()
-//	for q.TryWait() == nil {
-//		mc.Wait()
-//	}
-//	mc.Unlock()
-type MutexCond struct {
-	sync.Mutex
-	cond *sync.Cond
-}
-
-// Wait gives the mutex up, waits until something may be there, and takes it again.
-func (m *MutexCond) Wait() { m.cond.Wait() }
-
 // ErrNoData: there is no wait object to return (ENODATA).
 var ErrNoData error = kind.NewSentinel("no wait object: open it with another one",
 	Errno(syscall.ENODATA), nil)
 
 // native hands out a wait object.
-func native(name string, object WaitObject, face *wake.Face, cond *MutexCond) (Native, error) {
+func native(name string, object WaitObject, face *wake.Face, cond *sync.Cond) (Native, error) {
 	n := Native{Object: object, FD: -1}
 	fail := func(err error, hint string) (Native, error) {
 		return n, &Error{Pkg: kind.Pkg, Op: "getwait", Name: name, Err: err, Hint: hint}
@@ -111,7 +102,7 @@ func closedNative(name string) (Native, error) {
 // condKeeper turns the descriptor of a queue into the condition variable of WaitMutexCond. It waits
 // in the runtime's poller, so that it costs a goroutine and no thread.
 type condKeeper struct {
-	mc    MutexCond
+	cond  *sync.Cond
 	file  *os.File // a duplicate of the queue's descriptor
 	armed chan struct{}
 	done  chan struct{}
@@ -128,8 +119,7 @@ func newCondKeeper(fd int) (*condKeeper, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	k := &condKeeper{file: os.NewFile(uintptr(dup), "wait object"), armed: make(chan struct{}, 1),
-		done: make(chan struct{})}
-	k.mc.cond = sync.NewCond(&k.mc)
+		done: make(chan struct{}), cond: sync.NewCond(new(sync.Mutex))}
 	raw, err := k.file.SyscallConn()
 	if err == nil {
 		err = k.file.SetReadDeadline(time.Time{}) // fails when the poller did not take it
@@ -148,9 +138,9 @@ func (k *condKeeper) run(raw syscall.RawConn) {
 	defer close(k.done)
 	for range k.armed {
 		err := raw.Read(readable)
-		k.mc.Lock()
-		k.mc.cond.Broadcast()
-		k.mc.Unlock()
+		k.cond.L.Lock()
+		k.cond.Broadcast()
+		k.cond.L.Unlock()
 		if err != nil {
 			return
 		}
@@ -168,11 +158,11 @@ func (k *condKeeper) arm() {
 	}
 }
 
-func (k *condKeeper) mutexCond() *MutexCond {
+func (k *condKeeper) mutexCond() *sync.Cond {
 	if k == nil {
 		return nil
 	}
-	return &k.mc
+	return k.cond
 }
 
 // close wakes everybody and ends the goroutine.
@@ -184,9 +174,9 @@ func (k *condKeeper) close() {
 	close(k.armed)
 	<-k.done
 	_ = k.file.Close()
-	k.mc.Lock()
-	k.mc.cond.Broadcast()
-	k.mc.Unlock()
+	k.cond.L.Lock()
+	k.cond.Broadcast()
+	k.cond.L.Unlock()
 }
 
 // readable reports whether a descriptor has something to read, without waiting.

@@ -70,7 +70,7 @@ const (
 	// WaitInSet is for a queue that is waited for only through Options.WaitSet, of which it is a
 	// member until it is closed. Blocking reads of it are refused.
 	WaitInSet
-	// WaitMutexCond adds a mutex and a condition variable of this process; see [MutexCond].
+	// WaitMutexCond adds a mutex and a condition variable of this process; see [Native].
 	WaitMutexCond
 	// WaitPollFD is WaitFD with the descriptor as a list for poll(2); see [Native].
 	WaitPollFD

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"sync"
 	"sync/atomic"
@@ -390,19 +389,6 @@ func (q *core) Signal() error {
 	defer q.guard.leaveAny()
 	q.bell.Signal()
 	return nil
-}
-
-// StrError returns the text of a provider error number and its detail (fi_cq_strerror). Numbers of
-// this library and the operating system have one; others are printed as they are.
-func (q *core) StrError(provErrno int32, errData []byte) string {
-	text := fmt.Sprintf("provider error %d", provErrno)
-	if provErrno > 0 && (provErrno < int32(EOther)+int32(len(fabricText))) {
-		text = Errno(provErrno).Error()
-	}
-	if len(errData) > 0 {
-		text = fmt.Sprintf("%s (detail %x)", text, errData)
-	}
-	return text
 }
 
 // Stats are counts of a queue's reader.
