@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -54,6 +55,11 @@ func accepts(t testing.TB, l net.Listener) net.Conn {
 // connected is a connection with both ends here.
 func connected(t testing.TB) (client, server net.Conn) {
 	t.Helper()
+	if strings.HasPrefix(t.Name(), "TestOver/") {
+		l, _ := overListener(t)
+		client = dialsOver(t, l)
+		return client, accepts(t, l)
+	}
 	d := directory(t)
 	l := listens(t, d, "server")
 	client = dials(t, d, "server")

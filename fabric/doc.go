@@ -1,5 +1,5 @@
-// Package fabric sends messages between processes of one machine and one user: endpoints of type
-// FI_EP_RDM, reliable datagrams in order for each pair, that complete into queues of package cq.
+// Package fabric sends messages between processes of one machine: endpoints of type FI_EP_RDM,
+// reliable datagrams in order for each pair, that complete into queues of package cq.
 //
 //	e, err := fabric.Open(dir, "worker-1", fabric.Options{Transmit: w, Receive: w, Progress: ...})
 //	to, err := e.Resolve("worker-2")        // fi_av_insert, by name; Insert takes an Address
@@ -67,8 +67,7 @@
 // Inject and transmit are as strong as delivery: the bytes are in the buffer that was posted, or in
 // the receiver's store if there was none. Match says that the message has its receive, or was
 // dropped, and may take for ever. There is no commit, since nothing here is durable. A send with
-// FlagFence, and those behind it, go when all before it to the same peer have completed. Other
-// users are not here.
+// FlagFence, and those behind it, go when all before it to the same peer have completed.
 //
 // # Remote memory
 //
@@ -119,6 +118,15 @@
 //	err = other.Connect("server", data)       // EventConnected, with the data
 //	err = e.Shutdown()                        // EventShutdown, on both sides
 //
+// # Other users
+//
+// What has a name is for processes of one user. Two of different users meet over a unix socket, and
+// each maps for reading what the other one writes:
+//
+//	e, err := fabric.Meet(ctx, conn, allow, fabric.Options{}) // both call it; the peer is address 0
+//	l := fabric.ListenOver(socket, allow)                     // a net.Listener
+//	c, err := fabric.DialOver(ctx, conn, allow)               // a net.Conn
+//
 // # Files
 //
 //	options        what an endpoint is made with, and errors
@@ -138,6 +146,7 @@
 //	progress       what moves all, and sleeps
 //	listen         listeners and dials, and the endpoint below them
 //	link           connections of endpoints, by events
+//	meet           a peer that was met over a socket; over connections with such
 //	call           requests and replies, on connections
 //	conn           one connection; connlane its messages; connwait who sleeps for all
 package fabric

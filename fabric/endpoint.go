@@ -15,6 +15,7 @@ import (
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/posted"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
@@ -81,6 +82,7 @@ type Endpoint struct {
 	freeMulticasts []int
 	misses         []misses
 
+	passed  *shm.Object   // outbox of a peer that was met over a socket, until its lane is mapped
 	waiting int           // goroutines that wait for room
 	room    atomic.Uint64 // counts changes that can be room, while there are any
 }
@@ -157,7 +159,7 @@ func (e *Endpoint) create() (err error) {
 		o := kind.Outbox{Lanes: e.opt.Peers, Slots: e.opt.Peers * e.opt.Slots, ID: e.addr.Outbox,
 			High: high, Low: low, Generation: e.addr.Generation, ChunkBytes: chunkBytes,
 			Chunks: e.opt.Chunks + (e.opt.Pool+chunkBytes-1)/chunkBytes}
-		e.box, err = e.dir.Create(kind.FabricOutboxName(e.addr.Outbox), o.Spec(e.name), nil)
+		e.box, err = e.make(kind.FabricOutboxName(e.addr.Outbox), o.Spec(e.name), nil)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
@@ -172,9 +174,9 @@ func (e *Endpoint) create() (err error) {
 	f := kind.Fabric{Rows: e.opt.Peers, Window: uint64(e.opt.Window), Outbox: e.addr.Outbox,
 		Remote: (e.opt.Remote + pieceBytes - 1) &^ (pieceBytes - 1)}
 	s := f.Spec(e.name)
-	s.UUID = e.addr.UUID
-	e.obj, err = collect.Create(e.dir, e.name, s, func(o *shm.Object) error {
-		w, err := mapEndpoint(o, f)
+	s.UUID, s.Generation = e.addr.UUID, e.addr.Generation
+	e.obj, err = e.make(e.name, s, func(o *shm.Object) error {
+		w, err := mapEndpoint(o, f, true)
 		if err != nil {
 			return err
 		}
@@ -193,6 +195,14 @@ func (e *Endpoint) create() (err error) {
 	})
 	e.idle = sync.NewCond(locker{e})
 	return err
+}
+
+// make makes one of the endpoint's objects, with a name, or sealed and without one.
+func (e *Endpoint) make(name string, s shm.Spec, fill func(*shm.Object) error) (*shm.Object, error) {
+	if e.dir == nil {
+		return place.Sealed(s, shm.SealOthers, fill)
+	}
+	return collect.Create(e.dir, name, s, fill)
 }
 
 func (e *Endpoint) mapOutbox(o kind.Outbox) (err error) {
@@ -393,6 +403,9 @@ func (e *Endpoint) remove() {
 		crash.At(crash.FabricNameless)
 		_ = e.obj.Close()
 	}
+	if e.passed != nil {
+		_ = e.passed.Close()
+	}
 	if e.box != nil {
 		_ = e.box.Release()
 		crash.At(crash.FabricReleased)
@@ -404,6 +417,9 @@ func (e *Endpoint) remove() {
 // collect removes the outbox of an endpoint that is gone if nobody has to examine what is in it.
 // Others do so too, and the last of them removes it.
 func (e *Endpoint) collect(box uint64) {
+	if e.dir == nil {
+		return
+	}
 	name := kind.FabricOutboxName(box)
 	if owned, err := e.dir.Owned(name); owned || err != nil {
 		return

@@ -21,7 +21,7 @@ import (
 // bell is that of all connections.
 type mux struct {
 	e         *Endpoint
-	places    []place
+	places    []connSpot
 	used      int // of places
 	owing     int // messages that wait for room
 	pins      int // dials that begin
@@ -36,8 +36,8 @@ type mux struct {
 	budget    time.Duration
 }
 
-// place is where a connection is found by its number.
-type place struct {
+// connSpot is where a connection is found by its number.
+type connSpot struct {
 	use uint32
 	c   *conn
 }
@@ -46,13 +46,13 @@ type place struct {
 // connection, so this window is no limit.
 var connOptions = Options{Slots: 16, Chunks: 16, Window: 16 << 20}
 
-func openMux(d *shm.Dir, name string) (*mux, error) {
-	m := &mux{budget: spin.Budget(lookFor), done: make(chan struct{})}
+// openMux makes a mux of an endpoint, which open makes.
+func openMux(open func(Options) (*Endpoint, error)) (m *mux, err error) {
+	m = &mux{budget: spin.Budget(lookFor), done: make(chan struct{})}
 	m.keeper.init()
 	o := connOptions
 	o.mux = m
-	var err error
-	m.e, err = Open(d, name, o)
+	m.e, err = open(o)
 	return m, err
 }
 
@@ -77,7 +77,7 @@ func (m *mux) newConn(p *peer, is connState) *conn {
 		at++
 	}
 	if at == len(m.places) {
-		m.places = append(m.places, place{})
+		m.places = append(m.places, connSpot{})
 	}
 	m.places[at].use++
 	c := &conn{m: m, p: p, is: is,
@@ -137,27 +137,33 @@ func Listen(d *shm.Dir, name string) (net.Listener, error) {
 }
 
 func listen(d *shm.Dir, name string, events cq.EventSink) (*listener, error) {
-	m, err := openMux(d, name)
+	m, err := openMux(func(o Options) (*Endpoint, error) { return Open(d, name, o) })
 	if errors.Is(err, fs.ErrExist) {
 		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{m: m}
+	var l listener
 	if events != nil {
 		l.news = &news{m: m}
 		if err := l.news.binds(events, cq.FIDPassiveEndpoint, m.e.addr); err != nil {
 			return nil, errors.Join(err, m.e.Close())
 		}
 	}
+	l.begin(m)
+	return &l, nil
+}
+
+// begin takes connections over a mux, which stays until that ends.
+func (l *listener) begin(m *mux) {
+	l.m = m
 	l.waiter.init()
 	m.e.bell.Lock()
 	m.listener = l
 	m.e.page.Accepts.Store(1)
 	m.e.bell.Unlock()
 	go m.keep()
-	return l, nil
 }
 
 // Accept implements net.Listener. Clients that have gone are left out.
@@ -247,7 +253,9 @@ func dialMux(d *shm.Dir) (*mux, error) {
 	if found != nil {
 		return found, nil
 	}
-	m, err := openMux(d, "dial-"+shm.NewUUID().String())
+	m, err := openMux(func(o Options) (*Endpoint, error) {
+		return Open(d, "dial-"+shm.NewUUID().String(), o)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -295,6 +303,11 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.ask(ctx, p)
+}
+
+// ask has a connection with a peer who listens.
+func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 	c := m.newConn(p, connAsking)
 	c.window = connWindow
 	m.say(p, connAsk, c.number, windowBytes())

@@ -108,6 +108,7 @@ func (l *inLane) returns(op uint16) {
 
 // unmap gives the outbox up, at the latest when its last loan has been given back.
 func (l *inLane) unmap() {
+	l.silent()
 	if l.over = true; l.loans == 0 {
 		_ = l.box.Close()
 	}

@@ -47,9 +47,9 @@ type words struct {
 	reach  kind.Reach
 }
 
-// mapEndpoint lays words over an endpoint, ours or another's. Sections are as long as its
-// attributes say, which was checked.
-func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
+// mapEndpoint lays words over an endpoint, ours or another's, and also over those that its senders
+// write, unless it came over a socket. Sections are as long as its attributes say, which was checked.
+func mapEndpoint(o *shm.Object, f kind.Fabric, shared bool) (w words, err error) {
 	rows := f.Rows
 	if w.page, err = kind.WordsOf[kind.FabricPage](o, kind.SectFabricPage, 0); err != nil {
 		return w, err
@@ -59,6 +59,9 @@ func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
 		return w, err
 	}
 	w.rows = kind.Overlays[kind.FabricRow](mem)[:rows]
+	if !shared {
+		return w, nil
+	}
 	mail, err := o.MapWritable(kind.SectFabricMail, 0)
 	if err != nil {
 		return w, err
@@ -73,7 +76,7 @@ func mapEndpoint(o *shm.Object, f kind.Fabric) (w words, err error) {
 
 // Insert makes an address one that can be sent to (fi_av_insert), and gives it a number; again, the
 // same. Nothing is asked of the peer before the first message. Errors: os.ErrClosed;
-// [ErrNotSupported] of an endpoint of type MSG.
+// [ErrNotSupported] of an endpoint of type MSG, and of one of [Meet].
 func (e *Endpoint) Insert(a Address) (cq.Addr, error) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
@@ -84,7 +87,7 @@ func (e *Endpoint) Insert(a Address) (cq.Addr, error) {
 }
 
 func (e *Endpoint) addressable() error {
-	if e.link != nil {
+	if e.link != nil || e.dir == nil {
 		return ErrNotSupported
 	}
 	return e.usable()
@@ -160,8 +163,11 @@ func (e *Endpoint) peerOf(a Address) *peer {
 // open maps the peer's endpoint and follows its process. Errors: [ErrNoPeer], and those of opening
 // shared memory and of following.
 func (p *peer) open() (err error) {
-	if p.obj != nil {
+	switch {
+	case p.obj != nil:
 		return nil
+	case p.e.dir == nil: // it had been passed over a socket
+		return ErrNoPeer
 	}
 	if p.name == "" {
 		box, _, name, err := p.e.openBox(p.addr.Outbox)
@@ -193,7 +199,7 @@ func (p *peer) adopt(obj *shm.Object) error {
 	if f.Outbox != p.addr.Outbox { // somebody calls himself by the number of another endpoint
 		return ErrCorrupt
 	}
-	if p.words, err = mapEndpoint(obj, f); err != nil {
+	if p.words, err = mapEndpoint(obj, f, true); err != nil {
 		return err
 	}
 	owner := obj.Owner()
@@ -210,7 +216,13 @@ func (p *peer) adopt(obj *shm.Object) error {
 // openBox maps an outbox, and returns the name of its endpoint.
 func (e *Endpoint) openBox(id uint64) (*shm.Object, kind.Outbox, string, error) {
 	name := kind.FabricOutboxName(id)
-	obj, err := e.dir.Open(name, shm.ReadOnly)
+	var obj *shm.Object
+	err := fs.ErrNotExist
+	if e.dir != nil {
+		obj, err = e.dir.Open(name, shm.ReadOnly)
+	} else if obj = e.passed; obj != nil {
+		e.passed, err = nil, nil
+	}
 	if err != nil {
 		return nil, kind.Outbox{}, "", err
 	}
@@ -265,8 +277,10 @@ func (p *peer) bury() {
 	p.buried = true
 	e.stats.Died++
 	crash.At(crash.FabricBurying)
-	_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
-		Object: p.addr.UUID})
+	if e.dir != nil {
+		_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
+			Object: p.addr.UUID})
+	}
 	crash.At(crash.FabricBuried)
 	e.collect(p.addr.Outbox)
 }

@@ -34,6 +34,7 @@ type inLane struct {
 	dirty   bool
 	refused bool
 	freed   bool
+	forwarded
 
 	pulls   map[uint16]*pull // by the sender's operation
 	owed    []uint64         // records for the control ring
@@ -85,7 +86,12 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	l.rev = row.Rev.Load()
 	e.in[bit], l.p.in = l, l
 	l.p.inBit.Store(int32(bit + 1))
-	return wake.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}, true
+	c = wake.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}
+	if e.dir == nil {
+		c.ReaderPays, c.Rung = false, &l.lanes[l.place].Rung
+		l.silence = e.bell.Forward(bit, c.Rung, l.arrived)
+	}
+	return c, true
 }
 
 // openLane maps a lane by its number. What cannot be is [ErrCorrupt].
@@ -124,10 +130,12 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	if l.pool, err = kind.OutboxPool(box, o); err != nil {
 		return nil, false, err
 	}
-	if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
-		return nil, false, err
+	if e.dir != nil {
+		if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
+			return nil, false, err
+		}
+		l.done = kind.Overlays[kind.Word](mem)
 	}
-	l.done = kind.Overlays[kind.Word](mem)
 	a := Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation}
 	if e.link.strange(a) {
 		return nil, false, ErrRefused
@@ -149,8 +157,7 @@ func (l *inLane) meet(place int) error {
 		if place >= len(p.words.rows) {
 			return ErrCorrupt
 		}
-		l.ringer = wake.NewRinger(wake.RingerConfig{Row: &l.lanes[place].Bell,
-			Arm: &p.words.page.Arm, Hints: p.words.hints, Bit: bit})
+		l.ringer = l.p.ringer(&l.lanes[place].Bell, bit, &l.row.Rung)
 		return nil
 	case !errors.Is(err, ErrNoPeer):
 		return err
@@ -323,7 +330,7 @@ func (l *inLane) free() {
 	e.remote.forget(l.bit)
 	e.claims[l.bit].CompareAndSwap(l.id, 0)
 	crash.At(crash.FabricFreed)
-	last := len(kind.OutboxOpen(l.lanes, l.done)) == 0
+	last := l.done != nil && len(kind.OutboxOpen(l.lanes, l.done)) == 0
 	l.unmap()
 	if box, _ := kind.FabricLaneOf(l.id); last {
 		e.collect(box)
@@ -342,7 +349,12 @@ func (l *inLane) refuse() {
 	l.tell()
 	l.markDone()
 	e.bell.Drop(l.bit)
+	l.silent()
 }
 
 // markDone tells the outbox that nothing in the lane is for us any more.
-func (l *inLane) markDone() { l.done[l.place].Store(l.id) }
+func (l *inLane) markDone() {
+	if l.done != nil {
+		l.done[l.place].Store(l.id)
+	}
+}

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
-		"asker": asker, "guarded": guarded})
+		"asker": asker, "guarded": guarded, "met echo": metEcho, "met idle": metIdle,
+		"over server": overServer, "over client": overClient})
 }
 
 // end is an endpoint with a queue for both sides.
@@ -144,7 +145,11 @@ type child struct {
 
 func start(t testing.TB, role string, env ...string) *child {
 	t.Helper()
-	cmd := shmtest.Child(t, role, env...)
+	return run(t, shmtest.Child(t, role, env...))
+}
+
+func run(t testing.TB, cmd *exec.Cmd) *child {
+	t.Helper()
 	in, err := cmd.StdinPipe()
 	noError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -38,6 +38,7 @@ type outLane struct {
 	granted    uint64
 	adopted    bool
 	err        error // why it ended
+	forwarded
 	// examined is what seen was then: who has gone examines nothing behind that.
 	examined uint64
 
@@ -368,7 +369,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	crash.At(crash.FabricLaneNamed)
 	row := l.claim()
-	if row < 0 || p.words.page.State.Load() == kind.FabricClosed {
+	if row < 0 || e.dir != nil && p.words.page.State.Load() == kind.FabricClosed {
 		if row >= 0 {
 			p.words.claims[row].CompareAndSwap(l.id, 0)
 		}
@@ -379,11 +380,15 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 		}
 		return nil, fault("send", p.addr.String(), err)
 	}
-	l.ringer = wake.NewRinger(wake.RingerConfig{Row: &l.row.Bell, Arm: &p.words.page.Arm,
-		Hints: p.words.hints, Bit: row})
+	l.ringer = p.ringer(&l.row.Bell, row, &l.head.Rung)
 	p.out, e.out[place] = l, l
 	p.outBit.Store(int32(len(e.rows) + place + 1))
-	e.bell.Add(len(e.rows)+place, wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1})
+	c := wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1}
+	if e.dir == nil {
+		c.Rung = &l.row.Rung
+		l.silence = e.bell.Forward(len(e.rows)+place, c.Rung, l.row.Rev.Load)
+	}
+	e.bell.Add(len(e.rows)+place, c)
 	l.ringer.Attach()
 	return l, nil
 }
@@ -401,6 +406,11 @@ func (e *Endpoint) freePlace() int {
 // their marks.
 func (l *outLane) claim() int {
 	w := &l.p.words
+	if w.claims == nil { // it was met over a socket, and has one row
+		l.row = &w.rows[0]
+		l.rev = l.row.Rev.Load()
+		return 0
+	}
 	for i := range w.claims {
 		row := (i + l.place) % len(w.claims)
 		if w.claims[row].Load() != 0 || !w.claims[row].CompareAndSwap(0, l.id) {
@@ -539,6 +549,7 @@ func (l *outLane) end(why error, num cq.Errno) {
 	l.endAsks(num)
 	l.later.fail(e, num)
 	e.bell.Drop(len(e.rows) + l.place)
+	l.silent()
 	l.p.outBit.Store(0)
 	if m := e.opt.mux; m != nil {
 		m.deaf(l.p, why)

@@ -163,6 +163,11 @@ const (
 	FabricRowFilled  // head and grant are stored, the owner is not
 	FabricAdopted    // it is
 
+	// Endpoints meet over a socket (fabric, meet.go).
+	MeetPassed // what the other one reads is passed, what it has is not there
+	MeetLed    // a lane leads to it, its own is not known
+	MeetHeard  // it leads here, nobody looks at it
+
 	// A message goes (fabric, send.go, pool.go and message.go).
 	FabricChunkFilled // the payload is in a chunk, no slot names it
 	FabricFilled      // the slot is filled, its sequence is the old one
@@ -347,6 +352,7 @@ var names = [count]string{
 	FabricLaneFilled: "fabric-lane-filled", FabricLaneNamed: "fabric-lane-named",
 	FabricClaimed: "fabric-claimed", FabricMapped: "fabric-mapped",
 	FabricRowFilled: "fabric-row-filled", FabricAdopted: "fabric-adopted",
+	MeetPassed: "meet-passed", MeetLed: "meet-led", MeetHeard: "meet-heard",
 	FabricChunkFilled: "fabric-chunk-filled", FabricFilled: "fabric-filled",
 	FabricPublished: "fabric-published", FabricAsked: "fabric-asked",
 	FabricSegmented: "fabric-segmented", FabricLooked: "fabric-looked",

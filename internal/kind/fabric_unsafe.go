@@ -25,11 +25,12 @@ type FabricPage struct {
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
 type FabricRow struct {
-	Bell    wake.Row             // parked: the receiver does not look at the lane
-	Owner   Word                 // number of the lane that the row is for, stored after Head
-	Head    Word                 // messages before this index were examined
-	Granted Word                 // bytes that the sender may have sent in all
-	_       Word                 // 0
+	Bell    wake.Row      // parked: the receiver does not look at the lane
+	Owner   Word          // number of the lane that the row is for, stored after Head
+	Head    Word          // messages before this index were examined
+	Granted Word          // bytes that the sender may have sent in all
+	Rung    atomic.Uint32 // rings of a sender that cannot be marked
+	_       uint32
 	Matched Word                 // a bit changes when the message that asked by it has its receive
 	Owed    Word                 // 1: records wait for room in the control ring
 	Control Word                 // tail of the control ring
@@ -48,9 +49,10 @@ type FabricLane struct {
 	Control    Word     // head of the control ring, which the receiver has in its row
 	TargetHigh Word     // uuid of the endpoint that it leads to
 	TargetLow  Word
-	Type       Word // of the endpoint that sends, as its page says it
-	Exposes    Word // 1: what headers say of memory of the process still holds
-	_          [48]byte
+	Type       Word          // of the endpoint that sends, as its page says it
+	Exposes    Word          // 1: what headers say of memory of the process still holds
+	Rung       atomic.Uint32 // rings of a receiver that cannot be marked
+	_          [44]byte
 }
 
 // FabricSlot is one message. Its first line has the first 32 bytes of the payload.
@@ -119,6 +121,10 @@ const (
 	_ = uint(128 - unsafe.Offsetof(FabricLane{}.ID))
 	_ = uint(unsafe.Offsetof(FabricLane{}.TargetLow) - 184)
 	_ = uint(184 - unsafe.Offsetof(FabricLane{}.TargetLow))
+	_ = uint(unsafe.Offsetof(FabricRow{}.Rung) - 152)
+	_ = uint(152 - unsafe.Offsetof(FabricRow{}.Rung))
+	_ = uint(unsafe.Offsetof(FabricLane{}.Rung) - 208)
+	_ = uint(208 - unsafe.Offsetof(FabricLane{}.Rung))
 	_ = uint(unsafe.Offsetof(FabricSlot{}.Payload) - 32)
 	_ = uint(32 - unsafe.Offsetof(FabricSlot{}.Payload))
 )

@@ -43,7 +43,7 @@ const MessageBytes = 64
 var Rendezvous = Protocol{Pkg: kind.Pkg, Op: OpMeet, Magic: "shmrdv\r\n", Version: 1,
 	Bytes: MessageBytes, Steps: []string{StepAsk: "ask", StepOffer: "offer", StepLane: "lane",
 		StepDone: "done"}, MostFDs: fdCount, Count: countFDs, Wrong: kind.ErrCorrupt,
-	No: func(status uint32, _ []byte) error { return statusError(status) }}
+	No: func(status uint32, _ []byte) error { return StatusError(status) }}
 
 // Steps of a rendezvous.
 const (
@@ -132,7 +132,7 @@ func Meet(ctx context.Context, conn *net.UnixConn, first uint16) *Meeting {
 // for it, so there is.
 func (m *Meeting) Finish(err error) {
 	if err != nil && m.next != 0 {
-		_ = m.SendNow(Rendezvous.Message(m.next, statusOf(err)))
+		_ = m.SendNow(Rendezvous.Message(m.next, StatusOf(err)))
 	}
 	m.End()
 }
@@ -221,23 +221,24 @@ const statusOther = 10 // errNoNumber
 
 var errNoNumber = errors.New("for a reason that this version has no number for")
 
-func statusOf(err error) uint32 {
+// StatusOf returns the number that an error has in a no.
+func StatusOf(err error) uint32 {
 	for i, s := range statuses {
 		if s != nil && (errors.Is(err, s) || s == kind.ErrCorrupt && errors.Is(err, shm.ErrCorrupt)) {
 			return uint32(i)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return statusOf(kind.ErrTimedOut)
+		return StatusOf(kind.ErrTimedOut)
 	}
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return statusOf(kind.ErrNoFiles)
+		return StatusOf(kind.ErrNoFiles)
 	}
 	return statusOther
 }
 
-// statusError is what a peer's no means here.
-func statusError(status uint32) error {
+// StatusError is what a peer's no means here.
+func StatusError(status uint32) error {
 	if status == 0 {
 		return nil
 	}

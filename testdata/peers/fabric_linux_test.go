@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,24 +24,49 @@ import (
 
 var connTimes = flag.Int("conns.times", 3, "how often nettest tries connections of endpoints")
 
-// TestFabricNettest: a connection between endpoints is what nettest says.
+// TestFabricNettest: a connection between endpoints is what nettest says, by name and over a socket.
 func TestFabricNettest(t *testing.T) {
 	d, err := shm.OpenDir("")
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	for range *connTimes {
-		nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
-			l, err := fabric.Listen(d, "nettest")
+	path := filepath.Join(t.TempDir(), "s")
+	for name, by := range map[string]struct {
+		listen func() (net.Listener, error)
+		dial   func(context.Context) (net.Conn, error)
+	}{
+		"name": {func() (net.Listener, error) { return fabric.Listen(d, "nettest") },
+			func(ctx context.Context) (net.Conn, error) { return fabric.Dial(ctx, d, "nettest") }},
+		"socket": {func() (net.Listener, error) {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 			if err != nil {
-				return nil, nil, nil, err
+				return nil, err
 			}
-			if a, err = fabric.Dial(context.Background(), d, "nettest"); err == nil {
-				b, err = l.Accept()
+			return fabric.ListenOver(l, nil), nil
+		}, func(ctx context.Context) (net.Conn, error) {
+			socket, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+			if err != nil {
+				return nil, err
 			}
-			return a, b, func() {
-				_ = a.Close() // a test may have closed them
-				_ = b.Close()
-			}, errors.Join(err, l.Close())
+			defer socket.Close()
+			return fabric.DialOver(ctx, socket, nil)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range *connTimes {
+				nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
+					l, err := by.listen()
+					if err != nil {
+						return nil, nil, nil, err
+					}
+					if a, err = by.dial(context.Background()); err == nil {
+						b, err = l.Accept()
+					}
+					return a, b, func() {
+						_ = a.Close() // a test may have closed them
+						_ = b.Close()
+					}, errors.Join(err, l.Close())
+				})
+			}
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,12 +19,26 @@ import (
 	"github.com/shmring/shmring/internal/futex"
 )
 
-// Connections, beside the endpoints of the role: each process has a listener that echoes, and dials
-// those of all places. What comes back must be what was written. Who hears of an end or a reset
+// Connections, beside the endpoints of the role: each process has a listener that echoes, under a
+// name and at a socket, and dials those of all places. What comes back must be what was written. Who hears of an end or a reset
 // before that must have a reason: the process that it dialed is dead, or closed the listener at
 // which the connection waited.
 
 func listenerName(place int) string { return fmt.Sprintf("listener-%d", place) }
+
+func (c *child) listenerSocket(place int) *net.UnixAddr {
+	return &net.UnixAddr{Name: fmt.Sprintf("%s/listener-%d", c.Base, place), Net: "unix"}
+}
+
+// dialOver connects to the socket of a place. Who listened there may have been killed.
+func (c *child) dialOver(ctx context.Context, place int) (net.Conn, error) {
+	socket, err := net.DialUnix("unix", nil, c.listenerSocket(place))
+	if err != nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	defer socket.Close()
+	return fabric.DialOver(ctx, socket, nil)
+}
 
 // listenAll has one listener after the other, and dials, until the run ends.
 func (c *child) listenAll() error {
@@ -36,12 +52,20 @@ func (c *child) listenAll() error {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
+		at := c.listenerSocket(c.Index)
+		_ = os.Remove(at.Name) // of one that was killed
+		socket, err := net.ListenUnix("unix", at)
+		if err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		over := fabric.ListenOver(socket, nil)
 		listens.Add(1)
 		if c.Step == crash.ConnRefusing.String() {
 			c.crowdListener()
 		}
 		var echoes sync.WaitGroup
 		echoes.Go(func() { c.echoAll(l, &echoes) })
+		echoes.Go(func() { c.echoAll(over, &echoes) })
 		for range 1 + rnd.IntN(100) {
 			if c.hushed() {
 				nap(time.Millisecond)
@@ -50,7 +74,7 @@ func (c *child) listenAll() error {
 			}
 		}
 		listens.Add(1) // before it closes
-		if err = l.Close(); err != nil {
+		if err = errors.Join(l.Close(), over.Close()); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
 		echoes.Wait()
@@ -93,7 +117,11 @@ func (c *child) stream(rnd *rand.Rand) {
 	if rnd.IntN(8) == 0 {
 		time.AfterFunc(time.Duration(rnd.IntN(1000))*time.Microsecond, cancel)
 	}
-	conn, err := fabric.Dial(ctx, c.dir, listenerName(place))
+	dial := func() (net.Conn, error) { return fabric.Dial(ctx, c.dir, listenerName(place)) }
+	if rnd.IntN(4) == 0 || strings.HasPrefix(c.Step, "meet-") {
+		dial = func() (net.Conn, error) { return c.dialOver(ctx, place) }
+	}
+	conn, err := dial()
 	gaveUp := ctx.Err() != nil
 	cancel()
 	if err == nil {

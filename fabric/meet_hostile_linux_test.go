@@ -1,0 +1,347 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/futex"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// forger is a peer that makes its objects by itself, and says what it likes.
+type forger struct {
+	t    *testing.T
+	conn *net.UnixConn
+	f    kind.Fabric
+	o    kind.Outbox
+
+	obj, box     *shm.Object
+	page         *kind.FabricPage
+	row          *kind.FabricRow
+	lane         *kind.FabricLane
+	slots        []kind.FabricSlot
+	victim       [2]*shm.Object // what the other one has passed
+	met          chan error
+	e            *end
+	uuid         shm.UUID
+	sealEndpoint shm.Seals
+}
+
+// forge has an honest endpoint meet a forger, which has said nothing yet.
+func forge(t *testing.T) *forger {
+	t.Helper()
+	a, b := sockets(t)
+	f := &forger{t: t, conn: b, uuid: shm.NewUUID(), met: make(chan error, 1),
+		sealEndpoint: shm.SealOthers}
+	t.Cleanup(func() { _ = b.Close() })
+	id := kind.FabricOutboxID(1 << 40)
+	high, low := kind.UuidWords(f.uuid)
+	f.f = kind.Fabric{Rows: 1, Window: 1 << 16, Outbox: id}
+	f.o = kind.Outbox{Lanes: 1, Slots: 8, ID: id, High: high, Low: low, Generation: 1, Chunks: 2,
+		ChunkBytes: chunk}
+	go func() {
+		var err error
+		f.e, err = meetEnd(a, nil, fabric.Options{})
+		f.met <- err
+	}()
+	return f
+}
+
+// make makes its objects.
+func (f *forger) make() {
+	s := f.f.Spec("forged")
+	s.UUID, s.Generation = f.uuid, 1
+	var err error
+	f.obj, err = shm.CreateMemfd(s, nil)
+	noError(f.t, err)
+	f.t.Cleanup(func() { _ = f.obj.Close() })
+	f.box, err = place.Sealed(f.o.Spec("forged"), shm.SealOthers, nil)
+	noError(f.t, err)
+	f.t.Cleanup(func() { _ = f.box.Close() })
+	section := func(o *shm.Object, k shm.SectionKind) []byte {
+		mem, _, err := o.Section(k, 0)
+		noError(f.t, err)
+		return mem
+	}
+	f.page = kind.Overlay[kind.FabricPage](section(f.obj, kind.SectFabricPage))
+	f.row = &kind.Overlays[kind.FabricRow](section(f.obj, kind.SectFabricRows))[0]
+	f.lane = &kind.Overlays[kind.FabricLane](section(f.box, kind.SectFabricLanes))[0]
+	f.slots = kind.Overlays[kind.FabricSlot](section(f.box, kind.SectFabricSlots))
+	noError(f.t, f.obj.Seal(f.sealEndpoint))
+}
+
+// says is a message of a meeting.
+func says(step byte) []byte { return append([]byte("shmfab\r\n\x01\x00"), step, 0, 0, 0, 0, 0) }
+
+// pass passes descriptors.
+func (f *forger) pass(fds ...int) { noError(f.t, shm.SendFDs(f.conn, says(1), fds...)) }
+
+// leads takes what the other one has passed, makes the lane, and says so.
+func (f *forger) leads() {
+	_, fds, err := shm.RecvFDs(f.conn, make([]byte, 16), 2)
+	noError(f.t, err)
+	defer shm.CloseFDs(fds)
+	for i := range f.victim {
+		f.victim[i], err = shm.OpenPassed(fds[i], "victim", 1<<30)
+		noError(f.t, err)
+		f.t.Cleanup(func() { _ = f.victim[i].Close() })
+	}
+	high, low := kind.UuidWords(f.victim[0].Header().UUID)
+	f.lane.Slots.Store(8)
+	f.lane.TargetHigh.Store(high)
+	f.lane.TargetLow.Store(low)
+	f.lane.Pays.Store(1)
+	f.lane.Bell.Parked.Store(1)
+	f.row.Bell.Parked.Store(1)
+	f.row.Granted.Store(f.f.Window)
+	f.lane.ID.Store(kind.FabricLaneID(f.o.ID, 0, 1))
+}
+
+// TestMeetHostile: whatever the other one passes in place of two objects that it cannot change
+// afterwards, or says, is a typed error, and leaves nothing.
+func TestMeetHostile(t *testing.T) {
+	var p [2]int
+	noError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+	t.Cleanup(func() { shm.CloseFDs(p[:]) })
+	whole := func(f *forger) {
+		f.make()
+		f.pass(f.obj.FD(), f.box.FD())
+	}
+	for _, c := range []struct {
+		name string
+		do   func(f *forger)
+		want error
+	}{
+		{"hangs up", func(f *forger) { _ = f.conn.Close() }, cq.ErrPeerGone},
+		{"another protocol", func(f *forger) {
+			_, err := f.conn.Write([]byte("GET / HTTP/1.1\r\n"))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
+		{"another version", func(f *forger) {
+			_, err := f.conn.Write([]byte("shmfab\r\n\x02\x00\x01\x00\x00\x00\x00\x00"))
+			noError(f.t, err)
+		}, shm.ErrVersion},
+		{"ready at once", func(f *forger) {
+			_, err := f.conn.Write(says(2))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
+		{"nothing", func(f *forger) { f.pass() }, fabric.ErrCorrupt},
+		{"one object", func(f *forger) { f.make(); f.pass(f.obj.FD()) }, fabric.ErrCorrupt},
+		{"pipes", func(f *forger) { f.pass(p[0], p[1]) }, shm.ErrOwner},
+		{"unsealed", func(f *forger) { f.sealEndpoint = 0; whole(f) }, shm.ErrOwner},
+		{"can write", func(f *forger) {
+			f.sealEndpoint = shm.SealShrink | shm.SealGrow | shm.SealSeal
+			whole(f)
+		}, shm.ErrOwner},
+		{"can shrink", func(f *forger) {
+			f.sealEndpoint = shm.SealOthers &^ shm.SealShrink
+			whole(f)
+		}, shm.ErrOwner},
+		{"too large", func(f *forger) { f.o.Chunks = 2100; whole(f) }, shm.ErrNoSpace},
+		{"two outboxes", func(f *forger) { f.make(); f.pass(f.box.FD(), f.box.FD()) }, shm.ErrKind},
+		{"two endpoints", func(f *forger) {
+			f.make()
+			f.pass(f.obj.FD(), f.obj.FD())
+			f.leads()
+			_, _ = f.conn.Write(says(2))
+		}, fabric.ErrCorrupt},
+		{"more rows", func(f *forger) { f.f.Rows = 2; whole(f) }, fabric.ErrCorrupt},
+		{"remote memory", func(f *forger) { f.f.Remote = 4096; whole(f) }, fabric.ErrCorrupt},
+		{"datagrams", func(f *forger) {
+			f.make()
+			f.page.Type.Store(kind.FabricDatagrams)
+			f.pass(f.obj.FD(), f.box.FD())
+		}, fabric.ErrType},
+		{"what it was passed", func(f *forger) {
+			_, fds, err := shm.RecvFDs(f.conn, make([]byte, 16), 2)
+			noError(f.t, err)
+			f.pass(fds...)
+			shm.CloseFDs(fds)
+		}, fabric.ErrCorrupt},
+		{"no lane", func(f *forger) {
+			whole(f)
+			_, err := f.conn.Write(says(2))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
+		{"outbox of another", func(f *forger) {
+			f.o.ID = kind.FabricOutboxID(1 << 41)
+			whole(f)
+			f.leads()
+			_, err := f.conn.Write(says(2))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
+		{"lane to another", func(f *forger) {
+			whole(f)
+			f.leads()
+			f.lane.TargetLow.Add(1)
+			_, err := f.conn.Write(says(2))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
+		{"refuses", func(f *forger) {
+			_, err := f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))
+			noError(f.t, err)
+		}, shm.ErrOwner},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := forge(t)
+			c.do(f)
+			if err := <-f.met; !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if f.e != nil {
+				noError(t, f.e.close())
+			}
+		})
+	}
+}
+
+// TestMeetSilent: one who says nothing is waited for as long as the context says.
+func TestMeetSilent(t *testing.T) {
+	a, _ := sockets(t)
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err := fabric.Meet(ctx, a, nil, fabric.Options{})
+	shmtest.WantErr(t, "meet", err, context.DeadlineExceeded)
+}
+
+// forged is a forger that was met.
+func forged(t *testing.T) *forger {
+	t.Helper()
+	f := forge(t)
+	f.make()
+	f.pass(f.obj.FD(), f.box.FD())
+	f.leads()
+	_, err := f.conn.Write(says(2))
+	noError(t, err)
+	noError(t, <-f.met)
+	t.Cleanup(func() { noError(t, f.e.close()) })
+	return f
+}
+
+// rings counts a ring for a message, as who may not mark does.
+func (f *forger) rings() {
+	f.lane.Rung.Add(1)
+}
+
+// TestMetHostile: one that was met and writes what cannot be is cut off, and its memory, which it
+// alone can write, leads nobody elsewhere.
+func TestMetHostile(t *testing.T) {
+	for name, write := range map[string]func(f *forger){
+		"kind":    func(f *forger) { f.slots[0].Head.Store(99) },
+		"length":  func(f *forger) { f.slots[0].Head.Store(kind.FabricMessage | 193<<32) },
+		"segment": func(f *forger) { f.slots[0].Head.Store(kind.FabricData) },
+		"chunk": func(f *forger) {
+			f.slots[0].More[1].Store(2 * chunk)
+			f.slots[0].Head.Store(kind.FabricMessage | kind.FabricInPool | 1<<32)
+		},
+		"chunk that ends beyond": func(f *forger) {
+			f.slots[0].Head.Store(kind.FabricMessage | kind.FabricInPool | (2*chunk+1)<<32)
+		},
+		"head ahead": func(f *forger) {
+			f.row.Owner.Store(f.lane1())
+			f.row.Head.Store(9)
+			f.row.Rev.Add(1)
+			f.row.Rung.Add(1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := forged(t)
+			noError(t, f.e.Send(nil, 0, 1))
+			write(f)
+			f.slots[0].Seq.Store(1)
+			f.rings()
+			for range 3 {
+				_, err := f.e.Progress()
+				noError(t, err)
+			}
+			if s := f.e.Stats(); s.Corrupt != 1 || s.Received != 0 {
+				t.Errorf("%+v", s)
+			}
+			if _, failed, err := f.e.next(); err != nil || failed.Err != cq.Errno(syscall.EBADMSG) {
+				t.Errorf("%+v, %v", failed, err)
+			}
+			shmtest.WantErr(t, "a send", f.e.Send(nil, 0, 1), fabric.ErrCorrupt)
+		})
+	}
+}
+
+// lane1 is the number of the lane that leads to it.
+func (f *forger) lane1() uint64 {
+	v, err := kind.StoredFabric("victim", f.victim[0].Header())
+	noError(f.t, err)
+	return kind.FabricLaneID(v.Outbox, 0, 1)
+}
+
+// TestMetExposes: one that says that it reads memory of its senders is shown none, and memory that
+// it names is not read.
+func TestMetExposes(t *testing.T) {
+	f := forged(t)
+	f.page.Reads.Store(1)
+	noError(t, f.e.Send(pattern(exposed), 0, 1))
+	f.lane.Exposes.Store(1)
+	f.slots[0].More[1].Store(1 << 20)
+	f.slots[0].Head.Store(kind.FabricRTS | kind.FabricExposed | 1<<48)
+	f.slots[0].Seq.Store(1)
+	f.rings()
+	noError(t, f.e.Recv(make([]byte, 1<<16), 2))
+	_, err := f.e.Progress()
+	noError(t, err)
+	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
+	noError(t, err)
+	if kind.Overlays[kind.FabricSlot](mem)[0].Head.Load()&kind.FabricExposed != 0 {
+		t.Error("an address was told")
+	}
+	if s := f.e.Stats(); s.Received != 0 || s.Corrupt != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestMetFlood: one that rings without end and sends nothing wakes a sleeper a few times.
+func TestMetFlood(t *testing.T) {
+	f := forged(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	flood := make(chan struct{})
+	go func() {
+		defer close(flood)
+		for ctx.Err() == nil {
+			for _, word := range []*atomic.Uint32{&f.row.Rung, &f.lane.Rung} {
+				word.Add(1)
+				futex.WakeAll(word)
+			}
+		}
+	}()
+	before := f.e.q.Stats().Sleeps
+	_, err := cq.ReadContext(ctx, f.e.q, make([]cq.Entry, 1), cq.ReadOptions{})
+	shmtest.WantErr(t, "a read", err, context.DeadlineExceeded)
+	if n := f.e.q.Stats().Sleeps - before; n > 200 {
+		t.Errorf("%d sleeps", n)
+	}
+	<-flood
+}
+
+// TestMetHangsUp: one that ends the connection and lives is not dead.
+func TestMetHangsUp(t *testing.T) {
+	f := forged(t)
+	noError(t, f.e.Send(nil, 0, 1))
+	noError(t, f.conn.Close())
+	time.Sleep(20 * time.Millisecond) // the notice comes from a goroutine
+	_, err := f.e.Progress()
+	noError(t, err)
+	if n, err := cq.Read(f.e.q, make([]cq.Entry, 1)); n != 0 || f.e.Stats().Died != 0 {
+		t.Errorf("%d completions, %v, %+v", n, err, f.e.Stats())
+	}
+}

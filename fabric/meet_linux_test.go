@@ -1,0 +1,323 @@
+package fabric_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// meetEnd is an end that meets who is at the other end of a connection, which it closes.
+func meetEnd(conn *net.UnixConn, allow *shm.AllowList, o fabric.Options) (e *end, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer conn.Close()
+	e = &end{}
+	if e.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 256, Shared: true}); err != nil {
+		return nil, err
+	}
+	if e.w, err = e.q.Writer(); err != nil {
+		return nil, err
+	}
+	o.Transmit, o.Receive, o.Progress = e.w, e.w, []*cq.Queue{e.q}
+	if e.Endpoint, err = fabric.Meet(ctx, conn, allow, o); err != nil {
+		return nil, errors.Join(err, e.w.Close(), e.q.Close())
+	}
+	return e, nil
+}
+
+// everybody listens at a socket that all users may connect to, which it allows.
+func everybody(t testing.TB) (*net.UnixListener, *shm.AllowList) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "met")
+	noError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	noError(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	noError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	noError(t, os.Chmod(path, 0o666))
+	noError(t, l.SetDeadline(time.Now().Add(time.Minute)))
+	return l, &shm.AllowList{UIDs: []int{os.Geteuid(), shmtest.Other}}
+}
+
+// sockets are both ends of a connection.
+func sockets(t testing.TB) (a, b *net.UnixConn) {
+	t.Helper()
+	l, _ := everybody(t)
+	a, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	noError(t, err)
+	b, err = l.AcceptUnix()
+	noError(t, err)
+	return a, b
+}
+
+// metEnds are two of this process that have met.
+func metEnds(t testing.TB, o fabric.Options) (a, b *end) {
+	t.Helper()
+	x, y := sockets(t)
+	done := make(chan error)
+	go func() {
+		var err error
+		b, err = meetEnd(y, nil, o)
+		done <- err
+	}()
+	a, err := meetEnd(x, nil, o)
+	noError(t, errors.Join(err, <-done))
+	for _, e := range []*end{a, b} {
+		t.Cleanup(func() { noError(t, e.close()) })
+	}
+	return a, b
+}
+
+// besideOther starts a process, of another user if that can be, in a role, and meets it.
+func besideOther(t testing.TB, role string, other bool, o fabric.Options) (*end, *child) {
+	t.Helper()
+	l, allow := everybody(t)
+	c := startOther(t, role, other, "SOCKET="+l.Addr().String())
+	conn, err := l.AcceptUnix()
+	noError(t, err)
+	e, err := meetEnd(conn, allow, o)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, e.close()) })
+	return e, c
+}
+
+// dialed is the connection of a child to its parent.
+func dialed() *net.UnixConn {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: os.Getenv("SOCKET"), Net: "unix"})
+	must(err)
+	return conn
+}
+
+// anyUser allows all who may be at the other end in these tests.
+func anyUser() *shm.AllowList { return &shm.AllowList{UIDs: []int{0, os.Geteuid()}} }
+
+// bothUsers runs a test with another process of this user, and of another one.
+func bothUsers(t *testing.T, test func(t *testing.T, other bool)) {
+	t.Run("same", func(t *testing.T) { test(t, false) })
+	t.Run("other", func(t *testing.T) { test(t, true) })
+}
+
+// metEcho sends back what comes.
+func metEcho() {
+	e, err := meetEnd(dialed(), anyUser(), fabric.Options{})
+	must(err)
+	var buf [longBytes]byte
+	for {
+		must(e.Recv(buf[:], 1))
+		c, failed, err := e.next()
+		if must(err); failed.Err != 0 { // the parent has closed
+			break
+		}
+		for c.Flags&cq.FlagRecv == 0 {
+			c, _, err = e.next()
+			must(err)
+		}
+		n := c.Len
+		if err := e.Send(buf[:n], 0, 2); errors.Is(err, fabric.ErrPeerClosed) {
+			break
+		} else if must(err); n == 4 && string(buf[:n]) == "last" {
+			break
+		}
+		_, _, err = e.next()
+		must(err)
+	}
+	must(e.close())
+	fmt.Println("closed")
+}
+
+// TestMeetOthers: two processes, whoever their users are, send messages of every way to each other,
+// and each sleeps until the other one wakes it.
+func TestMeetOthers(t *testing.T) {
+	bothUsers(t, func(t *testing.T, other bool) {
+		e, c := besideOther(t, "met echo", other, fabric.Options{Pool: longBytes})
+		mem, err := e.Alloc(longBytes)
+		noError(t, err)
+		copy(mem, pattern(longBytes))
+		buf := make([]byte, longBytes)
+		for i, n := range []int{0, 1, 8, fabric.MaxInline, 300, chunk, chunk + 1, 1 << 18, longBytes} {
+			for _, sent := range [][]byte{pattern(n), mem[:n]} {
+				if i%3 == 0 {
+					time.Sleep(5 * time.Millisecond) // both sleep
+				}
+				noError(t, e.Recv(buf, 7))
+				noError(t, e.Send(sent, 0, 8))
+				for range 2 {
+					if c := completes(t, e); c.Len != uint64(n) {
+						t.Fatalf("%+v of %d bytes", c, n)
+					}
+				}
+				if !bytes.Equal(buf[:n], sent) {
+					t.Fatalf("others came back of %d bytes", n)
+				}
+			}
+		}
+		for i := range 2000 {
+			noError(t, pingPong(e, 0, i))
+		}
+		noError(t, e.Recv(buf, 7))
+		noError(t, e.Send([]byte("last"), 0, 8))
+		for range 2 {
+			completes(t, e)
+		}
+		c.says(t, "closed")
+		c.ends(t)
+		shmtest.Eventually(t, "its close is known", func() bool {
+			_, err := e.Progress()
+			noError(t, err)
+			return errors.Is(e.Inject(nil, 0), fabric.ErrPeerClosed)
+		})
+	})
+}
+
+// TestMeetWays: endpoints that have met do what those of a directory do with each other.
+func TestMeetWays(t *testing.T) {
+	a, b := metEnds(t, fabric.Options{Pool: chunk})
+	t.Run("tagged", func(t *testing.T) {
+		var buf [8]byte
+		noError(t, b.TRecv(buf[:], 0, 5, 0, 1))
+		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte("tag"), Flags: cq.FlagTagged | cq.FlagRemoteCQData,
+			Tag: 5, Data: 9, Context: 2}))
+		if c := completes(t, b); c.Tag != 5 || c.Data != 9 || string(buf[:c.Len]) != "tag" ||
+			c.Src.Addr() != 0 {
+			t.Errorf("%+v", c)
+		}
+		completes(t, a)
+	})
+	t.Run("match", func(t *testing.T) {
+		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte("m"), Flags: cq.FlagMatchComplete, Context: 3}))
+		_, err := b.Progress()
+		noError(t, err)
+		_, err = a.Progress()
+		noError(t, err)
+		if n, err := cq.Read(a.q, make([]cq.Entry, 1)); n != 0 {
+			t.Fatalf("it has no receive: %v", err)
+		}
+		noError(t, b.Recv(make([]byte, 1), 4))
+		completes(t, b)
+		completes(t, a)
+	})
+	t.Run("loan", func(t *testing.T) {
+		mem := allocated(t, a, chunk)
+		noError(t, b.borrow(5))
+		noError(t, a.Send(mem, 0, 6))
+		c, got := borrowed(t, b)
+		if mem[5]++; !bytes.Equal(got, mem) {
+			t.Error("a copy was lent")
+		}
+		noError(t, b.Release(c))
+		completes(t, a)
+		noError(t, a.Free(mem))
+	})
+	t.Run("no directory", func(t *testing.T) {
+		_, err := a.Resolve("x")
+		_, err1 := a.Insert(b.Address())
+		_, err2 := a.Join("x", fabric.GroupOptions{})
+		for _, err := range []error{err, err1, err2, a.Connect("x", nil)} {
+			shmtest.WantErr(t, "a call", err, fabric.ErrNotSupported)
+		}
+		shmtest.WantErr(t, "a read", a.Read(make([]byte, 1), 0, fabric.Remote{Key: 1 << 20}, 1),
+			fabric.ErrKey)
+	})
+}
+
+// TestMeetKilled: what the other process had sent when it was killed arrives, what it had not
+// examined fails, and who sleeps for it wakes.
+func TestMeetKilled(t *testing.T) {
+	bothUsers(t, func(t *testing.T, other bool) {
+		e, c := besideOther(t, "met idle", other, fabric.Options{})
+		for i := range 3 {
+			noError(t, e.Send(nil, 0, uint64(i)))
+		}
+		for range 3 {
+			var buf [8]byte
+			noError(t, e.Recv(buf[:], 9))
+			if c := completes(t, e); c.Context != 9 || string(buf[:c.Len]) != "hello" {
+				t.Errorf("%+v, %q", c, buf)
+			}
+		}
+		go func() { _ = c.Process.Kill() }()
+		for i := range 3 {
+			if _, failed, err := e.next(); err != nil || failed.Context != uint64(i) ||
+				failed.Err != cq.Errno(syscall.ECONNRESET) {
+				t.Errorf("send %d: %+v, %v", i, failed, err)
+			}
+		}
+		_ = c.Wait()
+		shmtest.WantErr(t, "to a dead one", e.Send(nil, 0, 1), fabric.ErrPeerDied)
+		if s := e.Stats(); s.Died != 1 || s.Corrupt != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// metIdle sends three messages, and examines nothing.
+func metIdle() {
+	e, err := meetEnd(dialed(), anyUser(), fabric.Options{})
+	must(err)
+	for range 3 {
+		must(e.Send([]byte("hello"), 0, 1))
+	}
+	untilTold()
+}
+
+// TestMeetRefused: who may not be there, and what cannot be asked for, is refused on both sides.
+func TestMeetRefused(t *testing.T) {
+	stranger := &shm.AllowList{UIDs: []int{12345}}
+	for name, c := range map[string]struct {
+		allow [2]*shm.AllowList
+		o     [2]fabric.Options
+		want  [2]error
+	}{
+		"user":   {allow: [2]*shm.AllowList{stranger}, want: [2]error{shm.ErrOwner, shm.ErrOwner}},
+		"remote": {o: [2]fabric.Options{{Remote: 1}}, want: [2]error{cq.ErrInvalid, cq.ErrInvalid}},
+		"type":   {o: [2]fabric.Options{{Datagram: true}}, want: [2]error{fabric.ErrType}},
+		"too much": {o: [2]fabric.Options{{Pool: 65 << 20}},
+			want: [2]error{shm.ErrNoSpace, shm.ErrNoSpace}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := sockets(t)
+			conns := [2]*net.UnixConn{a, b}
+			var errs [2]chan error
+			for i := range errs {
+				errs[i] = make(chan error, 1)
+				go func() {
+					e, err := meetEnd(conns[i], c.allow[i], c.o[i])
+					if err == nil {
+						err = errors.Join(errors.New("it has met somebody"), e.close())
+					}
+					errs[i] <- err
+				}()
+			}
+			for i := range errs {
+				if err := <-errs[i]; err == nil || c.want[i] != nil && !errors.Is(err, c.want[i]) {
+					t.Errorf("side %d: %v, want %v", i, err, c.want[i])
+				}
+			}
+		})
+	}
+}
+
+// startOther is start, as another user or as this one.
+func startOther(t testing.TB, role string, other bool, env ...string) *child {
+	t.Helper()
+	if !other {
+		return start(t, role, env...)
+	}
+	cmd := shmtest.Child(t, role, env...)
+	shmtest.AsOther(t, cmd)
+	return run(t, cmd)
+}

@@ -1,0 +1,22 @@
+package shmtest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// Other is the user of processes of another user; their group is the same number.
+const Other = 65534
+
+// AsOther has a child run as another user, without any capability. Only root may.
+func AsOther(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Require(t, "root", errors.New("only root starts processes of other users"))
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Other, Gid: Other}}
+	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
+}
