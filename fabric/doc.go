@@ -1,5 +1,5 @@
-// Package fabric sends messages between processes of one machine: endpoints of type FI_EP_RDM,
-// reliable datagrams in order for each pair, that complete into queues of package cq.
+// Package fabric sends messages between processes of one machine. Its endpoints are libfabric's
+// FI_EP_RDM: reliable datagrams, in order for each pair, that complete into queues of package cq.
 //
 //	e, err := fabric.Open(dir, "worker-1", fabric.Options{Transmit: w, Receive: w, Progress: ...})
 //	to, err := e.Resolve("worker-2")        // fi_av_insert, by name; Insert takes an Address
