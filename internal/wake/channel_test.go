@@ -4,12 +4,10 @@ import (
 	"errors"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -172,193 +170,32 @@ func TestSolicitedIndexAhead(t *testing.T) {
 	one(t, c, ChannelEvent{Mode: NotifySolicited, Solicited: true})
 }
 
-// Many goroutines get events of many queues; each event has one taker, each arming one event, and
-// every entry is read.
-func TestChannelGetters(t *testing.T) {
-	each := uint64(15_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range orders {
-		t.Run(orderName(o), func(t *testing.T) {
-			registered(t, o)
-			channelGetters(t, o, each)
-		})
-	}
-}
-
-func channelGetters(t *testing.T, o ring.Order, each uint64) {
-	const queues, getters = 3, 4
-	d := newDomain(t, queues, 2, readerOptions{order: o, shared: true})
-	watchdog(t, d.String)
-	total := each * queues * 2
-	over := func() bool { return d.count() >= total }
-	c := d.NewChannel()
-	var armed, events atomic.Int64
-	for bit := range queues {
-		c.Add(bit, d.r[bit].Bell)
-		armed.Add(1)
-		shmtest.Must(t, c.Arm(bit, NotifyAny))
-	}
-	var wg sync.WaitGroup
-	for range getters {
-		wg.Go(func() {
-			for {
-				e, ok, err := c.Get(Wait{Stop: over})
-				if err != nil {
-					t.Error(err)
-				}
-				if !ok {
-					d.Kick()
-					return
-				}
-				events.Add(1)
-				armed.Add(1)
-				if err := c.Arm(e.Bit, NotifyAny); err != nil {
-					t.Error(err)
-				}
-				d.r[e.Bit].readAllOf()
-				if over() {
-					d.Kick()
-				}
-			}
-		})
-	}
-	errs := d.produce(o, each)
-	for range queues * 2 {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-	wg.Wait()
-	left := armingsLeft(t, d, c)
-	if d.count() != total || armed.Load()-events.Load() != left {
-		t.Errorf("%d entries of %d; %d armings, %d events, %d left", d.count(), total,
-			armed.Load(), events.Load(), left)
-	}
-}
-
-// armingsLeft counts the armings that have no event, or one that nobody took.
-func armingsLeft(t *testing.T, d *domainQueues, c *Channel) (left int64) {
-	for bit := range d.r {
-		c.Inject(bit)
-	}
-	for {
-		e, ok, err := c.Get(noWait)
-		if err != nil || !ok {
-			break
-		}
-		if !e.Dummy {
-			left++
-		}
-	}
-	for bit := range d.r {
-		if notifyOf(d.r[bit].armed()) != NotifyNone {
-			left++
-		}
-		if d.r[bit].broken != nil {
-			t.Error(d.r[bit].broken)
-		}
-	}
-	return left
-}
-
-// What ends a get that sleeps, beside a producer's ring.
-func TestWhatWakesAGetter(t *testing.T) {
-	for name, wake := range map[string]func(d *domainQueues, c *Channel) error{
-		"injected": func(_ *domainQueues, c *Channel) error { c.Inject(0); return nil },
-		// The producer has published and marked, and rings nobody any more.
-		"armed again": func(d *domainQueues, c *Channel) error {
-			d.q[0].writer(0, ring.SeqCst).publish(1)
-			mark(d.q[0].hints.ready, 0)
-			return c.Arm(0, NotifyAny)
-		},
-		"death": func(d *domainQueues, _ *Channel) error {
-			d.q[0].writer(0, ring.SeqCst).publish(1)
-			d.r[0].Mark(0)
-			return nil
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDomain(t, 1, 1, readerOptions{})
-			watchdog(t, d.String)
-			c := d.NewChannel()
-			c.Add(0, d.r[0].Bell)
-			shmtest.Must(t, c.Arm(0, NotifyAny))
-			done := make(chan error)
-			go func() {
-				_, ok, err := c.Get(Wait{})
-				if err == nil && !ok {
-					err = errors.New("no event")
-				}
-				done <- err
-			}()
-			d.asleep(t, 1)
-			if err := wake(d, c); err != nil {
-				t.Error(err)
-			}
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-// A get ends at its deadline and when told to stop.
-func TestGetterGivesUp(t *testing.T) {
-	d := newDomain(t, 1, 1, readerOptions{})
-	watchdog(t, d.String)
-	c := d.NewChannel()
-	c.Add(0, d.r[0].Bell)
-	var stop atomic.Bool
-	done := make(chan bool)
-	go func() {
-		_, ok, _ := c.Get(Wait{Stop: stop.Load})
-		done <- ok
-	}()
-	d.asleep(t, 1)
-	stop.Store(true)
-	d.Kick()
-	if <-done {
-		t.Error("an event out of nothing")
-	}
-	if _, ok, err := c.Get(Wait{DeadlineNs: spin.Now() + 1e6, SliceNs: 1e5}); ok || err != nil {
-		t.Error(ok, err)
-	}
-}
-
 // TestChannelLateJudge: a getter that picked a queue which is taken off meanwhile leaves its words
 // alone, for their memory may be gone.
 func TestChannelLateJudge(t *testing.T) {
-	for name, call := range map[string]func(c *Channel){
-		"get": func(c *Channel) { _, _, _ = c.Get(noWait) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			late := 0
-			for range 50 {
-				d := newDomain(t, 1, 1, readerOptions{shared: true})
-				c := d.NewChannel()
-				c.Add(0, d.r[0].Bell)
-				shmtest.Must(t, c.Arm(0, NotifyAny))
-				d.r[0].Lock()
-				var all sync.WaitGroup
-				all.Go(func() { c.Delete(0) }) // waits for the lock
-				time.Sleep(2 * time.Millisecond)
-				d.q[0].writer(0, ring.SeqCst, d.ringer(0)).publish(1)
-				mark(d.q[0].hints.ready, 0)
-				mark(d.hints.ready, 0)
-				mark(d.hints.summary, 0)
-				all.Go(func() { call(c) }) // picks the queue, and waits behind
-				time.Sleep(2 * time.Millisecond)
-				d.r[0].Unlock()
-				all.Wait()
-				if d.q[0].hints.ready[0].Load() == 0 {
-					late++
-				}
-			}
-			if late > 25 { // the getter may have been first now and then
-				t.Errorf("looked at a queue that was off the channel, %d of 50 times", late)
-			}
-		})
+	late := 0
+	for range 50 {
+		d := newDomain(t, 1, 1, readerOptions{shared: true})
+		c := d.NewChannel()
+		c.Add(0, d.r[0].Bell)
+		shmtest.Must(t, c.Arm(0, NotifyAny))
+		d.r[0].Lock()
+		var all sync.WaitGroup
+		all.Go(func() { c.Delete(0) }) // waits for the lock
+		time.Sleep(2 * time.Millisecond)
+		d.q[0].writer(0, ring.SeqCst, d.ringer(0)).publish(1)
+		mark(d.q[0].hints.ready, 0)
+		mark(d.hints.ready, 0)
+		mark(d.hints.summary, 0)
+		all.Go(func() { _, _, _ = c.Get(noWait) }) // picks the queue, and waits behind
+		time.Sleep(2 * time.Millisecond)
+		d.r[0].Unlock()
+		all.Wait()
+		if d.q[0].hints.ready[0].Load() == 0 {
+			late++
+		}
+	}
+	if late > 25 { // the getter may have been first now and then
+		t.Errorf("looked at a queue that was off the channel, %d of 50 times", late)
 	}
 }

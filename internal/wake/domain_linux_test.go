@@ -2,7 +2,7 @@ package wake
 
 import (
 	"errors"
-	"os"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -114,49 +114,6 @@ func TestKeeperEnds(t *testing.T) {
 	}
 }
 
-// An event loop over the descriptor of a set, with producers in all lanes; and one that also reads
-// directly, in a second goroutine.
-func TestEventLoopOfASet(t *testing.T) {
-	each := uint64(10_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range orders {
-		for name, trigger := range triggers {
-			t.Run(orderName(o)+"/"+name, func(t *testing.T) {
-				registered(t, o)
-				const queues = 3
-				d := newDomain(t, queues, 2, readerOptions{order: o})
-				watchdog(t, d.String)
-				s := d.NewSet()
-				defer s.Close()
-				ep := userEpoll(t, must(s.Face()), trigger)
-				for bit := range queues {
-					s.Add(bit, d.r[bit].Bell)
-				}
-				errs := d.produce(o, each)
-				for total := each * queues * 2; d.count() < total; {
-					ready, err := s.TryWait()
-					shmtest.Must(t, err)
-					if !ready && !wakes(t, ep, 30_000) {
-						t.Fatal("nothing for half a minute: ", d)
-					}
-					got, err := s.Wait(nil, noWait)
-					shmtest.Must(t, err)
-					for _, bit := range got {
-						d.r[bit].read(laneSlots)
-					}
-				}
-				for range queues * 2 {
-					if err := <-errs; err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-}
-
 // The descriptor of a channel needs no trywait: it stays readable while an event is left, says so
 // once more for those who wait for edges, and is not readable after the last.
 func TestChannelDescriptor(t *testing.T) {
@@ -230,113 +187,77 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 	readable(false)
 }
 
+// descriptor makes the descriptor of a set or channel in an epoll descriptor of the user's own. await
+// waits for it.
+func (x *traffic) descriptor(of interface{ Face() (*Face, error) }, trigger uint32) (await func() error) {
+	ep := userEpoll(x.t, must(of.Face()), trigger)
+	return func() error {
+		if !wakes(x.t, ep, 30_000) {
+			return fmt.Errorf("nothing for half a minute: %v", x)
+		}
+		return nil
+	}
+}
+
+// eachTrigger runs a test for each order and each kind of event loop.
+func eachTrigger(t *testing.T, f func(t *testing.T, o ring.Order, trigger uint32)) {
+	eachOrder(t, func(t *testing.T, o ring.Order) {
+		for name, trigger := range triggers {
+			t.Run(name, func(t *testing.T) { f(t, o, trigger) })
+		}
+	})
+}
+
+// An event loop over the descriptor of a set, with producers in all lanes.
+func TestEventLoopOfASet(t *testing.T) {
+	eachTrigger(t, func(t *testing.T, o ring.Order, trigger uint32) {
+		x := newTraffic(t, 3, 2, readerOptions{order: o}, 10_000)
+		s := x.newSet()
+		defer s.Close()
+		await := x.descriptor(s, trigger)
+		x.by(func() error {
+			for !x.over() {
+				ready, err := s.TryWait()
+				if err == nil && !ready {
+					err = await()
+				}
+				got, waitErr := s.Wait(nil, noWait)
+				if err = errors.Join(err, waitErr); err != nil {
+					return err
+				}
+				for _, bit := range got {
+					x.r[bit].read(laneSlots)
+				}
+			}
+			return nil
+		})
+		x.run(nil)
+	})
+}
+
 // An event loop that gets one event for each time that epoll returns, beside a goroutine that
 // blocks for events of the same channel, one that waits on a set, and one that reads directly.
 func TestAllWaysAtOnce(t *testing.T) {
-	each := uint64(8_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range orders {
-		for name, trigger := range triggers {
-			t.Run(orderName(o)+"/"+name, func(t *testing.T) {
-				registered(t, o)
-				allWays(t, o, trigger, each)
-			})
-		}
-	}
-}
-
-// getEvents handles what get returns until all is over. An error ends it too.
-func getEvents(t *testing.T, over func() bool, get func() (ChannelEvent, bool, error),
-	handle func(ChannelEvent)) {
-	for !over() {
-		e, ok, err := get()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if ok {
-			handle(e)
-		}
-	}
-}
-
-// rearm handles an event: it arms the queue and then reads it.
-func rearm(t *testing.T, d *domainQueues, c *Channel, e ChannelEvent) {
-	if e.Dummy {
-		return
-	}
-	if err := c.Arm(e.Bit, NotifyAny); err != nil {
-		t.Error(err)
-	}
-	d.r[e.Bit].readAllOf()
-}
-
-func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
-	const queues = 2
-	d := newDomain(t, queues, 2, readerOptions{order: o, shared: true})
-	watchdog(t, d.String)
-	total := each * queues * 2
-	over := func() bool { return d.count() >= total }
-	c, s := d.NewChannel(), d.NewSet()
-	for bit := range queues {
-		c.Add(bit, d.r[bit].Bell)
-		s.Add(bit, d.r[bit].Bell)
-		shmtest.Must(t, c.Arm(bit, NotifyAny))
-	}
-	ep := userEpoll(t, must(c.Face()), trigger)
-	handle := func(e ChannelEvent) { rearm(t, d, c, e) }
-	finish := func() { // everybody who sleeps looks once more
-		d.Kick()
-		d.r[0].Kick()
-		c.Inject(0)
-		c.Inject(1)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		getEvents(t, over, func() (ChannelEvent, bool, error) {
-			if !wakes(t, ep, 30_000) {
-				t.Error("nothing for half a minute: ", d)
-				return ChannelEvent{}, false, os.ErrDeadlineExceeded
+	eachTrigger(t, func(t *testing.T, o ring.Order, trigger uint32) {
+		x := newTraffic(t, 2, 2, readerOptions{order: o, shared: true}, 8_000)
+		x.newChannel()
+		await := x.descriptor(x.channel, trigger)
+		x.get(func() (ChannelEvent, bool, error) {
+			if err := await(); err != nil {
+				return ChannelEvent{}, false, err
 			}
-			return c.Get(noWait)
-		}, handle)
-		finish()
-	})
-	wg.Go(func() {
-		getEvents(t, over, func() (ChannelEvent, bool, error) {
-			return c.Get(Wait{Stop: over})
-		}, handle)
-		finish()
-	})
-	wg.Go(func() {
-		if err := d.drainSet(s, over, 3); err != nil {
-			t.Error(err)
+			return x.channel.Get(noWait)
+		})
+		x.get(x.block)
+		s := x.newSet()
+		defer s.Close()
+		x.wait(s, 3)
+		x.direct(0, 3)
+		x.run(nil)
+		if _, _, err := x.channel.Get(noWait); err == nil || errors.Is(err, ErrWaiting) {
+			t.Error("a closed channel has events: ", err)
 		}
-		finish()
 	})
-	wg.Go(func() {
-		for !over() {
-			d.r[0].sread(3, Wait{Stop: over})
-		}
-		finish()
-	})
-	errs := d.produce(o, each)
-	for range queues * 2 {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-	wg.Wait()
-	c.Close()
-	s.Close()
-	if d.count() != total || d.r[0].broken != nil || d.r[1].broken != nil {
-		t.Errorf("%d entries of %d; %v %v", d.count(), total, d.r[0].broken, d.r[1].broken)
-	}
-	if _, _, err := c.Get(noWait); err == nil || errors.Is(err, ErrWaiting) {
-		t.Error("a closed channel has events: ", err)
-	}
 }
 
 // hook is a member that does something while it is looked at.

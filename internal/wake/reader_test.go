@@ -3,7 +3,6 @@ package wake
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,6 +31,7 @@ type readerOptions struct {
 	face   *Face
 	gen    uint16
 	lazy   bool // lanes become known by their first mark
+	alone  bool // it has no domain
 	// fake is a capacity that the bell is told instead of the true one.
 	fake uint64
 }
@@ -188,76 +188,6 @@ func registered(t testing.TB, o ring.Order) {
 	}
 }
 
-// produceAll starts a producer for each lane and returns where each reports its end.
-func produceAll(q *queue, o ring.Order, each uint64) chan error {
-	errs := make(chan error, q.lanes)
-	for bit := range q.lanes {
-		w := q.writer(bit, o)
-		go func() { errs <- w.run(each, newPace(uint64(bit))) }()
-	}
-	return errs
-}
-
-// Lanes in one and in several words of bits, known from the start or by their first mark, one
-// reader and several: every entry comes once, in order, and nobody sleeps for ever.
-func TestDirectRead(t *testing.T) {
-	total := uint64(60_000)
-	if testing.Short() || shmtest.Race {
-		total /= 6
-	}
-	for _, o := range orders {
-		for _, lanes := range []int{1, 3, 130} {
-			for _, readers := range []int{1, 3} {
-				name := fmt.Sprintf("%v/lanes=%d/readers=%d", o, lanes, readers)
-				t.Run(name, func(t *testing.T) {
-					directRead(t, o, lanes, readers, total/uint64(lanes))
-				})
-			}
-		}
-	}
-}
-
-func directRead(t *testing.T, o ring.Order, lanes, readers int, each uint64) {
-	registered(t, o)
-	q := heapQueue(t, lanes)
-	watchdog(t, q.String)
-	r := newReader(q, readerOptions{order: o, shared: readers > 1, lazy: lanes > 1})
-	errs := produceAll(q, o, each)
-	total := each * uint64(lanes)
-	over := func() bool { return r.count.Load() >= total }
-	var wg sync.WaitGroup
-	for range readers {
-		wg.Go(func() {
-			rnd := newPace(9)
-			for !over() {
-				if _, why := r.sread(1+rnd.IntN(2*laneSlots), Wait{Stop: over}); why == gotSignal {
-					t.Error("a signal that nobody sent")
-				}
-				if over() {
-					r.Kick()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for range lanes {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-	if r.broken != nil || r.count.Load() != total || r.Known() != lanes {
-		t.Fatalf("%v; %d entries of %d, %d lanes of %d", r.broken, r.count.Load(), total, r.Known(),
-			lanes)
-	}
-	if o == ring.SeqCst && r.barriers.Load() != 0 {
-		t.Errorf("the reader paid %d times although producers do", r.barriers.Load())
-	}
-	// A reader that goes to sleep again before anybody has marked a lane owes nothing.
-	if o == ring.Release && r.barriers.Load() < r.cooled {
-		t.Errorf("the reader parked hot lanes %d times and paid %d times", r.cooled, r.barriers.Load())
-	}
-}
-
 // While the reader is awake a producer does nothing but look at one word.
 func TestNoWakeWhileAwake(t *testing.T) {
 	for _, o := range orders {
@@ -345,39 +275,6 @@ func TestLeavingDoesNotMuteTheOthers(t *testing.T) {
 	w.put(1)
 	if n := <-done; n != 1 || w.Wakes() != 1 {
 		t.Fatal(n, w.Wakes())
-	}
-}
-
-// What comes between a look and a sleep keeps the sleeper awake, on its own bell and on a feeder's:
-// also what another goroutine took from the shared bits, and that the bell came to its end.
-func TestSecondLookSeesWhatOthersTook(t *testing.T) {
-	for name, come := range map[string]func(*queue, *reader){
-		"mark": func(q *queue, _ *reader) { q.writer(0, ring.SeqCst).put(1) },
-		"mark, taken": func(q *queue, r *reader) {
-			q.writer(0, ring.SeqCst).put(1)
-			r.Lock()
-			r.Take()
-			r.Unlock()
-		},
-		"end": func(_ *queue, r *reader) { r.End() },
-	} {
-		for _, side := range []string{"own", "feeder"} {
-			q, other := heapQueue(t, 1), heapQueue(t, 1)
-			watchdog(t, q.String)
-			r, x := newReader(q, readerOptions{shared: true}), newReader(other, readerOptions{shared: true})
-			if more, err := r.Park(); more || err != nil {
-				t.Fatal(more, err)
-			}
-			sleeper, w := r, Wait{DeadlineNs: spin.Now() + 1e9}
-			if side == "feeder" {
-				sleeper, w.Feeders = x, []*Bell{r.Bell}
-			}
-			come(q, r)
-			sleeper.Sleep(w)
-			if sleeper.sleeps.Load() != 0 {
-				t.Errorf("%s, %s: it slept", name, side)
-			}
-		}
 	}
 }
 

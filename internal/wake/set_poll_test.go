@@ -2,12 +2,10 @@ package wake
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
@@ -169,82 +167,6 @@ func TestSharedMembers(t *testing.T) {
 	}
 }
 
-// asleep waits until somebody sleeps on the domain, or is about to.
-func (d *domainQueues) asleep(t *testing.T, waiters int) {
-	t.Helper()
-	for {
-		d.mu.Lock()
-		n := d.nw
-		d.mu.Unlock()
-		if n >= waiters {
-			return
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-}
-
-// What ends a wait on a set that sleeps. Each is something that no mark tells of, or not all.
-func TestWhatWakesASet(t *testing.T) {
-	for name, wake := range map[string]func(d *domainQueues, s *Set){
-		"published":  func(d *domainQueues, _ *Set) { d.q[1].writer(0, ring.SeqCst, d.ringer(1)).put(1) },
-		"own signal": func(d *domainQueues, _ *Set) { d.r[1].Signal() },
-		"other's signal": func(d *domainQueues, _ *Set) {
-			hold := &DomainRinger{Arm: d.arm, Hints: d.hints, Bit: 1}
-			Signal(d.q[1].arm, d.q[1].hints, nil, func(uint16) *DomainRinger { return hold })
-		},
-		"death": func(d *domainQueues, _ *Set) {
-			d.q[1].writer(0, ring.SeqCst).publish(1)
-			d.r[1].Mark(0)
-		},
-		"considered lane": func(d *domainQueues, _ *Set) {
-			d.q[1].writer(0, ring.SeqCst).publish(1)
-			d.r[1].Lock()
-			d.r[1].Consider(0)
-			d.r[1].Unlock()
-		},
-		"considered queue": func(d *domainQueues, _ *Set) {
-			d.q[1].writer(0, ring.SeqCst).publish(1)
-			mark(d.q[1].hints.ready, 0)
-			d.Consider(-1)
-			d.Consider(1 << 20)
-			d.Consider(1)
-		},
-		"kicked queue": func(d *domainQueues, _ *Set) {
-			d.q[1].writer(0, ring.SeqCst).publish(1)
-			mark(d.q[1].hints.ready, 0)
-			d.r[1].Kick()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDomain(t, 2, 1, readerOptions{shared: true})
-			watchdog(t, d.String)
-			s := d.NewSet()
-			for bit := range 2 {
-				s.Add(bit, d.r[bit].Bell)
-			}
-			done := make(chan error)
-			go func() {
-				got, err := s.Wait(nil, Wait{})
-				if err == nil && !slices.Equal(got, []int{1}) {
-					err = fmt.Errorf("ready is %v", got)
-				}
-				done <- err
-			}()
-			d.asleep(t, 1)
-			wake(d, s)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-			got, err := s.Wait(nil, noWait) // a signal stays for the read that follows
-			wantReady(t, got, err, 1)
-			d.r[1].TakeSignal()
-			d.r[1].read(laneSlots)
-			got, err = s.Wait(nil, noWait)
-			wantReady(t, got, err)
-		})
-	}
-}
-
 // Whoever closes a set, or a channel, gets those out who sleep on it.
 func TestCloseWakes(t *testing.T) {
 	d, _ := tallies(t, 1)
@@ -335,14 +257,6 @@ func TestDomainIsAskedFor(t *testing.T) {
 	d.r[0].gen = 8 << armGenShift
 	d.r[0].alter(0, 0)
 	step(true, 7, 7, 8)
-	hold.Bit = 64 // the reader's object names a bit that there is not
-	if hold.ring() {
-		t.Error("rings for a bit beyond the domain's")
-	}
-	hold.Bit = -1
-	if hold.ring() {
-		t.Error("rings for a bit below the domain's")
-	}
 }
 
 func TestNoAllocationsOfSetsAndChannels(t *testing.T) {

@@ -1,7 +1,6 @@
 package wake
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,6 +20,8 @@ type domainQueues struct {
 	q     []*queue
 	r     []*reader
 	lanes []*packedLane // of a benchmark, in place of q
+
+	channel *Channel // that a test has there
 }
 
 func newDomain(t testing.TB, queues, lanes int, o readerOptions) *domainQueues {
@@ -31,7 +32,9 @@ func newDomain(t testing.TB, queues, lanes int, o readerOptions) *domainQueues {
 	for bit := range queues {
 		d.q = append(d.q, heapQueue(t, lanes))
 		d.r = append(d.r, newReader(d.q[bit], o))
-		d.r[bit].SetDomain(d.Domain, bit)
+		if !o.alone {
+			d.r[bit].SetDomain(d.Domain, bit)
+		}
 	}
 	return d
 }
@@ -67,191 +70,11 @@ func (d *domainQueues) produce(o ring.Order, each uint64) chan error {
 	return errs
 }
 
-// drainSet waits on a set and reads what is ready until over says so.
-func (d *domainQueues) drainSet(s *Set, over func() bool, limit int) error {
-	var buf [8]int
-	rnd := newPace(3)
-	for !over() {
-		ready, err := s.Wait(buf[:0], Wait{Stop: over})
-		if err != nil {
-			return err
-		}
-		for _, bit := range ready {
-			r := d.r[bit]
-			r.Lock()
-			r.read(1 + rnd.IntN(limit))
-			err := r.broken
-			r.Unlock()
-			if err != nil {
-				return err
-			}
-		}
-		if over() {
-			d.Kick()
-		}
-	}
-	return nil
-}
-
 func (d *domainQueues) count() (n uint64) {
 	for _, r := range d.r {
 		n += r.count.Load()
 	}
 	return n
-}
-
-// Sets over all queues, more queues than one word has bits; one waiter, and three on sets whose
-// members overlap. Reading less than what is there must leave the queue ready.
-func TestSets(t *testing.T) {
-	total := uint64(60_000)
-	if testing.Short() || shmtest.Race {
-		total /= 6
-	}
-	for _, o := range orders {
-		for _, queues := range []int{1, 2, 70} {
-			for _, waiters := range []int{1, 3} {
-				t.Run(fmt.Sprintf("%v/queues=%d/waiters=%d", o, queues, waiters), func(t *testing.T) {
-					registered(t, o)
-					sets(t, o, queues, waiters, total/uint64(queues)/2)
-				})
-			}
-		}
-	}
-}
-
-func sets(t *testing.T, o ring.Order, queues, waiters int, each uint64) {
-	d := newDomain(t, queues, 2, readerOptions{order: o, shared: waiters > 1})
-	watchdog(t, d.String)
-	total := each * uint64(2*queues)
-	over := func() bool { return d.count() >= total }
-	var wg sync.WaitGroup
-	for range waiters {
-		s := d.NewSet()
-		for bit := range queues {
-			s.Add(bit, d.r[bit].Bell)
-		}
-		wg.Go(func() {
-			if err := d.drainSet(s, over, 2*laneSlots); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	errs := d.produce(o, each)
-	for range 2 * queues {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-	wg.Wait()
-	if d.count() != total {
-		t.Fatalf("%d entries of %d", d.count(), total)
-	}
-	if d.arm.Word.Load() != 0 {
-		t.Error("the domain is armed although nobody waits")
-	}
-}
-
-// A direct reader and a set on the same queue: either may take an entry, none is lost.
-func TestSetAndDirectReadOnOneQueue(t *testing.T) {
-	each := uint64(20_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range orders {
-		t.Run(orderName(o), func(t *testing.T) {
-			registered(t, o)
-			d := newDomain(t, 2, 2, readerOptions{order: o, shared: true})
-			watchdog(t, d.String)
-			total := each * 4
-			over := func() bool { return d.count() >= total }
-			s := d.NewSet()
-			s.Add(0, d.r[0].Bell)
-			s.Add(1, d.r[1].Bell)
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				if err := d.drainSet(s, over, laneSlots); err != nil {
-					t.Error(err)
-				}
-				d.r[0].Kick()
-			})
-			wg.Go(func() {
-				for !over() {
-					d.r[0].sread(laneSlots, Wait{Stop: over})
-				}
-				d.Kick()
-			})
-			errs := d.produce(o, each)
-			for range 4 {
-				if err := <-errs; err != nil {
-					t.Error(err)
-				}
-			}
-			wg.Wait()
-			if d.count() != total || d.r[0].broken != nil {
-				t.Fatalf("%d entries of %d; %v", d.count(), total, d.r[0].broken)
-			}
-		})
-	}
-}
-
-// Queues join and leave two sets, from two goroutines, while a waiter sleeps and producers run.
-// At the end every queue is a member again, and everything arrives.
-func TestMembersComeAndGo(t *testing.T) {
-	const queues = 3
-	each := uint64(15_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	d := newDomain(t, queues, 1, readerOptions{shared: true})
-	watchdog(t, d.String)
-	total := each * queues
-	over := func() bool { return d.count() >= total }
-	a, b := d.NewSet(), d.NewSet()
-	var stop atomic.Bool
-	var wg, changes sync.WaitGroup
-	for _, s := range []*Set{a, b} {
-		wg.Go(func() {
-			if err := d.drainSet(s, over, laneSlots); err != nil {
-				t.Error(err)
-			}
-		})
-		changes.Go(func() {
-			rnd := newPace(1)
-			for !stop.Load() {
-				bit := rnd.IntN(queues)
-				s.Add(bit, d.r[bit].Bell)
-				rnd.pause()
-				s.Delete(bit)
-				time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond)
-			}
-			if s == a {
-				for bit := range queues {
-					s.Add(bit, d.r[bit].Bell)
-				}
-			}
-		})
-	}
-	errs := d.produce(ring.SeqCst, each)
-	for d.count() < total/2 {
-		time.Sleep(time.Millisecond)
-	}
-	stop.Store(true)
-	changes.Wait()
-	for range queues {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-	wg.Wait()
-	for bit := range queues {
-		if d.r[bit].armed()&armDom == 0 {
-			t.Errorf("queue %d is a member and its flag says that it is not", bit)
-		}
-		a.Delete(bit)
-		if d.r[bit].armed() != 0 {
-			t.Errorf("queue %d is no member, its flags are %#x", bit, d.r[bit].armed())
-		}
-	}
 }
 
 // The steps of a wait, one by one: what is ready, that it stays ready, deadline and Stop.
@@ -294,29 +117,6 @@ func TestSetWait(t *testing.T) {
 	if got, err := s.Wait(nil, Wait{Stop: stop}); len(got) != 0 || err != nil {
 		t.Error(got, err)
 	}
-}
-
-// Whoever is told to stop while it sleeps on a set is woken by Kick.
-func TestDomainKick(t *testing.T) {
-	d := newDomain(t, 1, 1, readerOptions{})
-	watchdog(t, d.String)
-	s := d.NewSet()
-	s.Add(0, d.r[0].Bell)
-	var stop atomic.Bool
-	asked := make(chan struct{}, 100)
-	done := make(chan error)
-	go func() {
-		_, err := s.Wait(nil, Wait{Stop: func() bool {
-			asked <- struct{}{}
-			return stop.Load()
-		}})
-		done <- err
-	}()
-	<-asked
-	<-asked // the second is the one after which it sleeps
-	stop.Store(true)
-	d.Kick()
-	shmtest.Must(t, <-done)
 }
 
 // slowLeaver is a member that takes its time to clear its flag.
@@ -386,39 +186,5 @@ func TestAddBesideARead(t *testing.T) {
 	wg.Wait()
 	if r.armed() != 0 {
 		t.Errorf("flags %#x are left", r.armed())
-	}
-}
-
-// TestOneWaiterPerSet: the explorer shows that a second waiter on one set loses a wake, so it is
-// refused.
-func TestOneWaiterPerSet(t *testing.T) {
-	arm := new(Arm)
-	hints, err := MapDomain(make([]byte, DomainBytes(1)), 1)
-	shmtest.Must(t, err)
-	d := NewDomain(arm, hints, 1)
-	s := d.NewSet()
-	stop := make(chan struct{})
-	done := make(chan error)
-	go func() {
-		_, err := s.Wait(nil, Wait{Stop: func() bool {
-			select {
-			case <-stop:
-				return true
-			default:
-				return false
-			}
-		}})
-		done <- err
-	}()
-	for arm.Word.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	if _, err := s.Wait(nil, Wait{}); !errors.Is(err, ErrWaiting) {
-		t.Errorf("second waiter: %v", err)
-	}
-	close(stop)
-	d.Kick()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

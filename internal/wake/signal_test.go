@@ -11,9 +11,6 @@ import (
 	"github.com/shmring/shmring/ring"
 )
 
-// expired is the deadline of a wait that must not sleep.
-var expired = Wait{DeadlineNs: 1}
-
 func TestSignalBeforeWait(t *testing.T) {
 	q := heapQueue(t, 1)
 	r := newReader(q, readerOptions{})
@@ -52,32 +49,6 @@ func TestSignalStays(t *testing.T) {
 	}
 	if r.TakeSignal() || r.Pending() {
 		t.Fatal("many signals before a wait are more than one")
-	}
-}
-
-func TestSignalDuringWait(t *testing.T) {
-	for name, signal := range map[string]func(q *queue, r *reader){
-		"own process":   func(_ *queue, r *reader) { r.Signal() },
-		"other process": func(q *queue, _ *reader) { Signal(q.arm, q.hints, nil, nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := heapQueue(t, 1)
-			r := newReader(q, readerOptions{})
-			watchdog(t, q.String)
-			why := make(chan outcome)
-			go func() {
-				_, w := r.sread(1, Wait{})
-				why <- w
-			}()
-			for q.arm.Word.Load()&armDirect == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			time.Sleep(2 * time.Millisecond) // now and then it sleeps in the kernel by then
-			signal(q, r)
-			if w := <-why; w != gotSignal {
-				t.Fatal(w)
-			}
-		})
 	}
 }
 
@@ -132,36 +103,10 @@ func TestOneWaiterTakesASignal(t *testing.T) {
 	}
 }
 
-// Kick ends every sleep whatever is armed, so that a waiter looks at why.
-func TestKickAndStop(t *testing.T) {
-	q := heapQueue(t, 1)
-	r := newReader(q, readerOptions{shared: true})
-	watchdog(t, q.String)
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			if _, why := r.sread(1, Wait{Stop: stop.Load}); why != gotNothing {
-				t.Error(why)
-			}
-		})
-	}
-	for r.sleeps.Load() < 3 {
-		time.Sleep(time.Millisecond)
-	}
-	stop.Store(true)
-	r.Kick()
-	wg.Wait()
-	if q.arm.Word.Load()&armFlags != 0 {
-		t.Error("armed although nobody waits")
-	}
-}
-
 // Mark does for a producer that died between publish and ring what it did not do any more.
 func TestMarkForTheDead(t *testing.T) {
 	q := heapQueue(t, 2)
 	r := newReader(q, readerOptions{})
-	watchdog(t, q.String)
 	r.read(1)
 	if more, err := r.Park(); more || err != nil {
 		t.Fatal(more, err)
@@ -171,13 +116,8 @@ func TestMarkForTheDead(t *testing.T) {
 	if n, why := r.sread(laneSlots, Wait{DeadlineNs: spin.Now() + 1e6}); n != 0 || why != gotNothing {
 		t.Fatal("a parked lane is looked at without a mark", n, why)
 	}
-	done := make(chan int)
-	go func() {
-		n, _ := r.sread(laneSlots, Wait{})
-		done <- n
-	}()
 	r.Mark(1)
-	if n := <-done; n != 3 {
+	if n := r.read(laneSlots); n != 3 {
 		t.Fatal(n)
 	}
 	w.publish(2)
@@ -185,57 +125,6 @@ func TestMarkForTheDead(t *testing.T) {
 	r.Consider(1)
 	if n := r.read(laneSlots); n != 2 {
 		t.Fatal(n)
-	}
-}
-
-// The deadline is absolute, and a slice only shortens one sleep.
-func TestDeadlines(t *testing.T) {
-	q := heapQueue(t, 1)
-	r := newReader(q, readerOptions{})
-	for _, w := range []Wait{{}, {SliceNs: 1e6}, {SliceNs: 1e12}} {
-		start := spin.Now()
-		w.DeadlineNs = start + 5e6
-		if _, why := r.sread(1, w); why != gotNothing {
-			t.Fatal(why)
-		}
-		if took := spin.Now() - start; took < 5e6 {
-			t.Errorf("%+v: it took %d ns", w, took)
-		}
-	}
-	if got := (Wait{DeadlineNs: 7}).until(); got != 7 {
-		t.Error(got)
-	}
-	sleeps := r.sleeps.Load()
-	r.Sleep(Wait{DeadlineNs: spin.Now() + 1e12, SliceNs: 1e6})
-	if r.sleeps.Load() != sleeps+1 {
-		t.Error("a slice is no sleep")
-	}
-}
-
-// What happens between the look that found nothing and the arming rings nobody, for nobody is
-// armed. The second look finds it: the reader does not go to sleep.
-func TestSecondLook(t *testing.T) {
-	for name, happens := range map[string]func(q *queue, r *reader){
-		"a mark":   func(q *queue, _ *reader) { q.writer(0, ring.SeqCst).put(1) },
-		"a signal": func(q *queue, _ *reader) { Signal(q.arm, q.hints, nil, nil) },
-		"a mark that another goroutine takes": func(q *queue, r *reader) {
-			q.writer(0, ring.SeqCst).put(1)
-			r.Take()
-		},
-	} {
-		for missing := range uint64(3) {
-			q := heapQueue(t, 1)
-			r := newReader(q, readerOptions{shared: true})
-			r.Take()
-			w := Wait{DeadlineNs: spin.Now() + 2e9, Missing: missing, Takes: r.takes}
-			if more, err := r.Park(); more || err != nil {
-				t.Fatal(more, err)
-			}
-			happens(q, r)
-			if r.Sleep(w); r.sleeps.Load() != 0 {
-				t.Errorf("%s, %d entries missing: slept on it", name, missing)
-			}
-		}
 	}
 }
 

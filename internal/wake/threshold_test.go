@@ -1,7 +1,6 @@
 package wake
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -174,51 +173,6 @@ func TestThresholdUrgent(t *testing.T) {
 	w.put(1)
 	if w.Wakes() != 2 {
 		t.Fatal("the tenth entry does not ring")
-	}
-}
-
-func TestThresholdWithManyProducers(t *testing.T) {
-	each := uint64(10_000)
-	if testing.Short() || shmtest.Race {
-		each /= 5
-	}
-	for _, o := range []ring.Order{ring.SeqCst, ring.Release} {
-		for _, shared := range []bool{false, true} {
-			for _, lanes := range []int{1, 3} {
-				t.Run(fmt.Sprintf("%v/shared=%v/lanes=%d", o, shared, lanes), func(t *testing.T) {
-					thresholds(t, o, shared, lanes, each)
-				})
-			}
-		}
-	}
-}
-
-func thresholds(t *testing.T, o ring.Order, shared bool, lanes int, each uint64) {
-	registered(t, o)
-	q := heapQueue(t, lanes)
-	watchdog(t, q.String)
-	r := newReader(q, readerOptions{order: o, shared: shared})
-	errs := produceAll(q, o, each)
-	rnd := newPace(5)
-	for left := each * uint64(lanes); left > 0; {
-		want := min(left, 1+rnd.Uint64N(uint64(lanes*laneSlots)))
-		got := r.waiting(want, Wait{})
-		if r.broken != nil {
-			t.Fatal(r.broken)
-		}
-		r.Lock()
-		n := r.read(int(min(got, want)))
-		r.Unlock()
-		if n == 0 {
-			t.Fatalf("a wait for %d ended with %d, and nothing can be read", want, got)
-		}
-		left -= uint64(n)
-	}
-	for range lanes {
-		shmtest.Must(t, <-errs)
-	}
-	if r.broken != nil {
-		t.Fatal(r.broken)
 	}
 }
 

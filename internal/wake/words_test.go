@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,49 +198,35 @@ func scribble(h *Hints, stop *atomic.Bool) {
 // While a peer scribbles over the hints a reader with slices gets on; once it has stopped, nothing
 // that was published is missing.
 func TestScribbledHints(t *testing.T) {
-	const lanes = 3
-	each := uint64(20_000)
-	if testing.Short() || shmtest.Race {
-		each /= 4
-	}
-	for _, o := range orders {
-		t.Run(orderName(o), func(t *testing.T) {
-			registered(t, o)
-			q := heapQueue(t, lanes)
-			watchdog(t, q.String)
-			r := newReader(q, readerOptions{order: o, shared: true})
-			var stop atomic.Bool
-			var wg sync.WaitGroup
-			wg.Go(func() { scribble(q.hints, &stop) })
-			errs := produceAll(q, o, each)
-			for r.count.Load() < lanes*each {
+	eachOrder(t, func(t *testing.T, o ring.Order) {
+		x := newTraffic(t, 1, 3, readerOptions{order: o, shared: true, alone: true}, 20_000)
+		q, r := x.q[0], x.r[0]
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		wg.Go(func() { scribble(q.hints, &stop) })
+		x.by(func() error {
+			for !x.over() {
 				r.sread(laneSlots, Wait{DeadlineNs: spin.Now() + 1e6})
 				// The full look at the end of a slice.
-				for bit := range lanes {
+				for bit := range q.lanes {
 					r.Consider(bit)
 				}
-				if !stop.Load() && r.count.Load() > lanes*each/2 {
+				if !stop.Load() && x.count() > x.total/2 {
 					stop.Store(true)
 					wg.Wait()
 				}
 			}
-			for range lanes {
-				if err := <-errs; err != nil {
-					t.Error(err)
-				}
-			}
-			if r.broken != nil {
-				t.Error(r.broken)
-			}
-			// From here on the bell works again without slices.
-			r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6})
-			w := q.writer(0, o)
-			go w.put(1)
-			if n, _ := r.sread(1, Wait{}); n != 1 {
-				t.Error("the bell stays dead")
-			}
+			return nil
 		})
-	}
+		x.run(nil)
+		// From here on the bell works again without slices.
+		r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6})
+		w := q.writer(0, o)
+		go w.put(1)
+		if n, _ := r.sread(1, Wait{}); n != 1 {
+			t.Error("the bell stays dead")
+		}
+	})
 }
 
 // The same for a domain: a set that waits with slices goes round, and ends when told.
@@ -326,44 +313,31 @@ func TestForgedDomainMarks(t *testing.T) {
 
 // While a peer scribbles over a domain's hints, waits with slices get on.
 func TestScribbledChannel(t *testing.T) {
-	d := newDomain(t, 2, 1, readerOptions{shared: true})
-	watchdog(t, d.String)
-	c, s := d.NewChannel(), d.NewSet()
-	c.Add(0, d.r[0].Bell)
-	s.Add(1, d.r[1].Bell)
+	x := newTraffic(t, 2, 1, readerOptions{shared: true}, 2_000)
+	c, s := x.NewChannel(), x.NewSet()
+	c.Add(0, x.r[0].Bell)
+	s.Add(1, x.r[1].Bell)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
-	wg.Go(func() { scribble(d.hints, &stop) })
-	const each = 2_000
-	errs := d.produce(ring.SeqCst, each)
-	slices := Wait{SliceNs: 1e6}
-	wg.Go(func() {
-		for d.r[1].count.Load() < each {
-			if _, err := s.Wait(nil, slices); err != nil {
-				t.Error(err)
+	wg.Go(func() { scribble(x.hints, &stop) })
+	for bit, next := range []func(Wait) error{
+		func(w Wait) error { _, _, err := c.Get(w); return err },
+		func(w Wait) error { _, err := s.Wait(nil, w); return err },
+	} {
+		x.by(func() (err error) {
+			for err == nil {
+				if bit == 0 {
+					err = c.Arm(0, NotifyAny)
+				}
+				if x.r[bit].readAllOf(); x.r[bit].count.Load() == x.each {
+					return err
+				}
+				err = errors.Join(err, next(Wait{SliceNs: 1e6}))
 			}
-			d.r[1].readAllOf()
-		}
-	})
-	for d.r[0].count.Load() < each {
-		if err := c.Arm(0, NotifyAny); err != nil {
-			t.Error(err)
-		}
-		if d.r[0].readAllOf(); d.r[0].count.Load() == each {
-			break
-		}
-		if _, _, err := c.Get(slices); err != nil {
-			t.Error(err)
-		}
+			return err
+		})
 	}
-	for range 2 {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
+	x.run(nil)
 	stop.Store(true)
 	wg.Wait()
-	if d.r[0].broken != nil || d.r[1].broken != nil {
-		t.Error(d.r[0].broken, d.r[1].broken)
-	}
 }
