@@ -13,15 +13,14 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 // addressMemory maps a vector's sections as a hostile owner would.
 func addressMemory(t testing.TB, d *shm.Dir, name string) (words, rows, index []byte) {
 	t.Helper()
-	obj, err := d.Open(name, shm.ReadWrite)
-	must(t, err)
-	t.Cleanup(func() { _ = obj.Close() })
+	obj := shmtest.Have(d.Open(name, shm.ReadWrite)).In(t)
 	s := scribbler{obj}
 	return s.section(t, cq.SectAddrWords, 0), s.section(t, cq.SectAddrRows, 0),
 		s.section(t, cq.SectAddrIndex, 0)
@@ -68,9 +67,7 @@ func TestHostileAddresses(t *testing.T) {
 			v, err := cq.CreateAddresses(cq.Named(d, queueName(t)), cq.AddressOptions{Count: 16})
 			must(t, err)
 			insert(t, v, sockaddrs(0, 10)...)
-			r, err := cq.AttachAddresses(cq.Named(d, v.Name()))
-			must(t, err)
-			defer r.Close()
+			r := shmtest.Have(cq.AttachAddresses(cq.Named(d, v.Name()))).In(t)
 			do(addressMemory(t, d, v.Name()))
 			for _, v := range []*cq.AddressVector{r, v} {
 				lookAround(t, v)
@@ -350,9 +347,8 @@ func TestAddressesClosedInUse(t *testing.T) {
 // there.
 func TestAddressBeingWritten(t *testing.T) {
 	d := openDir(t)
-	v, err := cq.CreateAddresses(cq.Named(d, queueName(t)), cq.AddressOptions{Count: 16})
-	must(t, err)
-	defer v.Close()
+	v := shmtest.Have(cq.CreateAddresses(cq.Named(d, queueName(t)),
+		cq.AddressOptions{Count: 16})).In(t)
 	insert(t, v, sockaddrs(0, 3)...)
 	_, rows, _ := addressMemory(t, d, v.Name())
 	seq := rows[1*len(rows)/v.Options().Count:]
@@ -361,7 +357,7 @@ func TestAddressBeingWritten(t *testing.T) {
 	if a, ok := v.Resolve(sockaddr(1)); ok {
 		t.Errorf("resolved to %d", a)
 	}
-	_, err = v.Lookup(1, make([]byte, 32))
+	_, err := v.Lookup(1, make([]byte, 32))
 	wantErr(t, "lookup", err, cq.ErrInvalid)
 	poke(seq, 0, was+2)
 	finds(t, v, 1, sockaddr(1))

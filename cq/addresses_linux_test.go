@@ -168,10 +168,8 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 // and it moves up.
 func TestAddressesMove(t *testing.T) {
 	t.Parallel()
-	v, err := cq.CreateAddresses(cq.Unnamed("move"),
-		cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
-	must(t, err)
-	defer v.Close()
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("move"),
+		cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})).In(t)
 	const neighbours = 8
 	var addrs [][]byte // all of one cell
 	home := cq.AddressHome(v, stripes(0, 0))
@@ -282,9 +280,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	must(t, err)
 	var es []*cq.EventQueue
 	for _, events := range []string{"one", "two"} {
-		v, err := cq.AttachAddresses(cq.Named(d, name))
-		must(t, err)
-		t.Cleanup(func() { must(t, v.Close()) })
+		v := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
 		es = append(es, deathsOf(t, events, v.BindEvents))
 	}
 	fid := own.FID()

@@ -141,10 +141,7 @@ func TestInsertTwice(t *testing.T) {
 func TestAddressFormats(t *testing.T) {
 	make := func(f cq.AddressFormat, bytes int) *cq.AddressVector {
 		o := cq.AddressOptions{Format: f, AddrMaxBytes: bytes}
-		v, err := cq.CreateAddresses(cq.Unnamed("formats"), o)
-		must(t, err)
-		t.Cleanup(func() { must(t, v.Close()) })
-		return v
+		return shmtest.Have(cq.CreateAddresses(cq.Unnamed("formats"), o)).In(t)
 	}
 	four, six := sockaddr(0), sockaddr(1)
 	v := make(cq.AddrSockaddrIn, 16)
@@ -182,9 +179,7 @@ func TestAddressFormats(t *testing.T) {
 }
 
 func TestSockaddr(t *testing.T) {
-	v, err := cq.CreateAddresses(cq.Unnamed("text"), cq.AddressOptions{})
-	must(t, err)
-	defer v.Close()
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("text"), cq.AddressOptions{})).In(t)
 	for _, s := range []string{"10.1.2.3:80", "[fe80::1%2]:65535", "[2001:db8::7]:1",
 		"[::ffff:1.2.3.4]:9"} {
 		raw := cq.AppendSockaddr(nil, netip.MustParseAddrPort(s))
@@ -267,9 +262,7 @@ func TestAddressNames(t *testing.T) {
 }
 
 func TestResolveAllocates(t *testing.T) {
-	v, err := cq.CreateAddresses(cq.Unnamed("alloc"), cq.AddressOptions{})
-	must(t, err)
-	defer v.Close()
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("alloc"), cq.AddressOptions{})).In(t)
 	insert(t, v, sockaddrs(0, 100)...)
 	known, unknown, buf := sockaddr(51), sockaddr(500), make([]byte, 32)
 	if n := testing.AllocsPerRun(100, func() {
@@ -284,10 +277,7 @@ func TestResolveAllocates(t *testing.T) {
 // events makes an event queue beside whatever else the test has.
 func events(t testing.TB, o cq.EventOptions) *cq.EventQueue {
 	t.Helper()
-	eq, err := cq.CreateEvents(cq.Named(openDir(t), "eq."+queueName(t)), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, eq.Close()) })
-	return eq
+	return shmtest.Have(cq.CreateEvents(cq.Named(openDir(t), "eq."+queueName(t)), o)).In(t)
 }
 
 // nextEvent waits for an event and writes it down: kind, context, data; an error event as its

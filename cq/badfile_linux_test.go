@@ -36,9 +36,7 @@ func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
 func placeReader(t *testing.T, d *shm.Dir, spec shm.Spec) string {
 	t.Helper()
 	name := queueName(t)
-	sub, err := d.Sub(name, true)
-	must(t, err)
-	defer sub.Close()
+	sub := shmtest.Have(d.Sub(name, true)).In(t)
 	obj, err := sub.Create(cq.ReaderFile, spec, nil)
 	must(t, err)
 	must(t, obj.Close())
@@ -101,9 +99,7 @@ func TestForgedReader(t *testing.T) {
 // placeLane makes a lane object in a queue that exists. Nobody owns it.
 func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
 	t.Helper()
-	sub, err := d.Sub(queue, false)
-	must(t, err)
-	defer sub.Close()
+	sub := shmtest.Have(d.Sub(queue, false)).In(t)
 	obj, err := sub.Create(fmt.Sprintf("lane-%04d", row), spec, nil)
 	must(t, err)
 	must(t, obj.Close())
@@ -217,9 +213,7 @@ func laneObject(t testing.TB, row int) scribbler {
 	t.Helper()
 	for fd, to := range shmtest.Descriptors() {
 		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
-			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
-			must(t, err)
-			t.Cleanup(func() { _ = obj.Close() })
+			obj := shmtest.Have(shm.OpenFD(fd, "lane", shm.ReadWrite)).In(t)
 			return scribbler{obj}
 		}
 	}
@@ -339,10 +333,8 @@ func reader(dir string) string { return filepath.Join(dir, cq.ReaderFile) }
 // patch overwrites a byte of a file.
 func patch(t *testing.T, path string, at int64, b byte) {
 	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	must(t, err)
-	defer f.Close()
-	_, err = f.WriteAt([]byte{b}, at)
+	f := shmtest.Have(os.OpenFile(path, os.O_WRONLY, 0)).In(t)
+	_, err := f.WriteAt([]byte{b}, at)
 	must(t, err)
 }
 

@@ -18,10 +18,7 @@ import (
 // tally makes a counter without a name.
 func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 	t.Helper()
-	c, err := cq.CreateCounter(cq.Unnamed("tally"), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
-	return c
+	return shmtest.Have(cq.CreateCounter(cq.Unnamed("tally"), o)).In(t)
 }
 
 func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
@@ -277,9 +274,8 @@ func TestOverrunNotice(t *testing.T) {
 // TestOverrunPurged: what a queue reported goes with it, and so does the promise of room.
 func TestOverrunPurged(t *testing.T) {
 	d := openDir(t)
-	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 1, Write: true})
-	must(t, err)
-	t.Cleanup(func() { must(t, events.Close()) })
+	events := shmtest.Have(cq.CreateEvents(cq.Named(d, "events"),
+		cq.EventOptions{Size: 1, Write: true})).In(t)
 	for _, overrun := range []bool{true, false} {
 		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 1, Overrun: cq.OverrunQueue})
 		must(t, err)
@@ -301,7 +297,7 @@ func TestOverrunPurged(t *testing.T) {
 		_, err = events.Read(&cq.Event{}, 0)
 		wantErr(t, "nothing", err, cq.ErrWouldBlock)
 	}
-	_, err = events.Write(&cq.Event{})
+	_, err := events.Write(&cq.Event{})
 	must(t, err)
 	_, err = events.Read(&cq.Event{}, 0)
 	must(t, err)

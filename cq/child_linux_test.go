@@ -228,10 +228,7 @@ func (p site) tryAttach(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
 // attach is tryAttach of a writer that is closed when the test ends.
 func (p site) attach(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
-	w, err := p.tryAttach(t, q)
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
+	return shmtest.Have(p.tryAttach(t, q)).In(t)
 }
 
 // ownPIDs has a process run in a PID namespace of its own, where its death gives no notice.

@@ -216,9 +216,7 @@ func TestDetachedDescriptor(t *testing.T) {
 	must(t, q.Detach())
 	var files []*os.File // take over the numbers that are free now
 	for range 8 {
-		f, err := os.CreateTemp(t.TempDir(), "")
-		must(t, err)
-		t.Cleanup(func() { f.Close() })
+		f := shmtest.Have(os.CreateTemp(t.TempDir(), "")).In(t)
 		files = append(files, f)
 	}
 	post(t, w, 0, 3)
@@ -279,9 +277,7 @@ func TestWakesAreOfBatches(t *testing.T) {
 	post(t, w, 0, quiet)
 	must(t, w.Close())
 	drain(t, q)
-	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
-	must(t, err)
-	defer func() { must(t, s.Close()) }()
+	s := shmtest.Have(cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})).In(t)
 	must(t, s.Add(q))
 	defer func() { must(t, s.Remove(q)) }()
 	arm := func() {
@@ -290,9 +286,7 @@ func TestWakesAreOfBatches(t *testing.T) {
 		}
 	}
 	arm()
-	w, err = cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-	must(t, err)
-	defer w.Close()
+	w = shmtest.Have(cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})).In(t)
 	before := w.Stats().Wakes
 	for i := range uint64(3) {
 		lane := show(t, d, q.Name()).Lanes[1]
@@ -312,9 +306,7 @@ func TestWakesAreOfBatches(t *testing.T) {
 // of its age, or that nobody finished it, is no excuse.
 func TestCheckHeldYoung(t *testing.T) {
 	umem := kind.UMEM{Frames: 2, ChunkBytes: 2048, HeadroomBytes: 64}
-	obj, err := shm.CreateMemfd(umem.Spec("umem"), nil)
-	must(t, err)
-	defer obj.Close()
+	obj := shmtest.Have(shm.CreateMemfd(umem.Spec("umem"), nil)).In(t)
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", obj.FD()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)

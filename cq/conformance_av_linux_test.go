@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // conformAV runs a case for a vector that is changed here and read through look, at every site.
@@ -31,10 +32,7 @@ func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 	if at.memfd {
 		make = func() (*cq.AddressVector, error) { return cq.CreateAddresses(cq.Unnamed("av"), o) }
 	}
-	v, err := make()
-	must(t, err)
-	t.Cleanup(func() { must(t, v.Close()) })
-	return v
+	return shmtest.Have(make()).In(t)
 }
 
 func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
@@ -49,10 +47,7 @@ func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
 	if at.memfd {
 		place = cq.FromFD(v.ObjectFD(), v.Name())
 	}
-	look, err := cq.AttachAddresses(place)
-	must(t, err)
-	t.Cleanup(func() { must(t, look.Close()) })
-	return look
+	return shmtest.Have(cq.AttachAddresses(place)).In(t)
 }
 
 // findsNot checks that an index is not set.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -249,12 +250,9 @@ func TestConformanceContext(t *testing.T) {
 }
 
 func contextEveryBlockingCall(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{Size: 4, Write: true})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
-	count, err := cq.CreateCounter(cq.Named(r.d, "counter"), cq.CounterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, count.Close()) })
+	e := shmtest.Have(cq.CreateEvents(cq.Named(r.d, "events"),
+		cq.EventOptions{Size: 4, Write: true})).In(t)
+	count := shmtest.Have(cq.CreateCounter(cq.Named(r.d, "counter"), cq.CounterOptions{})).In(t)
 	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
 	attachTo(t, c, r.q)
 	addTo(t, s, r.q)
@@ -262,9 +260,7 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 	must(t, c.Inject(r.q))
 	gets(t, "an event that nobody acknowledges", c, r.q)
 
-	unnamed, err := cq.Create(cq.Unnamed("unnamed"), cq.Options{Size: 4})
-	must(t, err)
-	t.Cleanup(func() { must(t, unnamed.Close()) })
+	unnamed := shmtest.Have(cq.Create(cq.Unnamed("unnamed"), cq.Options{Size: 4})).In(t)
 	other, left := r.another(t, 1, cq.Options{}), channel(t, r.d)
 	attachTo(t, left, other.q)
 	must(t, left.Inject(other.q))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -70,9 +71,7 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 	if at.memfd {
 		place = cq.FromFD(r.c.ObjectFD(), "")
 	}
-	w, err := cq.AttachCounter(place, cq.CounterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
+	w := shmtest.Have(cq.AttachCounter(place, cq.CounterOptions{})).In(t)
 	r.w = &nearCounter{w}
 	return r
 }
@@ -302,9 +301,7 @@ func (r *countRig) more(t *testing.T, n int, o cq.CounterOptions) []*countRig {
 
 func pollCounters(t *testing.T, rs []*countRig) *cq.PollSet {
 	t.Helper()
-	s, err := cq.NewPollSet(rs[0].d, 0)
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
+	s := shmtest.Have(cq.NewPollSet(rs[0].d, 0)).In(t)
 	for _, r := range rs {
 		addTo(t, s, r.c)
 	}

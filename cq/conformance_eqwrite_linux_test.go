@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceEQWrite is fi_eq_write.
@@ -40,9 +41,7 @@ func TestConformanceEQWrite(t *testing.T) {
 	})
 	conformEQ(t, "only-when-opened-for-it", o, func(t *testing.T, r *eqRig) {
 		if !r.far {
-			e, err := cq.CreateEvents(cq.Named(r.d, r.e.Name()+"-2"), cq.EventOptions{})
-			must(t, err)
-			defer e.Close()
+			e := shmtest.Have(cq.CreateEvents(cq.Named(r.d, r.e.Name()+"-2"), cq.EventOptions{})).In(t)
 			r.e = e
 		}
 		_, err := r.e.Write(&cq.Event{})

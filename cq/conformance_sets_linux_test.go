@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // another is one more queue with a writer at the rig's site; its user context is n.
@@ -53,9 +54,7 @@ func addTo(t *testing.T, s group, ms ...cq.Waitable) {
 
 func pollSet(t *testing.T, r *rig, ms ...cq.Waitable) *cq.PollSet {
 	t.Helper()
-	s, err := cq.NewPollSet(r.d, 0)
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
+	s := shmtest.Have(cq.NewPollSet(r.d, 0)).In(t)
 	addTo(t, s, ms...)
 	return s
 }
@@ -297,10 +296,8 @@ func waitSetTimeout(t *testing.T, r *rig) {
 
 // mixedMembers has a completion queue and an event queue in one set.
 func mixedMembers(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(cq.Named(r.d, "events"),
-		cq.EventOptions{Size: 4, Write: true, UserContext: 7})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
+	e := shmtest.Have(cq.CreateEvents(cq.Named(r.d, "events"),
+		cq.EventOptions{Size: 4, Write: true, UserContext: 7})).In(t)
 	s := waitSet(t, r.d, cq.WaitSetOptions{})
 	addTo(t, s, r.q, e)
 	dst := make([]cq.Waitable, 2)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // armed calls TryWait until it is safe to sleep. take reads what there is before that.
@@ -154,9 +155,8 @@ func TestConformanceTryWait(t *testing.T) {
 }
 
 func tryWaitEveryKind(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{Wait: cq.WaitFD, Write: true})
-	must(t, err)
-	defer e.Close()
+	e := shmtest.Have(cq.CreateEvents(cq.Named(r.d, "events"),
+		cq.EventOptions{Wait: cq.WaitFD, Write: true})).In(t)
 	s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
 	member := r.another(t, 1, cq.Options{})
 	addTo(t, s, member.q)

@@ -19,6 +19,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -26,19 +27,14 @@ import (
 func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
 	t.Helper()
 	d := openDir(t)
-	c, err := cq.CreateCounter(cq.Named(d, queueName(t)), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
+	c := shmtest.Have(cq.CreateCounter(cq.Named(d, queueName(t)), o)).In(t)
 	return d, c
 }
 
 // again opens a counter once more, as another process would.
 func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Counter {
 	t.Helper()
-	c, err := cq.AttachCounter(cq.Named(d, name), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
-	return c
+	return shmtest.Have(cq.AttachCounter(cq.Named(d, name), o)).In(t)
 }
 
 // TestCounterLifetime: an ephemeral counter goes with the last that closes it, a persistent one

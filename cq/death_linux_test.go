@@ -254,9 +254,7 @@ func TestDeadBellManyNames(t *testing.T) {
 		path, err := os.MkdirTemp(filepath.Dir(one.Path()), "shmring-more-")
 		must(t, err)
 		t.Cleanup(func() { must(t, os.RemoveAll(path)) })
-		d, err := shm.OpenDir(path)
-		must(t, err)
-		t.Cleanup(func() { must(t, d.Close()) })
+		d := shmtest.Have(shm.OpenDir(path)).In(t)
 		dirs = append(dirs, d)
 	}
 	spec := cq.BellSpec()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -19,18 +20,13 @@ import (
 func createEvents(t testing.TB, o cq.EventOptions) (*shm.Dir, *cq.EventQueue) {
 	t.Helper()
 	d := openDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, queueName(t)), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
+	e := shmtest.Have(cq.CreateEvents(cq.Named(d, queueName(t)), o)).In(t)
 	return d, e
 }
 
 func attachEvents(t testing.TB, d *shm.Dir, name string) *cq.EventWriter {
 	t.Helper()
-	w, err := cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
+	return shmtest.Have(cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})).In(t)
 }
 
 // eventWriter is what an EventQueue and an EventWriter have in common.

@@ -123,9 +123,7 @@ func TestFDFallback(t *testing.T) {
 			words := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectQueue, 0)
 			poke(words, cq.OffFace, face)
 			w := attach(t, d, q.Name())
-			own, err := q.Writer()
-			must(t, err)
-			defer own.Close()
+			own := shmtest.Have(q.Writer()).In(t)
 			ep := newEpoll(t, unix.EPOLLIN, q)
 			for i, w := range []*cq.Writer{w, own, w} {
 				for q.TryWait() != nil {
@@ -221,9 +219,7 @@ func TestSignalWithoutReader(t *testing.T) {
 				}
 				if end == "killed" {
 					eventually(t, "its fork is gone", func() bool {
-						sub, err := d.Sub(name, false)
-						must(t, err)
-						defer sub.Close()
+						sub := shmtest.Have(d.Sub(name, false)).In(t)
 						owned, err := sub.Owned(cq.ReaderFile)
 						must(t, err)
 						return !owned

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -97,9 +98,7 @@ func FuzzLane(f *testing.F) {
 // plantLane makes the lane object and scribbles on the reader's row of it.
 func plantLane(t *testing.T, d *shm.Dir, name string, spec shm.Spec, lane, row []byte) {
 	t.Helper()
-	sub, err := d.Sub(name, false)
-	must(t, err)
-	defer sub.Close()
+	sub := shmtest.Have(d.Sub(name, false)).In(t)
 	obj, err := sub.Create("lane-0001", spec, func(o *shm.Object) error {
 		for _, kind := range []shm.SectionKind{cq.SectLane, cq.SectSlots, cq.SectErrors} {
 			mem, _, err := o.Section(kind, 1)
@@ -179,10 +178,8 @@ type planted struct {
 func plant(t testing.TB, d *shm.Dir, name string, detailBytes int, end func() error) *planted {
 	t.Helper()
 	p := &planted{name: name, dir: d, stride: detailBytes, end: end}
-	sub, err := d.Sub(name, false)
-	must(t, err)
-	defer sub.Close()
-	p.obj, err = sub.Open("lane-0001", shm.ReadWrite)
+	var err error
+	p.obj, err = shmtest.Have(d.Sub(name, false)).In(t).Open("lane-0001", shm.ReadWrite)
 	must(t, err)
 	s := scribbler{p.obj}
 	p.words, p.slots = s.section(t, cq.SectLane, 1), s.section(t, cq.SectSlots, 1)

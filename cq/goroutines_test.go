@@ -137,9 +137,7 @@ func TestLostHandOut(t *testing.T) {
 func TestTwoGoroutinesOneEventQueue(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, queueName(t)), cq.EventOptions{Write: true})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
+	e := shmtest.Have(cq.CreateEvents(cq.Named(d, queueName(t)), cq.EventOptions{Write: true})).In(t)
 	taker := func(i int) {
 		ev := cq.Event{Payload: make([]byte, 0, 32)}
 		switch i % 4 {

@@ -20,12 +20,8 @@ type scribbler struct{ obj *shm.Object }
 
 func scribble(t testing.TB, d *shm.Dir, queue, file string) scribbler {
 	t.Helper()
-	sub, err := d.Sub(queue, false)
-	must(t, err)
-	defer sub.Close()
-	obj, err := sub.Open(file, shm.ReadWrite)
-	must(t, err)
-	t.Cleanup(func() { _ = obj.Close() })
+	sub := shmtest.Have(d.Sub(queue, false)).In(t)
+	obj := shmtest.Have(sub.Open(file, shm.ReadWrite)).In(t)
 	return scribbler{obj}
 }
 

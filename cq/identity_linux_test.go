@@ -260,9 +260,7 @@ func TestForkedWriterDies(t *testing.T) {
 	}
 	end()
 	eventually(t, "the first lane to be free", func() bool {
-		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-		must(t, err)
-		defer w.Close()
+		w := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})).In(t)
 		return w.Lane() == 1
 	})
 	noNews(t, e)
@@ -312,9 +310,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
 	addTo(t, s, q)
 	_ = channel(t, d)
-	n, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Wait: cq.WaitFD})
-	must(t, err)
-	t.Cleanup(func() { must(t, n.Close()) })
+	shmtest.Have(cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Wait: cq.WaitFD})).In(t)
 
 	found := 0
 	for fd, target := range shmtest.Descriptors() {

@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
@@ -54,9 +55,7 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 
 func setState(t *testing.T, dir *shm.Dir, state uint64) {
 	t.Helper()
-	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
-	noError(t, err)
-	defer obj.Close()
+	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	noError(t, err)
 	words.State.Store(state)

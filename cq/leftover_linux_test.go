@@ -544,9 +544,7 @@ func cutVerb(verb string, d *shm.Dir, k objectKind) (object, error) {
 // TestWhatIsNotCutStays: nothing goes that is whole, or was never an object.
 func TestWhatIsNotCutStays(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4})
-	sub, err := d.Sub(q.Name(), false)
-	must(t, err)
-	defer sub.Close()
+	sub := shmtest.Have(d.Sub(q.Name(), false)).In(t)
 	wantErr(t, "a queue that lives", collect.RemoveTruncated(sub, "reader"), shm.ErrKind)
 	path := filepath.Join(d.Path(), "notes")
 	defer os.Remove(path)

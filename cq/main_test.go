@@ -28,10 +28,7 @@ var roles = map[string]func(){}
 
 func openDir(t testing.TB) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir(shmtest.Dir(t))
-	must(t, err)
-	t.Cleanup(func() { _ = d.Close() })
-	return d
+	return shmtest.Have(shm.OpenDir(shmtest.Dir(t))).In(t)
 }
 
 // queueName is the test's name as a queue can have it.
@@ -91,14 +88,7 @@ func attach(t testing.TB, d *shm.Dir, name string) *cq.Writer {
 			return attachUnnamed(t, q.(*cq.Queue))
 		}
 	}
-	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return w
+	return shmtest.Have(cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})).In(t)
 }
 
 // pair makes a queue with one writer.

@@ -277,9 +277,7 @@ func staysStopped(t *testing.T, c *child) {
 // writerStops has a writer stopped at a step.
 func (h halting) writerStops(t *testing.T, step string) {
 	c, l := h.start(t, "halting writer", step)
-	q, err := cq.Create(cq.Unnamed("halting"), h.options())
-	must(t, err)
-	defer func() { must(t, q.Close()) }()
+	q := shmtest.Have(cq.Create(cq.Unnamed("halting"), h.options())).In(t)
 	if h == inherits {
 		former, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)

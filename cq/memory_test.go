@@ -42,10 +42,7 @@ func payload(t testing.TB, d *shm.Dir) (obj *shm.Object, offset uint64) {
 
 func register(t testing.TB, obj *shm.Object, o cq.MemoryOptions) *cq.MemoryRegion {
 	t.Helper()
-	r, err := cq.RegisterMemory(obj, o)
-	must(t, err)
-	t.Cleanup(func() { must(t, r.Close()) })
-	return r
+	return shmtest.Have(cq.RegisterMemory(obj, o)).In(t)
 }
 
 func TestRegisterMemory(t *testing.T) {
@@ -80,9 +77,7 @@ func TestRegisterMemory(t *testing.T) {
 func TestRegisterMemoryRefuses(t *testing.T) {
 	d := openDir(t)
 	obj, at := payload(t, d)
-	inspected, err := d.Open(obj.Name(), shm.Inspect)
-	must(t, err)
-	defer inspected.Close()
+	inspected := shmtest.Have(d.Open(obj.Name(), shm.Inspect)).In(t)
 	taken := register(t, obj, cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagSend,
 		RequestedKey: 77})
 	invalid := map[string]cq.MemoryOptions{
@@ -101,7 +96,7 @@ func TestRegisterMemoryRefuses(t *testing.T) {
 		wantErr(t, name, err, cq.ErrInvalid, syscall.EINVAL)
 	}
 	o := cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagRecv, RequestedKey: 77}
-	_, err = cq.RegisterMemory(nil, o)
+	_, err := cq.RegisterMemory(nil, o)
 	wantErr(t, "no object", err, cq.ErrInvalid)
 	_, err = cq.RegisterMemory(obj, o)
 	wantErr(t, "key in use", err, cq.ErrNoKey, cq.ENoKey)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -303,9 +304,7 @@ func TestDeviceProcess(t *testing.T) {
 // TestPublished: how much a writer published is known while it is there and when it is gone, read
 // or not, whatever kind of queue it is.
 func TestPublished(t *testing.T) {
-	d, err := shm.OpenDir("")
-	must(t, err)
-	defer d.Close()
+	d := shmtest.Have(shm.OpenDir("")).In(t)
 	named, err := cq.Create(cq.Named(d, "published"), cq.Options{})
 	must(t, err)
 	w1, err := cq.Attach(t.Context(), cq.Named(d, "published"), cq.WriterOptions{})

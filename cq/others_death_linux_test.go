@@ -102,9 +102,7 @@ func readerDies(t *testing.T, at site) {
 // is given to them; groups count, supplementary ones too.
 func TestOthersNotAllowed(t *testing.T) {
 	shmtest.Conforms(t)
-	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})
-	must(t, err)
-	t.Cleanup(func() { must(t, q.Close()) })
+	q := shmtest.Have(cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})).In(t)
 	c := startOther(t, othersSite.writerRole())
 	before := len(openFiles())
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)

@@ -514,9 +514,7 @@ func eventBytes(i uint64) []byte {
 func TestFollowTells(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eq, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})
-	must(t, err)
-	defer eq.Close()
+	eq := shmtest.Have(cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})).In(t)
 	first := startReader(t, othersSite)
 	w := first.attach()
 	must(t, w.BindEvents(eq))

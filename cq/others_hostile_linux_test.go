@@ -323,10 +323,8 @@ func TestOthersForbidden(t *testing.T) {
 	})
 	t.Run("as reader", func(t *testing.T) {
 		c := startOther(t, "forbidden reader")
-		w, err := cq.Attach(soon(t), cq.Over(c.conn),
-			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
-		must(t, err)
-		t.Cleanup(func() { must(t, w.Close()) })
+		shmtest.Have(cq.Attach(soon(t), cq.Over(c.conn),
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})).In(t)
 		if got := c.Line(t); got != "tried 1, writable mappings 1" {
 			t.Error(got)
 		}

@@ -67,9 +67,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
 	c := start(t, cmd)
 	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
-	conn, err := l.AcceptUnix()
-	must(t, err)
-	t.Cleanup(func() { conn.Close() })
+	conn := shmtest.Have(l.AcceptUnix()).In(t)
 	return &other{child: c, conn: conn}
 }
 
@@ -77,9 +75,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 func listen(t testing.TB) *net.UnixListener {
 	t.Helper()
 	path := filepath.Join(openTempDir(t), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
+	l := shmtest.Have(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})).In(t)
 	must(t, os.Chmod(path, 0o666))
 	return l
 }
@@ -87,10 +83,7 @@ func listen(t testing.TB) *net.UnixListener {
 // dial connects to it.
 func dial(t testing.TB, l *net.UnixListener) *net.UnixConn {
 	t.Helper()
-	c, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
-	must(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return shmtest.Have(net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))).In(t)
 }
 
 func dialParent() *net.UnixConn {

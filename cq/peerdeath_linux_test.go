@@ -18,10 +18,8 @@ import (
 // eventsFor makes an event queue beside a queue that reports to it.
 func eventsFor(t testing.TB, q *cq.Queue, o cq.EventOptions) *cq.EventQueue {
 	t.Helper()
-	e, err := cq.CreateEvents(cq.Named(openDir(t),
-		"events-"+queueName(t)[:min(40, len(queueName(t)))]), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
+	e := shmtest.Have(cq.CreateEvents(cq.Named(openDir(t),
+		"events-"+queueName(t)[:min(40, len(queueName(t)))]), o)).In(t)
 	must(t, q.BindEvents(e))
 	t.Cleanup(func() { must(t, q.BindEvents(nil)) })
 	return e

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -77,9 +78,7 @@ var roomSides = map[string]func(t *testing.T) *roomSide{
 	},
 	"own lane": func(t *testing.T) *roomSide {
 		_, q := create(t, cq.Options{Size: 2})
-		w, err := q.Writer()
-		must(t, err)
-		t.Cleanup(func() { must(t, w.Close()) })
+		w := shmtest.Have(q.Writer()).In(t)
 		return roomOf(q, w)
 	},
 	"events": func(t *testing.T) *roomSide {
@@ -199,9 +198,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 		d, c := openDir(t), silent(t, envCount+"=1")
 		w := attachEvents(t, d, queueName(t))
 		n := killedWhileWaiting(t, w, c)
-		e, err := cq.OpenEvents(cq.Named(d, queueName(t)), cq.EventOptions{})
-		must(t, err)
-		defer func() { must(t, e.Close()) }()
+		e := shmtest.Have(cq.OpenEvents(cq.Named(d, queueName(t)), cq.EventOptions{})).In(t)
 		successorReads(t, w, n, func() (uint64, error) {
 			var ev cq.Event
 			_, err := e.Read(&ev, 0)

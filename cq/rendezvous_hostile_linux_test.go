@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -27,9 +28,7 @@ func receive(t testing.TB, c *net.UnixConn) (n int, fds []int) {
 // lane makes a lane object as a writer would.
 func lane(t testing.TB, q *cq.Queue, row, capacity int, seals shm.Seals) *shm.Object {
 	t.Helper()
-	o, err := shm.CreateMemfd(cq.LaneSpec(row, capacity, cq.QueueUUID(q)), nil)
-	must(t, err)
-	t.Cleanup(func() { _ = o.Close() })
+	o := shmtest.Have(shm.CreateMemfd(cq.LaneSpec(row, capacity, cq.QueueUUID(q)), nil)).In(t)
 	if seals != 0 {
 		must(t, o.Seal(seals))
 	}
@@ -91,9 +90,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 	must(t, err)
 	defer w.Close()
 	defer r.Close()
-	file, err := os.CreateTemp(t.TempDir(), "file")
-	must(t, err)
-	defer file.Close()
+	file := shmtest.Have(os.CreateTemp(t.TempDir(), "file")).In(t)
 	reserved := append([]byte{}, ask...)
 	reserved[60] = 1
 	released := lane(t, q, 1, size, seals)
@@ -144,9 +141,7 @@ func readerObject(t testing.TB, o cq.Options, seals shm.Seals) *shm.Object {
 	t.Helper()
 	spec, err := cq.ReaderSpec("reader", o)
 	must(t, err)
-	obj, err := shm.CreateMemfd(spec, nil)
-	must(t, err)
-	t.Cleanup(func() { _ = obj.Close() })
+	obj := shmtest.Have(shm.CreateMemfd(spec, nil)).In(t)
 	if seals != 0 {
 		must(t, obj.Seal(seals))
 	}

@@ -27,12 +27,8 @@ func connect(t testing.TB, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	a, err = socket(fds[0])
-	must(t, err)
-	t.Cleanup(func() { a.Close() })
-	b, err = socket(fds[1])
-	must(t, err)
-	t.Cleanup(func() { b.Close() })
+	a = shmtest.Have(socket(fds[0])).In(t)
+	b = shmtest.Have(socket(fds[1])).In(t)
 	return a, b
 }
 
@@ -51,9 +47,7 @@ func socket(fd int) (*net.UnixConn, error) {
 func startIn(t testing.TB, role string, attr *syscall.SysProcAttr) (*child, *net.UnixConn) {
 	t.Helper()
 	ours, theirs := connect(t, unix.SOCK_STREAM)
-	f, err := theirs.File()
-	must(t, err)
-	defer f.Close()
+	f := shmtest.Have(theirs.File()).In(t)
 	defer theirs.Close()
 	cmd := shmtest.Child(t, role)
 	cmd.ExtraFiles, cmd.SysProcAttr = append(cmd.ExtraFiles, f), attr
@@ -87,10 +81,7 @@ func soon(t testing.TB) context.Context {
 // join attaches a writer over a new connection and closes it when the test ends.
 func join(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
-	w, err := tryJoin(t, q)
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
+	return shmtest.Have(tryJoin(t, q)).In(t)
 }
 
 // tryJoin attaches one and joins what either side is told.
@@ -230,9 +221,7 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil))
 	must(t, err)
 	wantErr(t, "report", told, syscall.EMFILE)
-	c, err := socket(fd)
-	must(t, err)
-	defer c.Close()
+	c := shmtest.Have(socket(fd)).In(t)
 	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, err)
 	post(t, w, 0, 3)
@@ -393,15 +382,13 @@ func processes(t *testing.T, at site) {
 
 // TestAnonymousEvents: the two kinds of queues are not taken for each other.
 func TestAnonymousEvents(t *testing.T) {
-	e, err := cq.CreateEvents(cq.Unnamed(queueName(t)), cq.EventOptions{})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
+	e := shmtest.Have(cq.CreateEvents(cq.Unnamed(queueName(t)), cq.EventOptions{})).In(t)
 	q := anonymous(t, cq.Options{})
 	for range 2 {
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := make(chan error, 1)
 		go func() { done <- e.Accept(soon(t), a) }()
-		_, err = cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
+		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
 		wantErr(t, "accept", <-done, shm.ErrKind)
 		a, b = connect(t, unix.SOCK_STREAM)

@@ -205,9 +205,7 @@ func TestPoisonedRowIsNotAllotted(t *testing.T) {
 // that it left.
 func TestFollowSolicited(t *testing.T) {
 	former := anonymousOthers(t, cq.Options{Size: 8})
-	c, err := cq.NewChannel(nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
+	c := shmtest.Have(cq.NewChannel(nil)).In(t)
 	next := anonymousOthers(t, cq.Options{Size: 8})
 	must(t, c.Attach(next))
 	t.Cleanup(func() { must(t, c.Detach(soon(t), next)) })
@@ -219,7 +217,7 @@ func TestFollowSolicited(t *testing.T) {
 	<-w.ReaderGone()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), next, a)
-	w, err = w.Follow(soon(t), b)
+	w, err := w.Follow(soon(t), b)
 	must(t, errors.Join(err, <-done))
 	defer w.Close()
 	must(t, c.RequestNotify(next, cq.NotifySolicited))

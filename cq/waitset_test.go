@@ -14,16 +14,14 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 // waitSet makes a set that is closed when the test ends.
 func waitSet(t testing.TB, d *shm.Dir, o cq.WaitSetOptions) *cq.WaitSet {
 	t.Helper()
-	s, err := cq.NewWaitSet(d, o)
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
-	return s
+	return shmtest.Have(cq.NewWaitSet(d, o)).In(t)
 }
 
 // member makes a queue with a writer, in the set until the test ends.
@@ -98,10 +96,7 @@ func TestWaitSetBusy(t *testing.T) {
 // channel makes a channel that is closed when the test ends.
 func channel(t testing.TB, d *shm.Dir) *cq.Channel {
 	t.Helper()
-	c, err := cq.NewChannel(d)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
-	return c
+	return shmtest.Have(cq.NewChannel(d)).In(t)
 }
 
 // attached makes a queue of the channel with a writer. When the test ends what is unacknowledged is
@@ -228,12 +223,9 @@ func TestAdoptIntoSet(t *testing.T) {
 	for _, m := range []cq.Waitable{q, e} {
 		wantErr(t, "no member any more", s.Remove(m), fs.ErrNotExist)
 	}
-	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true, WaitSet: s})
-	must(t, err)
-	t.Cleanup(func() { must(t, q.Close()) })
-	e, err = cq.OpenEvents(cq.Named(d, "e"), cq.EventOptions{Existing: true, WaitSet: s})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.Close()) })
+	q = shmtest.Have(cq.Open(cq.Named(d, "q"), cq.Options{Existing: true, WaitSet: s})).In(t)
+	e = shmtest.Have(cq.OpenEvents(cq.Named(d, "e"),
+		cq.EventOptions{Existing: true, WaitSet: s})).In(t)
 	for _, m := range []cq.Waitable{q, e} {
 		wantErr(t, "a member again", s.Add(m), fs.ErrExist)
 	}
@@ -371,16 +363,12 @@ func laneFileOf(t *testing.T, dir string) string {
 func TestSecondCallerIsRefused(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
-	p, err := cq.NewPollSet(d, 0)
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Close()) })
+	p := shmtest.Have(cq.NewPollSet(d, 0)).In(t)
 	for i := range 3 {
 		_, w := member(t, d, "q"+string(rune('0'+i)), cq.Options{Shared: true}, s, p)
 		post(t, w, 0, 1)
 	}
-	counter, err := cq.CreateCounter(cq.Named(d, "n"), cq.CounterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, counter.Close()) })
+	counter := shmtest.Have(cq.CreateCounter(cq.Named(d, "n"), cq.CounterOptions{})).In(t)
 	must(t, p.Add(counter))
 	t.Cleanup(func() { must(t, p.Remove(counter)) })
 	must(t, counter.Add(1))

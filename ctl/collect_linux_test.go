@@ -141,9 +141,7 @@ func strangers(t *testing.T, d *shm.Dir) map[string]string {
 // TestCollect: what goes, what stays, and why; first without touching anything.
 func TestCollect(t *testing.T) {
 	d := ownDir(t)
-	bystander, err := d.Create("bystander", shm.Spec{Kind: 78}, nil)
-	must(t, err)
-	defer bystander.Close()
+	shmtest.Have(d.Create("bystander", shm.Spec{Kind: 78}, nil)).In(t)
 	want := strangers(t, d)
 	stopped := startChild(t, d, "household")
 	stopped.Line(t)

@@ -129,11 +129,9 @@ func TestMonitorEntries(t *testing.T) {
 // TestEntriesOfEvents: what an event queue holds is shown as events.
 func TestEntriesOfEvents(t *testing.T) {
 	d := ownDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Size: 8, Write: true})
-	must(t, err)
-	defer e.Close()
+	e := shmtest.Have(cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Size: 8, Write: true})).In(t)
 	fid := cq.FID{Kind: cq.FIDEndpoint, ID: 5, Generation: 2}
-	_, err = e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
+	_, err := e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
 		Payload: []byte("gone")})
 	must(t, err)
 	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})

@@ -15,6 +15,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -42,10 +43,7 @@ func post(t testing.TB, w *cq.Writer, from, to uint64) {
 
 func attach(t testing.TB, d *shm.Dir) *cq.Writer {
 	t.Helper()
-	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
+	return shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).In(t)
 }
 
 func TestShowValues(t *testing.T) {
@@ -123,9 +121,7 @@ func TestShowFollowsTheName(t *testing.T) {
 	must(t, q.Close())
 	_, err = look()
 	wantErr(t, "destroyed", err, fs.ErrNotExist)
-	q, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 16})
-	must(t, err)
-	defer q.Close()
+	q = shmtest.Have(cq.Create(cq.Named(d, "q"), cq.Options{Size: 16})).In(t)
 	if s := seen(t, look); *s.UUID == *first.UUID || *s.Capacity != 16 {
 		t.Errorf("still sees the first queue: %+v", s)
 	}
@@ -138,9 +134,7 @@ func TestViewFollowsTheName(t *testing.T) {
 	d := ownDir(t)
 	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
 	must(t, err)
-	v, err := inspect.Open(d, "q")
-	must(t, err)
-	defer v.Close()
+	v := shmtest.Have(inspect.Open(d, "q")).In(t)
 	look := func() (capacity int, err error) {
 		err = v.Look(func(m *inspect.Queue) error {
 			capacity = m.Options.Capacity
@@ -185,13 +179,11 @@ func TestShowDetached(t *testing.T) {
 func bareQueue(t *testing.T) (d *shm.Dir, reader, one, two *shm.Object) {
 	t.Helper()
 	d = ownDir(t)
-	sub, err := d.Sub("q", true)
-	must(t, err)
-	t.Cleanup(func() { must(t, sub.Close()) })
+	sub := shmtest.Have(d.Sub("q", true)).In(t)
 	make := func(file string, spec shm.Spec) *shm.Object {
 		o, err := sub.Create(file, spec, nil)
 		must(t, err)
-		t.Cleanup(func() { _ = o.Close() })
+		t.Cleanup(func() { _ = o.Close() }) // it may be cut by then
 		return o
 	}
 	o := kind.Queue{Format: 4, ReaderPays: true, Capacity: 4, Rows: 3, DetailBytes: kind.ErrorBytes}
@@ -330,9 +322,7 @@ func TestShowBusyQueue(t *testing.T) {
 	t.Parallel()
 	const size, writers = 4, 2
 	d := ownDir(t)
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: size})
-	must(t, err)
-	defer q.Close()
+	q := shmtest.Have(cq.Create(cq.Named(d, "q"), cq.Options{Size: size})).In(t)
 	look := looker(t, d)
 	stop := make(chan struct{})
 	var all sync.WaitGroup

@@ -15,10 +15,7 @@ import (
 
 func openDir(t testing.TB) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir("")
-	must(t, err)
-	t.Cleanup(func() { must(t, d.Close()) })
-	return d
+	return shmtest.Have(shm.OpenDir("")).In(t)
 }
 
 var must = shmtest.Must
@@ -28,12 +25,8 @@ var wantErr = shmtest.WantErr
 // queue makes a queue with one writer, both closed when the test ends.
 func queue(t testing.TB, d *shm.Dir, name string, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(cq.Named(d, name), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, q.Close()) })
-	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
+	q := shmtest.Have(cq.Create(cq.Named(d, name), o)).In(t)
+	w := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})).In(t)
 	return q, w
 }
 

@@ -37,9 +37,7 @@ func loneObjects(t *testing.T, d *shm.Dir) []string {
 		cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, v.Detach())
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, set.Close()) })
+	shmtest.Have(cq.NewWaitSet(d, cq.WaitSetOptions{})).In(t)
 	list, err := d.List()
 	must(t, err)
 	for _, n := range list {
@@ -151,9 +149,7 @@ func boundedLanes(t *testing.T, o ctl.Object) {
 // writable maps a section of an object as its owner does.
 func writable(t *testing.T, d *shm.Dir, name string, k shm.SectionKind) []byte {
 	t.Helper()
-	o, err := d.Open(name, shm.ReadOnly)
-	must(t, err)
-	t.Cleanup(func() { must(t, o.Close()) })
+	o := shmtest.Have(d.Open(name, shm.ReadOnly)).In(t)
 	mem, err := o.MapWritable(k, 0)
 	must(t, err)
 	return mem
@@ -271,12 +267,10 @@ func childOwnerOfAll() {
 // TestStates: what becomes of an owner is the same word in whatever it owns.
 func TestStates(t *testing.T) {
 	d := ownDir(t)
-	ours, err := cq.Create(cq.Named(d, "ours"), cq.Options{Size: 4})
-	must(t, err)
-	defer ours.Close()
+	shmtest.Have(cq.Create(cq.Named(d, "ours"), cq.Options{Size: 4})).In(t)
 	owner := startChild(t, d, "owner of all")
 	var copied int
-	_, err = fmt.Sscan(owner.Line(t), &copied)
+	_, err := fmt.Sscan(owner.Line(t), &copied)
 	must(t, err)
 	heir, err := os.FindProcess(copied)
 	must(t, err)

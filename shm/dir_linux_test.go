@@ -182,9 +182,7 @@ func TestDirOfAnotherUser(t *testing.T) {
 func TestDirMustBeInMemory(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o700))
-	f, err := os.Open(dir)
-	must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.Open(dir)).In(t)
 	if ok, _, err := sysMemoryFS(int(f.Fd())); err != nil || ok {
 		t.Skipf("the directory for temporary files is itself in memory (%v)", err)
 	}

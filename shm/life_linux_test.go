@@ -387,14 +387,12 @@ func TestDeaths(t *testing.T) {
 // number may be that of a stranger.
 func TestBusyReleased(t *testing.T) {
 	d := openTestDir(t)
-	made, err := d.Create("a", specFor(""), nil)
-	must(t, err)
-	defer made.Close()
+	made := shmtest.Have(d.Create("a", specFor(""), nil)).In(t)
 	must(t, made.Release())
 	holder, late := openObject(t, d, "a", ReadWrite), openObject(t, d, "a", ReadWrite)
 	must(t, holder.Hold(nil))
 	var busy *BusyError
-	err = late.Claim(nil)
+	err := late.Claim(nil)
 	if !errors.As(err, &busy) || !busy.Released || busy.Gone || busy.PID != 0 ||
 		!errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "stop it") {
 		t.Errorf("held by who removes it: %+v: %v", busy, err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func TestCreateLeavesNothing(t *testing.T) {
@@ -128,9 +130,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestFeatures(t *testing.T) {
 	d := openTestDir(t)
 	open := func(spec Spec, acc Access) error {
-		o, err := d.Create("a", spec, nil)
-		must(t, err)
-		defer o.Close()
+		o := shmtest.Have(d.Create("a", spec, nil)).In(t)
 		defer o.Unlink()
 		p, err := d.Open("a", acc)
 		if err == nil {
@@ -180,9 +180,7 @@ func TestMapWritable(t *testing.T) {
 	d := openTestDir(t)
 	spec := specFor("")
 	spec.Sections = append(spec.Sections, Section{Kind: 7, Length: 64, Align: 64})
-	o, err := d.Create("a", spec, nil)
-	must(t, err)
-	defer o.Close()
+	o := shmtest.Have(d.Create("a", spec, nil)).In(t)
 	defer o.Unlink()
 	p := openObject(t, d, "a", ReadOnly)
 	for _, s := range []struct {
@@ -281,15 +279,11 @@ func TestGuardPassesOtherPanics(t *testing.T) {
 }
 
 func TestMemfdAndSeals(t *testing.T) {
-	o, err := CreateMemfd(specFor("frames"), nil)
-	must(t, err)
-	defer o.Close()
+	o := shmtest.Have(CreateMemfd(specFor("frames"), nil)).In(t)
 	if uint16(o.Generation()) == 0 {
 		t.Error("generation", o.Generation())
 	}
-	early, err := OpenFD(o.FD(), "frames", ReadWrite)
-	must(t, err)
-	defer early.Close()
+	early := shmtest.Have(OpenFD(o.FD(), "frames", ReadWrite)).In(t)
 	wantLife(t, early, Alive)
 	if err := early.Claim(nil); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("claim: %v", err)
@@ -310,9 +304,7 @@ func TestMemfdAndSeals(t *testing.T) {
 	if _, err := OpenFD(o.FD(), "frames", ReadWrite); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("open for writing: %v", err)
 	}
-	p, err := OpenFD(o.FD(), "frames", ReadOnly)
-	must(t, err)
-	defer p.Close()
+	p := shmtest.Have(OpenFD(o.FD(), "frames", ReadOnly)).In(t)
 	if _, err := p.MapWritable(secHint, 3); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("map for writing: %v", err)
 	}
@@ -404,13 +396,9 @@ func TestOpenWithoutDescriptors(t *testing.T) {
 // names away; only the owner may do so, and only while the name means the object.
 func TestLinkTo(t *testing.T) {
 	d := openTestDir(t)
-	other, err := d.Sub("other", true)
-	must(t, err)
-	defer other.Close()
+	other := shmtest.Have(d.Sub("other", true)).In(t)
 	spec := Spec{Kind: KindBell, Sections: []Section{{Kind: 1, Length: 64}}}
-	o, err := d.Create("bell-1", spec, nil)
-	must(t, err)
-	defer o.Close()
+	o := shmtest.Have(d.Create("bell-1", spec, nil)).In(t)
 	must(t, o.LinkTo(other, "bell-1"))
 	if err := o.LinkTo(other, "bell-1"); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second time: %v", err)
@@ -443,9 +431,7 @@ func TestLinkTo(t *testing.T) {
 	if err := errors.Join(foreign.Unlink(), foreign.Close(), d.RemoveSub("other")); err != nil {
 		t.Error(err)
 	}
-	memfd, err := CreateMemfd(spec, nil)
-	must(t, err)
-	defer memfd.Close()
+	memfd := shmtest.Have(CreateMemfd(spec, nil)).In(t)
 	if err := memfd.LinkTo(d, "bell-3"); !errors.Is(err, syscall.EXDEV) {
 		t.Errorf("a memfd: %v", err)
 	}

@@ -181,9 +181,7 @@ func specFor(name string) Spec {
 
 func openTestDir(t testing.TB) *Dir {
 	t.Helper()
-	d, err := OpenDir("")
-	shmtest.Must(t, err)
-	t.Cleanup(func() { d.Close() })
+	d := shmtest.Have(OpenDir("")).In(t)
 	return d
 }
 
@@ -203,9 +201,7 @@ func makeObject(t testing.TB, d *Dir, name string) *Object {
 
 func openObject(t testing.TB, d *Dir, name string, acc Access) *Object {
 	t.Helper()
-	o, err := d.Open(name, acc)
-	shmtest.Must(t, err)
-	t.Cleanup(func() { o.Close() })
+	o := shmtest.Have(d.Open(name, acc)).In(t)
 	return o
 }
 

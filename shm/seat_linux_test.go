@@ -31,13 +31,7 @@ func sharedObject(t *testing.T, d *Dir, name string) *Object {
 // seatsOf are n seats at an object, with their records in its memory.
 func seatsOf(t *testing.T, o *Object, n int) Seats {
 	t.Helper()
-	w, err := o.Window(secData, 0)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	w := shmtest.Have(o.Window(secData, 0)).In(t)
 	return o.Seats(w.Bytes()[:n*SeatBytes])
 }
 

@@ -28,9 +28,7 @@ func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 	conn := func(fd int) *net.UnixConn {
 		f := os.NewFile(uintptr(fd), "socket")
 		defer f.Close()
-		c, err := net.FileConn(f)
-		must(t, err)
-		t.Cleanup(func() { c.Close() })
+		c := shmtest.Have(net.FileConn(f)).In(t)
 		return c.(*net.UnixConn)
 	}
 	return conn(fds[0]), conn(fds[1])
@@ -39,9 +37,7 @@ func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 func TestSendAndReceiveFDs(t *testing.T) {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
 		a, b := socketPair(t, kind)
-		o, err := CreateMemfd(specFor("sent"), nil)
-		must(t, err)
-		defer o.Close()
+		o := shmtest.Have(CreateMemfd(specFor("sent"), nil)).In(t)
 		must(t, SendFDs(a, []byte("two"), o.FD(), o.FD()))
 		buf := make([]byte, 16)
 		n, fds, err := RecvFDs(b, buf, 2)
@@ -167,9 +163,7 @@ func TestOpenPassed(t *testing.T) {
 	size, err := Plan(spec)
 	must(t, err)
 	object := func(seals Seals) *Object {
-		o, err := CreateMemfd(spec, nil)
-		must(t, err)
-		t.Cleanup(func() { o.Close() })
+		o := shmtest.Have(CreateMemfd(spec, nil)).In(t)
 		if seals != 0 {
 			must(t, o.Seal(seals))
 		}

@@ -115,13 +115,7 @@ func (r *rig) object(t testing.TB) status.Snapshot {
 
 func (r *rig) start(t testing.TB, o capture.Options) *capture.Session {
 	t.Helper()
-	s, err := capture.Start(r.dir, r.object(t).Name, o)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := shmtest.Have(capture.Start(r.dir, r.object(t).Name, o)).In(t)
 	r.drive(t)
 	if !s.Attached() {
 		t.Fatal("the endpoint did not come")

@@ -12,9 +12,7 @@ import (
 
 // TestCheck: each invariant has a word that breaks it.
 func TestCheck(t *testing.T) {
-	d, err := shm.OpenDir("")
-	shmtest.Must(t, err)
-	defer d.Close()
+	d := shmtest.Have(shm.OpenDir("")).In(t)
 	id := shm.NewUUID()
 	obj, err := d.Create(Prefix+id.String(), spec(id, minSlots, 64), nil)
 	shmtest.Must(t, err)
@@ -29,9 +27,7 @@ func TestCheck(t *testing.T) {
 	shmtest.Must(t, err)
 	look := func(want string, offset uint64) {
 		t.Helper()
-		o, err := d.Open(obj.Name(), shm.Inspect)
-		shmtest.Must(t, err)
-		defer o.Close()
+		o := shmtest.Have(d.Open(obj.Name(), shm.Inspect)).In(t)
 		got := Check(o)
 		if want == "" && len(got) == 0 {
 			return

@@ -250,9 +250,7 @@ func TestLooksKeepNoLock(t *testing.T) {
 func TestNamesDirectory(t *testing.T) {
 	d := openDir(t)
 	at := func(name string) string { return filepath.Join(d.Path(), name) }
-	sub, err := d.Sub("one", true)
-	noError(t, err)
-	defer sub.Close()
+	sub := shmtest.Have(d.Sub("one", true)).In(t)
 	means := func(name string, want bool) {
 		t.Helper()
 		if got, err := collect.LeadsTo(d, name, sub); got != want || err != nil {

@@ -59,10 +59,7 @@ func takeAll(t *testing.T, q *cq.Queue) (out []string) {
 // tally makes a counter without a name.
 func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 	t.Helper()
-	c, err := cq.CreateCounter(cq.Unnamed("tally"), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
-	return c
+	return shmtest.Have(cq.CreateCounter(cq.Unnamed("tally"), o)).In(t)
 }
 
 func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
@@ -265,11 +262,9 @@ func TestBindingOverrun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
 			count := tally(t, cq.CounterOptions{})
-			b, err := feed.Bind(feed.Options{Queue: w,
+			b := shmtest.Have(feed.Bind(feed.Options{Queue: w,
 				Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
-				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})
-			must(t, err)
-			defer b.Close()
+				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})).In(t)
 			for range 4 {
 				must(t, b.Begin(cq.FlagCompletion))
 			}
@@ -278,7 +273,8 @@ func TestBindingOverrun(t *testing.T) {
 				must(t, end(b))
 			}
 			wantErr(t, "third", end(b), cq.ErrOverrun)
-			for err = nil; err == nil || err == cq.ErrAvail; {
+			var err error
+			for err == nil || err == cq.ErrAvail {
 				if _, err = cq.Read(q, make([]cq.Msg, 1)); err == cq.ErrAvail {
 					must(t, q.ReadErr(&cq.ErrorEntry{}))
 				}
@@ -318,10 +314,8 @@ func TestMultiRecvRelease(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 4})
 			count := tally(t, cq.CounterOptions{})
-			b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv | tt.selective,
-				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagRecv}})
-			must(t, err)
-			defer b.Close()
+			b := shmtest.Have(feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv | tt.selective,
+				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagRecv}})).In(t)
 			op := tt.op | cq.FlagMultiRecv
 			must(t, b.Begin(op))
 			if w.Credits().Len() != 1 {
@@ -345,10 +339,8 @@ func TestMultiRecvRelease(t *testing.T) {
 func TestTargetCompletions(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
 	reads, writes := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{})
-	b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv,
-		Counters: map[*cq.Counter]cq.Flags{reads: cq.FlagRemoteRead, writes: cq.FlagRemoteWrite}})
-	must(t, err)
-	defer b.Close()
+	b := shmtest.Have(feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv,
+		Counters: map[*cq.Counter]cq.Flags{reads: cq.FlagRemoteRead, writes: cq.FlagRemoteWrite}})).In(t)
 	write := cq.FlagRMA | cq.FlagRemoteWrite
 	must(t, b.CompleteTarget(&cq.Entry{Flags: cq.FlagRMA | cq.FlagRemoteRead}))
 	must(t, b.CompleteTarget(&cq.Entry{Flags: write}))
@@ -434,10 +426,8 @@ func TestCountersOnly(t *testing.T) {
 func TestBindingAllocates(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
 	count := tally(t, cq.CounterOptions{})
-	b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit,
-		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})
-	must(t, err)
-	defer b.Close()
+	b := shmtest.Have(feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit,
+		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})).In(t)
 	e, dst := cq.Entry{Flags: cq.FlagSend}, make([]cq.Msg, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		err := errors.Join(b.Begin(0), b.Complete(&e, 0))

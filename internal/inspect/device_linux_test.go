@@ -4,16 +4,13 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 func checked(t *testing.T, spec shm.Spec, change func(*shm.Object)) []shm.Violation {
 	t.Helper()
-	obj, err := shm.CreateMemfd(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer obj.Close()
+	obj := shmtest.Have(shm.CreateMemfd(spec, nil)).In(t)
 	if change != nil {
 		change(obj)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
@@ -212,9 +213,7 @@ func TestInNamespace(t *testing.T) {
 		}
 		return nil
 	})
-	file, err := OpenNamespace()
-	must(t, err)
-	defer file.Close()
+	file := shmtest.Have(OpenNamespace()).In(t)
 	xdptest.Do(t, p.A, func() error {
 		if err := InNamespace(int(file.Fd()), look); err == mine {
 			t.Error("not elsewhere")

@@ -16,9 +16,7 @@ import (
 func listenUnix(t *testing.T) (*net.UnixListener, func() *net.UnixConn) {
 	t.Helper()
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
-	l, err := net.ListenUnix("unix", at)
-	shmtest.Must(t, err)
-	t.Cleanup(func() { l.Close() })
+	l := shmtest.Have(net.ListenUnix("unix", at)).In(t)
 	return l, func() *net.UnixConn {
 		c, err := net.DialUnix("unix", nil, at)
 		shmtest.Must(t, err)

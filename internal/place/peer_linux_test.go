@@ -50,9 +50,7 @@ func childHolder() {
 func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan struct{}) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	check(t, err)
-	defer l.Close()
+	l := shmtest.Have(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})).In(t)
 	r, w, err := os.Pipe()
 	check(t, err)
 	t.Cleanup(func() { w.Close() })

@@ -2,6 +2,9 @@ package shmtest
 
 import (
 	"errors"
+	"io"
+	"net"
+	"os"
 	"testing"
 	"time"
 )
@@ -38,4 +41,27 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		}
 		pause = min(2*pause, longest)
 	}
+}
+
+// Opening is what was opened for a test, or why it could not be.
+type Opening[C io.Closer] struct {
+	c   C
+	err error
+}
+
+// Have takes what a call that opens something returned.
+func Have[C io.Closer](c C, err error) Opening[C] { return Opening[C]{c, err} }
+
+// In returns what is open. It fails the test if nothing is. When the test ends it closes it, unless
+// that is done.
+func (o Opening[C]) In(t testing.TB) C {
+	t.Helper()
+	Must(t, o.err)
+	t.Cleanup(func() {
+		if err := o.c.Close(); err != nil && !errors.Is(err, net.ErrClosed) &&
+			!errors.Is(err, os.ErrClosed) {
+			t.Errorf("close %T: %v", o.c, err)
+		}
+	})
+	return o.c
 }

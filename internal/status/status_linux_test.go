@@ -22,9 +22,7 @@ func TestCheck(t *testing.T) {
 	path := filepath.Join(d.Path(), o.Name())
 	look := func(want string) {
 		t.Helper()
-		obj, err := d.Open(o.Name(), shm.Inspect)
-		shmtest.Must(t, err)
-		defer obj.Close()
+		obj := shmtest.Have(d.Open(o.Name(), shm.Inspect)).In(t)
 		got := status.Check(obj)
 		if want == "" && len(got) > 0 || want != "" && (len(got) != 1 || got[0].Invariant != want) {
 			t.Errorf("%+v, want %s", got, want)
@@ -35,9 +33,7 @@ func TestCheck(t *testing.T) {
 	shmtest.Must(t, err)
 	at := obj.Header().Sections[0].Offset + 8 // the number of the interface
 	shmtest.Must(t, obj.Close())
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	shmtest.Must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.OpenFile(path, os.O_WRONLY, 0)).In(t)
 	if _, err := f.WriteAt([]byte{0, 0, 0, 0, 1}, int64(at)); err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +44,7 @@ func TestCheck(t *testing.T) {
 	}
 	look("")
 
-	other, err := d.Create("no-endpoint", shm.Spec{Kind: shm.KindEndpoint}, nil)
-	shmtest.Must(t, err)
-	defer other.Close()
+	other := shmtest.Have(d.Create("no-endpoint", shm.Spec{Kind: shm.KindEndpoint}, nil)).In(t)
 	if got := status.Check(other); len(got) != 1 || got[0].Invariant != "endpoint.layout" {
 		t.Errorf("%+v", got)
 	}
@@ -67,15 +61,11 @@ func TestCheckFrames(t *testing.T) {
 	c.Frames.Frames = 8
 	c.Frames.Free, c.Frames.Loaned = 5, 3
 	o.Update(&c)
-	obj, err := d.Open(o.Name(), shm.Inspect)
-	shmtest.Must(t, err)
-	defer obj.Close()
+	obj := shmtest.Have(d.Open(o.Name(), shm.Inspect)).In(t)
 	if got := status.Check(obj); len(got) > 0 {
 		t.Fatalf("%+v", got)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	shmtest.Must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.OpenFile(path, os.O_RDWR, 0)).In(t)
 	counters, update := obj.Header().Sections[1].Offset, obj.Header().Sections[2].Offset
 	word := func(name string) uint64 {
 		return counters + 8*uint64(slices.Index(status.CounterNames(), name))
@@ -127,9 +117,7 @@ func TestCheckEarlier(t *testing.T) {
 	var c status.Counters
 	c.Frames.Frames = 8 // in no state
 	o.Update(&c)
-	now, err := d.Open(o.Name(), shm.Inspect)
-	shmtest.Must(t, err)
-	defer now.Close()
+	now := shmtest.Have(d.Open(o.Name(), shm.Inspect)).In(t)
 	if got := status.Check(now); len(got) != 1 || got[0].Invariant != "endpoint.frames" {
 		t.Errorf("now: %+v", got)
 	}
@@ -200,9 +188,7 @@ func newObject(t *testing.T) (*shm.Dir, *status.Object) {
 func TestGarbage(t *testing.T) {
 	d, o := newObject(t)
 	path := filepath.Join(d.Path(), o.Name())
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	shmtest.Must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.OpenFile(path, os.O_RDWR, 0)).In(t)
 	info, err := f.Stat()
 	shmtest.Must(t, err)
 	whole := make([]byte, info.Size())

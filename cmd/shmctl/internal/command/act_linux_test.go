@@ -15,16 +15,14 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 // createQueue makes a queue that the test reads.
 func createQueue(t testing.TB, d *shm.Dir, name string, o cq.Options) *cq.Queue {
 	t.Helper()
-	q, err := cq.Create(cq.Named(d, name), o)
-	must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
-	return q
+	return shmtest.Have(cq.Create(cq.Named(d, name), o)).In(t)
 }
 
 func tailOf(t testing.TB, text string) ctl.Tail {
@@ -96,9 +94,7 @@ func TestPostIsRead(t *testing.T) {
 // TestPostEvent: events by hand, which tail shows as events.
 func TestPostEvent(t *testing.T) {
 	d := newDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 8})
-	must(t, err)
-	defer e.Close()
+	e := shmtest.Have(cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 8})).In(t)
 	ok(t, "post", "news", "--event", "user+7", "--context", "3", "--fid", "queue:0x12:1", "--payload",
 		"776879")
 	ok(t, "post", "news", "--event", "shutdown", "--error", "ETRUNC", "--error-data", "00")
@@ -139,9 +135,7 @@ func TestPostRefused(t *testing.T) {
 		cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, news.Detach())
-	count, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})
-	must(t, err)
-	defer count.Close()
+	shmtest.Have(cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})).In(t)
 	for _, c := range []struct {
 		args, out, hint string
 		code            int

@@ -247,22 +247,14 @@ func TestXDPShowsEndpoint(t *testing.T) {
 // TestCapturable: a queue is found by its name in the directory, or by what it is called if it has
 // none there; one that took the name of another is not that other.
 func TestCapturable(t *testing.T) {
-	d, err := shm.OpenDir("")
-	must(t, err)
-	defer d.Close()
-	q, err := cq.Create(cq.Named(d, "named"), cq.Options{})
-	must(t, err)
-	defer q.Close()
-	w, err := cq.Attach(t.Context(), cq.Named(d, "named"), cq.WriterOptions{})
-	must(t, err)
-	defer w.Close()
+	d := shmtest.Have(shm.OpenDir("")).In(t)
+	shmtest.Have(cq.Create(cq.Named(d, "named"), cq.Options{})).In(t)
+	w := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "named"), cq.WriterOptions{})).In(t)
 	id := w.Stats().QueueID
 	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
 		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
 		info.Queue, info.Interface = uint32(i), "dev0"
-		o, err := xstatus.Create(d, info)
-		must(t, err)
-		defer o.Close()
+		shmtest.Have(xstatus.Create(d, info)).In(t)
 	}
 	for name, want := range map[string]uint32{"eth0/0": 0, "named": 2} {
 		found, err := capturable(d, name)

@@ -71,12 +71,8 @@ func TestCheckTables(t *testing.T) {
 // the device path too.
 func TestCheckPID(t *testing.T) {
 	newDir(t)
-	q, err := cq.Create(cq.Unnamed("orders"), cq.Options{Size: 8})
-	must(t, err)
-	defer func() { must(t, q.Close()) }()
-	e, err := cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{Size: 8})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
+	shmtest.Have(cq.Create(cq.Unnamed("orders"), cq.Options{Size: 8})).In(t)
+	shmtest.Have(cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{Size: 8})).In(t)
 	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 2})
 	must(t, err)
 	defer func() { must(t, u.Close(t.Context())) }()
@@ -257,9 +253,7 @@ func userDirs(t *testing.T) (place string) {
 	t.Cleanup(func() { usersAt = before })
 	own := filepath.Join(place, fmt.Sprint("shmring-", os.Geteuid()))
 	t.Setenv(shm.EnvDir, own)
-	d, err := shm.OpenDir(own)
-	must(t, err)
-	defer d.Close()
+	d := shmtest.Have(shm.OpenDir(own)).In(t)
 	leave(t, d, "own", 1)
 	return place
 }

@@ -183,9 +183,7 @@ func writeImage(t *testing.T) {
 // unpackImage puts the objects of the image into a directory.
 func unpackImage(t *testing.T, path string) {
 	t.Helper()
-	f, err := os.Open(imagePath)
-	must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.Open(imagePath)).In(t)
 	zip, err := gzip.NewReader(f)
 	must(t, err)
 	for r := tar.NewReader(zip); ; {

@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -229,11 +230,9 @@ func TestExitCodes(t *testing.T) {
 // scribble changes a byte of a file.
 func scribble(t testing.TB, path string, offset int64) {
 	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
-	defer f.Close()
+	f := shmtest.Have(os.OpenFile(path, os.O_RDWR, 0)).In(t)
 	b := make([]byte, 1)
-	_, err = f.ReadAt(b, offset)
+	_, err := f.ReadAt(b, offset)
 	must(t, err)
 	b[0] ^= 0x55
 	_, err = f.WriteAt(b, offset)
@@ -323,12 +322,8 @@ func TestLookingChangesNothing(t *testing.T) {
 	leave(t, d, "damaged", 1)
 	scribble(t, filepath.Join(d.Path(), "damaged", "reader"), 0x100)
 	// One that is in use, by this process, which does nothing meanwhile.
-	q, err := cq.Create(cq.Named(d, "idle"), cq.Options{Size: 8, Wait: cq.WaitFD})
-	must(t, err)
-	defer q.Close()
-	w, err := cq.Attach(t.Context(), cq.Named(d, "idle"), cq.WriterOptions{})
-	must(t, err)
-	defer w.Close()
+	shmtest.Have(cq.Create(cq.Named(d, "idle"), cq.Options{Size: 8, Wait: cq.WaitFD})).In(t)
+	w := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "idle"), cq.WriterOptions{})).In(t)
 	must(t, w.Post(&cq.Entry{}))
 
 	before := state(t, d.Path())
@@ -386,12 +381,8 @@ func TestLookingTakesNoLock(t *testing.T) {
 func TestHostileQueue(t *testing.T) {
 	d := newDir(t)
 	leave(t, d, "orders", 2)
-	sub, err := d.Sub("orders", false)
-	must(t, err)
-	defer sub.Close()
-	lane, err := sub.Open("lane-0001", shm.ReadWrite)
-	must(t, err)
-	defer lane.Close()
+	sub := shmtest.Have(d.Sub("orders", false)).In(t)
+	lane := shmtest.Have(sub.Open("lane-0001", shm.ReadWrite)).In(t)
 	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
 	must(t, err)
 	words.Tail.Store(1 << 40)

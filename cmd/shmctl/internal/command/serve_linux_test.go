@@ -68,9 +68,8 @@ func TestServe(t *testing.T) {
 		ready.Socket != path || len(ready.Allow) != 1 {
 		t.Errorf("%+v", ready)
 	}
-	e, err := device.Dial(t.Context(), path, device.Request{Name: "test", Ports: []uint16{5000}})
-	must(t, err)
-	defer e.Close()
+	e := shmtest.Have(device.Dial(t.Context(), path,
+		device.Request{Name: "test", Ports: []uint16{5000}})).In(t)
 	echo(t, pair, e)
 	// Sockets' UMEMs, and of the application: UMEM, page, payload, and three queues with lanes.
 	text := ok(t, "check", "--pid", strconv.Itoa(os.Getpid()))
@@ -173,9 +172,8 @@ func TestServeIsSeen(t *testing.T) {
 	if errs.lines()[0] != "" {
 		t.Fatal(errs.lines())
 	}
-	e, err := device.Dial(t.Context(), path, device.Request{Name: "seen", Ports: []uint16{5000}})
-	must(t, err)
-	defer e.Close()
+	e := shmtest.Have(device.Dial(t.Context(), path,
+		device.Request{Name: "seen", Ports: []uint16{5000}})).In(t)
 	s := shown(t, pair.B.Name)[0]
 	if s.Queue != 0 || s.Bind != "copy" || s.Index != pair.B.Index || s.Process == nil ||
 		s.UMEM.Frames != 4096 || s.Rings.Rx == 0 || s.Receive != nil || s.Captured {

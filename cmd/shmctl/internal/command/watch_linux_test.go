@@ -173,9 +173,7 @@ func TestStateAgrees(t *testing.T) {
 	createQueue(t, d, "open", cq.Options{Size: 4})
 	createQueue(t, d, "full", cq.Options{Size: 4})
 	ok(t, "post", "full", "-c", "4")
-	count, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})
-	must(t, err)
-	defer count.Close()
+	shmtest.Have(cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})).In(t)
 	want := map[string]string{"left": "released", "cut": "corrupt", "lane": "corrupt",
 		"open": "open", "full": "full", "count": "open"}
 	text := ok(t, "ls", "-j")
@@ -265,9 +263,7 @@ func TestWatchOnTerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "xterm")
 	d := newDir(t)
-	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Size: 8})
-	must(t, err)
-	defer q.Close()
+	shmtest.Have(cq.Create(cq.Named(d, "orders"), cq.Options{Size: 8})).In(t)
 	p := newPTY(t, 60, 24)
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
@@ -347,12 +343,8 @@ func TestColourOnlyWhereWanted(t *testing.T) {
 
 func TestWatchInPipe(t *testing.T) {
 	d := newDir(t)
-	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Size: 1024})
-	must(t, err)
-	defer q.Close()
-	w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
-	must(t, err)
-	defer w.Close()
+	shmtest.Have(cq.Create(cq.Named(d, "orders"), cq.Options{Size: 1024})).In(t)
+	w := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})).In(t)
 	watch := func(args ...string) string {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -445,9 +437,7 @@ func TestWatchFollowsTheDirectory(t *testing.T) {
 	defer cancel()
 	step := 0
 	make := func() {
-		d, err := shm.OpenDir(path)
-		must(t, err)
-		defer d.Close()
+		d := shmtest.Have(shm.OpenDir(path)).In(t)
 		leave(t, d, fmt.Sprintf("queue-%d", step), 0)
 	}
 	out := &said{wrote: func(text string) {
