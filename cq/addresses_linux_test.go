@@ -138,9 +138,7 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 	d := openDir(t)
 	env := envQueue + "=" + queueName(t)
 	owner := startChild(t, "address-owner", env)
-	if got := owner.Line(t); got != "ready 20" {
-		t.Fatal(got)
-	}
+	owner.Says(t, "ready 20")
 	v, err := cq.AttachAddresses(cq.Named(d, queueName(t)))
 	must(t, err)
 	other := startChild(t, "address-reader", env)
@@ -296,16 +294,12 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	}
 	for _, dies := range []bool{true, true, false} {
 		c := startChild(t, "vector owner", envQueue+"="+name)
-		if got := c.Line(t); got != "owner" {
-			t.Fatal(got)
-		}
+		c.Says(t, "owner")
 		wantNew(c.Process.Pid)
 		if !dies {
 			_, err := fmt.Fprintln(c.In, "leave")
 			must(t, err)
-			if got := c.Line(t); got != "left" {
-				t.Fatal(got)
-			}
+			c.Says(t, "left")
 			c.Kill()
 			break
 		}

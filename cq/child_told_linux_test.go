@@ -52,9 +52,7 @@ func (w *toldWriter) tell(t testing.TB, what, answer string) {
 	t.Helper()
 	_, err := fmt.Fprintln(w.In, what)
 	must(t, err)
-	if got := w.Line(t); got != answer {
-		t.Fatal(got)
-	}
+	w.Says(t, answer)
 }
 
 // post has it post contexts from one number to before another.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/gob"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -198,14 +197,6 @@ func (r *rig) signalOutside(t testing.TB) error {
 func (r *rig) postError(t testing.TB, context uint64) {
 	t.Helper()
 	must(t, r.w.PostError(&cq.ErrorEntry{Context: context, Err: cq.ETrunc}))
-}
-
-// wantContexts checks which contexts one read returned.
-func wantContexts(t testing.TB, what string, got []uint64, want ...uint64) {
-	t.Helper()
-	if strings.Trim(fmt.Sprint(got), "[]") != strings.Trim(fmt.Sprint(want), "[]") {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
 }
 
 // crossing are the errors that have the same identity on both sides of a process border.

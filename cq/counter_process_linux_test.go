@@ -62,9 +62,7 @@ func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	}
 	p := counterPeer{start(t, cmd)}
-	if got := p.Line(t); got != "ready" {
-		t.Fatal(got)
-	}
+	p.Says(t, "ready")
 	return p
 }
 
@@ -112,9 +110,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	must(t, c.Add(9))
 	must(t, c.Add(10)) // one add, all of them
 	for _, p := range peers {
-		if got := p.Line(t); got != "wait: <nil>" {
-			t.Error(got)
-		}
+		p.Says(t, "wait: <nil>")
 	}
 	for _, p := range peers {
 		p.does(t, "wait", 100, "waiting")
@@ -122,9 +118,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	asleep()
 	must(t, c.AddErr(1))
 	for _, p := range peers {
-		if got := p.Line(t); got != "wait: cq: an operation has failed: ReadErr says how many have" {
-			t.Error(got)
-		}
+		p.Says(t, "wait: cq: an operation has failed: ReadErr says how many have")
 	}
 	done := make(chan error)
 	go func() { done <- c.Wait(t.Context(), 20, cq.WaitOptions{}) }()

@@ -381,15 +381,11 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
 	reader := startChild(t, "death reader", envQueue+"="+name)
-	if got := reader.Line(t); got != "bound" {
-		t.Fatal(got)
-	}
+	reader.Says(t, "bound")
 	c := startChild(t, "poster", envQueue+"="+name, envCount+"=1")
 	_ = c.Line(t)
 	c.Kill()
-	if got := reader.Line(t); got != "told" {
-		t.Fatal(got)
-	}
+	reader.Says(t, "told")
 	reader.Kill()
 	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
@@ -495,9 +491,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 		},
 		"dies": func(t *testing.T, _ *shm.Dir, name string) {
 			c := startChild(t, "lane holder", envQueue+"="+name)
-			if got := c.Line(t); got != "held" {
-				t.Fatal(got)
-			}
+			c.Says(t, "held")
 			c.Kill()
 		},
 	} {

@@ -180,9 +180,7 @@ func TestEventPurgePeeked(t *testing.T) {
 		writeAbout(t, e, 2)
 		must(t, seen())
 		must(t, e.Purge(fabric(1)))
-		if got := drainEventsAnd(t, e); !slices.Equal(got, []uint64{2}) {
-			t.Errorf("%s: %v", what, got)
-		}
+		wantContexts(t, what, drainEventsAnd(t, e), 2)
 	}
 	writeAbout(t, e, -1, 3)
 	_, err := e.Read(&ev, 0)
@@ -190,9 +188,7 @@ func TestEventPurgePeeked(t *testing.T) {
 	must(t, e.Purge(fabric(1)))
 	_, err = e.ReadErr(&cq.EventError{}, 0)
 	wantErr(t, "readerr of what was purged", err, cq.ErrWouldBlock)
-	if got := drainEventsAnd(t, e); !slices.Equal(got, []uint64{3}) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drainEventsAnd(t, e), 3)
 }
 
 // TestEventPurgeRoom: what was purged gives its room back at the next look.
@@ -205,9 +201,7 @@ func TestEventPurgeRoom(t *testing.T) {
 	writeAbout(t, w, 2, 1, 2, 1)
 	must(t, e.Purge(fabric(1)))
 	wantErr(t, "trywait", e.TryWait(), cq.ErrWouldBlock)
-	if got := drainEvents(t, e); !slices.Equal(got, []uint64{2, 2}) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drainEvents(t, e), 2, 2)
 	writeAbout(t, w, 1)
 	must(t, e.Purge(fabric(1)))
 	_, err := eqSread(e, &cq.Event{}, time.Millisecond)
@@ -223,9 +217,7 @@ func TestEventPurgeMany(t *testing.T) {
 		must(t, e.Purge(fabric(i)))
 	}
 	wantErr(t, "one more", e.Purge(fabric(65536)), cq.ErrFull)
-	if got := drainEvents(t, e); !slices.Equal(got, []uint64{70000}) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drainEvents(t, e), 70000)
 	must(t, e.Purge(fabric(65536)))
 }
 
@@ -241,9 +233,7 @@ func TestEventPurgeAlone(t *testing.T) {
 					t.Fatal(err, ev)
 				}
 				must(t, e.Purge(fabric(1)))
-				if got := drainEventsAnd(t, e); !slices.Equal(got, []uint64{2, 3}) {
-					t.Fatal(got)
-				}
+				wantContexts(t, "drained", drainEventsAnd(t, e), 2, 3)
 			}
 		})
 	}
@@ -377,9 +367,7 @@ func TestEventHandlerReenters(t *testing.T) {
 	writeAbout(t, e, 2, -2, 2, -3)
 	close(start)
 	eventually(t, "all of it", func() bool { return len(l.events()) == 8 })
-	if got := l.events(); !slices.Equal(got, []uint64{1, 90, 3, 11, 21, 31, 41, 51}) {
-		t.Error(got)
-	}
+	wantContexts(t, "got", l.events(), 1, 90, 3, 11, 21, 31, 41, 51)
 	must(t, e.Close())
 }
 
@@ -420,9 +408,7 @@ func TestEventHandlerCloses(t *testing.T) {
 				return
 			}
 			must(t, err)
-			if got := drainEvents(t, e); !slices.Equal(got, []uint64{1, 2, 9}) {
-				t.Error(got)
-			}
+			wantContexts(t, "drained", drainEvents(t, e), 1, 2, 9)
 			must(t, e.Close())
 		})
 	}

@@ -81,9 +81,7 @@ func TestHostileLane(t *testing.T) {
 				}
 				wantErr(t, "post of the bad one", bad.Post(&cq.Entry{}), cq.ErrCorrupt, syscall.EBADMSG)
 				post(t, good, 104, 106)
-				if got := drain(t, q); !slices.Equal(got, upTo(104, 106)) {
-					t.Errorf("then %v", got)
-				}
+				wantContexts(t, "then", drain(t, q), upTo(104, 106)...)
 				sleeps := q.Stats().Sleeps
 				eventually(t, "it sleeps", func() bool { // a busy machine lets a short wait pass awake
 					err := wait(q, short)
@@ -200,9 +198,7 @@ func TestHostileRow(t *testing.T) {
 		poke(rows[cq.RowBytes+cq.OffHead:], 8, peeked)
 		q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 		must(t, err)
-		if got := drain(t, q); !slices.Equal(got, upTo(2, 4)) {
-			t.Errorf("peeked %d: %v", peeked, got)
-		}
+		wantContexts(t, fmt.Sprintf("peeked %d", peeked), drain(t, q), upTo(2, 4)...)
 		for i := uint64(4); i < 16; i += 2 { // new entries, also where that index leads
 			post(t, w, i, i+2)
 			got := read(t, q, 2)

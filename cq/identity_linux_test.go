@@ -172,9 +172,7 @@ func TestPIDReused(t *testing.T) {
 	c := inNamespace(t, "reuser")
 	for _, want := range []string{"death of the same number true", "lane 1 at 1",
 		"death of our number true, 2, <nil>"} {
-		if got := c.Line(t); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		c.Says(t, want)
 	}
 	_ = c.Stop(t)
 }
@@ -215,14 +213,10 @@ func TestSiblingNamespaces(t *testing.T) {
 		t.Run(proc, func(t *testing.T) {
 			d, name := openDir(t), queueName(t)
 			r := inNamespace(t, "namespace reader", envQueue+"="+name, envCount+"="+strconv.Itoa(i))
-			if got := r.Line(t); got != "bound 1" {
-				t.Fatal(got)
-			}
+			r.Says(t, "bound 1")
 			for n := range uint64(2) {
 				c := inNamespace(t, "poster", envQueue+"="+name, envCount+"="+uintText(n+1))
-				if got := c.Line(t); got != "posted" {
-					t.Fatal(got)
-				}
+				c.Says(t, "posted")
 				must(t, c.Process.Signal(syscall.SIGSTOP))
 				time.Sleep(250 * time.Millisecond)
 				w := attach(t, d, name) // the stopped one has the first lane
@@ -231,9 +225,7 @@ func TestSiblingNamespaces(t *testing.T) {
 				}
 				must(t, w.Close())
 				c.Kill()
-				if got := r.Line(t); got != "death of 1, with "+uintText(n+1) {
-					t.Error(got)
-				}
+				r.Says(t, "death of 1, with "+uintText(n+1))
 			}
 			_ = r.Stop(t)
 		})

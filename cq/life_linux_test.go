@@ -507,9 +507,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				post(t, w, 10*i+4, 10*i+6)
 				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true, Spin: -1})
 				must(t, err)
-				if got := drain(t, q); !slices.Equal(got, upTo(10*i+4, 10*i+6)) {
-					t.Error(got)
-				}
+				wantContexts(t, "drained", drain(t, q), upTo(10*i+4, 10*i+6)...)
 				wait := later(func() { post(t, w, 99, 100) })
 				if n, err := sread(q, make([]cq.Msg, 1), time.Minute); n != 1 || err != nil {
 					t.Error(n, err)

@@ -179,9 +179,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	p.c = start(t, cmd)
-	if got := p.c.Line(t); got != "started" {
-		t.Fatal(got)
-	}
+	p.c.Says(t, "started")
 	ev, _ := nextPeer(t, p.keptNews)
 	if p.reader = ev.FID; ev.Event != cq.EventPeerNew {
 		t.Errorf("event %+v", ev)

@@ -134,17 +134,13 @@ func TestMemoryCgroup(t *testing.T) {
 	const limits = memoryLimit
 	group := cgroup(t, "memory", limits)
 	c := startChild(t, "confined")
-	if got := c.Line(t); got != "started" {
-		t.Fatal(got)
-	}
+	c.Says(t, "started")
 	set(t, group, "cgroup.procs", fmt.Sprint(c.Process.Pid))
 	set(t, group, limits, fmt.Sprint(64<<20))
 	_, err := c.In.Write([]byte("\n"))
 	must(t, err)
 	for _, want := range []string{"true true true", "true true true", "still here"} {
-		if got := c.Line(t); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		c.Says(t, want)
 	}
 	_ = c.Stop(t)
 }
@@ -245,9 +241,7 @@ func TestTimeNamespace(t *testing.T) {
 		shmtest.Unshared(t, "timens", cmd, "--time", "--monotonic", day, "--boottime", day,
 			"--fork", "--kill-child")
 		c := start(t, cmd)
-		if got := c.Line(t); got != "lane 1" {
-			t.Fatal(got)
-		}
+		c.Says(t, "lane 1")
 		for next := uint64(0); next < 100; {
 			n, err := sread(q, buf, time.Minute)
 			must(t, err)

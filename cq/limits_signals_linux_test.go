@@ -257,9 +257,7 @@ func TestSignalStorm(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	c := startChild(t, "stormed", "SHMRING_DIR="+openDir(t).Path()+"/storm")
-	if got := c.Line(t); got != "ready" {
-		t.Fatal(got)
-	}
+	c.Says(t, "ready")
 	sent := stormUntil(t, c, "interrupted")
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		sent += interruptAll(t, c.Process.Pid)

@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -216,6 +217,14 @@ func contexts(es []cq.Context) []uint64 {
 		out = append(out, e.Context)
 	}
 	return out
+}
+
+// wantContexts checks which contexts one read got.
+func wantContexts(t testing.TB, what string, got []uint64, want ...uint64) {
+	t.Helper()
+	if strings.Trim(fmt.Sprint(got), "[]") != strings.Trim(fmt.Sprint(want), "[]") {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
 }
 
 // drain reads until there is nothing more.

@@ -287,9 +287,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 			err = former.Accept(soon(t), conn)
 			must(t, errors.Join(h.typed(err), conn.Close()))
 		}
-		if got := c.Line(t); got != "posted" {
-			t.Fatal(got)
-		}
+		c.Says(t, "posted")
 		must(t, former.Detach())
 	}
 	var have atomic.Int32

@@ -127,11 +127,7 @@ func TestOthersNotAllowed(t *testing.T) {
 func TestOthersTrustFits(t *testing.T) {
 	for _, here := range []cq.Trust{cq.SameUser, cq.CrossUser} {
 		q := anonymous(t, cq.Options{Trust: here})
-		a, b := connect(t, unix.SOCK_STREAM)
-		done := accept(soon(t), q, a)
-		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser - here})
-		wantErr(t, "attach", err, cq.ErrInvalid)
-		wantErr(t, "accept", <-done, cq.ErrInvalid)
+		bothRefuse(t, q, cq.WriterOptions{Trust: cq.CrossUser - here}, cq.ErrInvalid)
 	}
 	d := openDir(t)
 	_, err := cq.Create(cq.Named(d, "named"), cq.Options{Trust: cq.CrossUser})
@@ -275,9 +271,7 @@ func TestOthersWriterSplits(t *testing.T) {
 				end()
 			}
 			must(t, join(t, q).Post(&cq.Entry{Context: begin}))
-			if got := drain(t, q); !slices.Equal(got, upTo(begin, begin+1)) {
-				t.Errorf("read %v of the next one", got)
-			}
+			wantContexts(t, "drained", drain(t, q), upTo(begin, begin+1)...)
 		})
 	}
 }

@@ -317,17 +317,13 @@ func TestOthersForbidden(t *testing.T) {
 		q := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 		c := startOther(t, "forbidden writer")
 		must(t, q.Accept(soon(t), c.conn))
-		if got := c.Line(t); got != "tried 1, writable mappings 1" {
-			t.Error(got)
-		}
+		c.Says(t, "tried 1, writable mappings 1")
 	})
 	t.Run("as reader", func(t *testing.T) {
 		c := startOther(t, "forbidden reader")
 		shmtest.Have(cq.Attach(soon(t), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})).In(t)
-		if got := c.Line(t); got != "tried 1, writable mappings 1" {
-			t.Error(got)
-		}
+		c.Says(t, "tried 1, writable mappings 1")
 	})
 }
 

@@ -106,9 +106,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 func namedWriter(t *testing.T, q *cq.Queue, until uint64) *child {
 	t.Helper()
 	c := startChild(t, "poster", envQueue+"="+q.Name(), envCount+"="+uintText(until))
-	if got := c.Line(t); got != "posted" {
-		t.Fatal(got)
-	}
+	c.Says(t, "posted")
 	return c
 }
 
@@ -181,9 +179,7 @@ func TestDeathOfEventWriters(t *testing.T) {
 	must(t, err)
 	must(t, q.BindEvents(w))
 	c := startChild(t, "event poster", envQueue+"="+e.Name())
-	if got := c.Line(t); got != "posted" {
-		t.Fatal(got)
-	}
+	c.Says(t, "posted")
 	var ev cq.Event
 	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
 		ev.Event != cq.EventUser {
@@ -253,9 +249,7 @@ func TestKilledWhileItReports(t *testing.T) {
 		must(t, err)
 		must(t, errors.Join(q.Detach(), e.Detach()))
 		reader := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")
-		if got := reader.Line(t); got != "bound" {
-			t.Fatal(got)
-		}
+		reader.Says(t, "bound")
 		c := startChild(t, "writer", envQueue+"="+name, envCount+"=1", envLanes+"=5")
 		for range lanes {
 			_ = c.Line(t)

@@ -175,9 +175,7 @@ func childSilentReader() {
 func silent(t *testing.T, env ...string) *child {
 	t.Helper()
 	c := startChild(t, "silent reader", append(env, envQueue+"="+queueName(t))...)
-	if got := c.Line(t); got != "reading" {
-		t.Fatal(got)
-	}
+	c.Says(t, "reading")
 	return c
 }
 

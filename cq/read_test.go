@@ -96,9 +96,7 @@ func TestMarks(t *testing.T) {
 	}
 	// A format without flags is not written over.
 	must(t, w.Post(&cq.Entry{Meta: cq.MetaNoContext, Context: 8}))
-	if got := read(t, q, 1); !slices.Equal(got, []uint64{8}) {
-		t.Error(got)
-	}
+	wantContexts(t, "read", read(t, q, 1), 8)
 }
 
 func TestPeekRelease(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,17 +99,24 @@ func meet(t testing.TB, q *cq.Queue, a, b *net.UnixConn) (*cq.Writer, error) {
 	return w, errors.Join(err, <-done)
 }
 
+// bothRefuse checks that neither side of a meeting takes a writer with these options, and why.
+func bothRefuse(t testing.TB, q *cq.Queue, o cq.WriterOptions, why error) {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.Attach(soon(t), cq.Over(b), o)
+	wantErr(t, "attach", err, why)
+	wantErr(t, "accept", <-done, why)
+}
+
 // TestAnonymousRefusals: each side learns why the other one refused.
 func TestAnonymousRefusals(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, Format: cq.FormatMsg})
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Format: cq.FormatTagged})
-	wantErr(t, "attach", err, cq.ErrFormat)
-	wantErr(t, "accept", <-done, cq.ErrFormat)
+	bothRefuse(t, q, cq.WriterOptions{Format: cq.FormatTagged}, cq.ErrFormat)
 	join(t, q) // the row is not lost
 
 	_, named := create(t, cq.Options{Size: 8})
+	a, _ := connect(t, unix.SOCK_STREAM)
 	wantErr(t, "a queue with a name", named.Accept(soon(t), a), errors.ErrUnsupported)
 	wantErr(t, "detach", q.Detach(), errors.ErrUnsupported)
 	if _, err := cq.Create(cq.Unnamed(strings.Repeat("n", 65)), cq.Options{}); err == nil {
@@ -296,9 +302,7 @@ func TestServe(t *testing.T) {
 	must(t, l.Close())
 	wantErr(t, "serve", <-served, net.ErrClosed)
 	post(t, w, 0, 3)
-	if got := drain(t, q); !slices.Equal(got, upTo(0, 3)) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drain(t, q), upTo(0, 3)...)
 	must(t, w.Close())
 }
 
@@ -333,9 +337,7 @@ func TestServeTwice(t *testing.T) {
 	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, errors.Join(err, c.Close()))
 	post(t, w, 0, 3)
-	if got := drain(t, other); !slices.Equal(got, upTo(0, 3)) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drain(t, other), upTo(0, 3)...)
 	must(t, errors.Join(w.Close(), l.Close()))
 	ended("of a listener that was closed", otherServed, net.ErrClosed)
 }

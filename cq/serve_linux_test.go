@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -79,9 +78,7 @@ func TestServeSilentUser(t *testing.T) {
 	cmd := shmtest.Child(t, "silent user", "SOCKET="+l.Addr().String(), envCount+"=60")
 	cmd.SysProcAttr, cmd.Path = asNobody(t), "/proc/self/exe"
 	c := start(t, cmd)
-	if got := c.Line(t); got != "ready" {
-		t.Fatal(got)
-	}
+	c.Says(t, "ready")
 	if connections >= 60 {
 		t.Fatalf("%d connections are served", connections)
 	}
@@ -171,10 +168,8 @@ func TestUserLanes(t *testing.T) {
 func TestUserLanesOfOne(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2, UserLanes: 1})
 	for range 3 {
-		a, b := connect(t, unix.SOCK_STREAM)
-		done := accept(soon(t), q, a)
-		w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
-		must(t, errors.Join(err, <-done, a.Close(), b.Close()))
+		w, err := tryJoin(t, q)
+		must(t, err)
 		must(t, w.Close())
 	}
 	join(t, q)
@@ -196,9 +191,7 @@ func TestPoisonedRowIsNotAllotted(t *testing.T) {
 		t.Errorf("lane %d", w.Lane())
 	}
 	post(t, w, 5, 6)
-	if got := read(t, q, 1); !slices.Equal(got, upTo(5, 6)) {
-		t.Errorf("got %v", got)
-	}
+	wantContexts(t, "got", read(t, q, 1), upTo(5, 6)...)
 }
 
 // TestFollowSolicited: the words about entries that the former reader released say nothing of those
@@ -228,20 +221,7 @@ func TestFollowSolicited(t *testing.T) {
 		t.Errorf("%+v", ev)
 	}
 	must(t, c.Ack(next, 1))
-	if got := drain(t, next); !slices.Equal(got, upTo(2, 6)) {
-		t.Errorf("got %v", got)
-	}
-}
-
-// TestOthersLargeReader: a reader does not make a writer of another user map more than that allows,
-// whatever the size of its lanes.
-func TestOthersLargeReader(t *testing.T) {
-	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 120})
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 24 << 10})
-	wantErr(t, "attach", err, shm.ErrNoSpace)
-	wantErr(t, "accept", <-done, shm.ErrNoSpace)
+	wantContexts(t, "got", drain(t, next), upTo(2, 6)...)
 }
 
 // TestServeSilentPeer: who connects and says nothing is let go, and so is who stops in the middle.

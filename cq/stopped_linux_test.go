@@ -87,9 +87,7 @@ func runner(t *testing.T, at site) (q *cq.Queue, c *child) {
 	t.Helper()
 	q = at.create(t, cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1})
 	c = startAt(t, "runner", at, q, nil)
-	if got := c.Line(t); got != "lane 1" {
-		t.Fatal(got)
-	}
+	c.Says(t, "lane 1")
 	return q, c
 }
 
@@ -314,9 +312,7 @@ func TestStoppedRendezvous(t *testing.T) {
 		goOn(t, c)
 		_, err := fmt.Fprintln(c.In, "attach")
 		must(t, err)
-		if got := c.Line(t); got != "attached: false" {
-			t.Error(got)
-		}
+		c.Says(t, "attached: false")
 	})
 	t.Run("reader", func(t *testing.T) {
 		c := startReader(t, othersSite)

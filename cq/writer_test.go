@@ -36,9 +36,7 @@ func TestPostBatch(t *testing.T) {
 		if w.Next() != start+8 {
 			t.Errorf("next %d", w.Next())
 		}
-		if got := drain(t, q); !slices.Equal(got, upTo(100, 108)) {
-			t.Error(got)
-		}
+		wantContexts(t, "drained", drain(t, q), upTo(100, 108)...)
 		must(t, w.Close())
 		must(t, q.Close())
 	}
@@ -71,9 +69,7 @@ func TestReserveCommit(t *testing.T) {
 	b[0] = cq.Entry{Context: 8}
 	must(t, w.Commit(4)) // the rest is not published
 	wantErr(t, "commit twice", w.Commit(1), cq.ErrInvalid)
-	if got := drain(t, q); !slices.Equal(got, upTo(5, 9)) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drain(t, q), upTo(5, 9)...)
 	// A second Reserve returns the same slots; what was not committed never was.
 	_, _, err = w.Reserve(2)
 	must(t, err)
@@ -85,9 +81,7 @@ func TestReserveCommit(t *testing.T) {
 	must(t, w.Commit(1))
 	must(t, w.Commit(0))
 	post(t, w, 10, 11)
-	if got := drain(t, q); !slices.Equal(got, upTo(9, 11)) {
-		t.Error(got)
-	}
+	wantContexts(t, "drained", drain(t, q), upTo(9, 11)...)
 }
 
 // TestCredits: promised room is not handed out otherwise, and a credited post finds it.
@@ -248,17 +242,13 @@ func TestOverrunIsFinal(t *testing.T) {
 	w := attach(t, d, q.Name())
 	post(t, w, 0, 4)
 	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
-	if got := read(t, q, 2); !slices.Equal(got, upTo(0, 2)) {
-		t.Fatal(got)
-	}
+	wantContexts(t, "read", read(t, q, 2), upTo(0, 2)...)
 	wantErr(t, "post with room", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
 	wantErr(t, "credit with room", w.Credits().Add(1), cq.ErrOverrun)
 	must(t, w.Close())
 	w = attach(t, d, q.Name())
 	wantErr(t, "post of a successor", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
-	if got := overrun(t, q); !slices.Equal(got, upTo(2, 4)) {
-		t.Errorf("got %v", got)
-	}
+	wantContexts(t, "got", overrun(t, q), upTo(2, 4)...)
 }
 
 // TestOverrunWakes: a sleeping reader with an empty queue is told of a lane that it cannot see
@@ -311,9 +301,7 @@ func TestOverrunAfterLook(t *testing.T) {
 	post(t, w, 1, 5)
 	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
 	wantErr(t, "the look", cq.LookAgain(q, w.Lane()), cq.ErrWouldBlock)
-	if got := overrun(t, q); !slices.Equal(got, upTo(1, 5)) {
-		t.Errorf("got %v", got)
-	}
+	wantContexts(t, "got", overrun(t, q), upTo(1, 5)...)
 }
 
 // TestOverrunEvent: who only watches an event queue hears of the overrun of a queue that nobody

@@ -360,9 +360,7 @@ func TestTinyFileSystem(t *testing.T) {
 	for _, want := range []string{"true true", "needed true available true", "true",
 		"late true",
 		"left 0, then <nil>", "unmounted"} {
-		if got := c.Line(t); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		c.Says(t, want)
 	}
 }
 
@@ -410,9 +408,7 @@ func TestMappingCommitsNothing(t *testing.T) {
 	if got := c.Line(t); got != "private true" {
 		shmtest.Require(t, "children", errors.New("RLIMIT_DATA is not kept here: "+got))
 	}
-	if got := c.Line(t); got != "mapped <nil>" {
-		t.Error(got)
-	}
+	c.Says(t, "mapped <nil>")
 }
 
 func TestWindowIsShared(t *testing.T) {

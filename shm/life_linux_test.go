@@ -30,9 +30,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := startChild(t, "owner", envObject+"=a")
-	if got := c.Line(t); got != "ready "+strconv.Itoa(c.Process.Pid) {
-		t.Fatal(got)
-	}
+	c.Says(t, "ready "+strconv.Itoa(c.Process.Pid))
 	look := openObject(t, d, "a", Inspect)
 	o := openObject(t, d, "a", ReadWrite)
 	wantLife(t, look, Alive)
@@ -476,17 +474,13 @@ func TestOtherPIDNamespace(t *testing.T) {
 	cmd := shmtest.Child(t, "otherns", envObject+"=a")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	c := shmtest.StartWith(t, cmd, "pidns")
-	if got := c.Line(t); got != "alive" {
-		t.Fatal(got)
-	}
+	c.Says(t, "alive")
 	owner.Kill()
 	if _, err := c.In.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"dead", "claim <nil>", "watch unsupported true"} {
-		if got := c.Line(t); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		c.Says(t, want)
 	}
 	look := openObject(t, d, "a", Inspect)
 	wantLife(t, look, Alive)

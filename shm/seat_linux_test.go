@@ -97,9 +97,7 @@ func TestSeatGoesWithItsHolder(t *testing.T) {
 	o := sharedObject(t, d, "a")
 	mine, seats := takeSeat(t, o, 8, 0), seatsOf(t, o, 8)
 	c := startChild(t, "sitter", envObject+"=a")
-	if got := c.Line(t); got != "seat 1" {
-		t.Fatal(got)
-	}
+	c.Says(t, "seat 1")
 	wantTaken(t, "the child's", true, seated(seats, 1))
 	if who := seats.At(1).Owner(); who.PID != c.Process.Pid || who.State != StateOwned {
 		t.Errorf("the child's seat is that of %+v", who)
