@@ -216,8 +216,12 @@ func (c *core) Packet(r Received) []byte {
 	return c.mem[r.Off : r.Off+uint64(r.Len) : r.Off+uint64(r.Len)]
 }
 
-// Loan hands a received frame to an application. It comes back by Return with the same generation.
-func (c *core) Loan(frame, generation uint32) bool { return c.frames.loan(frame, generation, c.id) }
+// Loan hands received frames to an application, each under the generation after that of the one
+// before. They come back by Return with the same one. It returns how many of the frames were
+// received ones; nothing happens to the others.
+func (c *core) Loan(generation uint32, packets ...Received) int {
+	return c.frames.loan(generation, c.id, packets)
+}
 
 // Drop gives back a frame that the caller has in hand: a received packet, or the part of it that
 // lies in this frame, or an acquired frame, unsent. It reports false for any other.

@@ -71,7 +71,7 @@ func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
 		for k.Deliver(make([]byte, 60)) {
 		}
 		for i, r := range buf[:c.Receive(buf)] {
-			c.Loan(r.Frame, uint32(i))
+			c.Loan(uint32(i), r)
 		}
 	}
 	if n := c.FrameStats().Loaned; n != 16 {
@@ -143,7 +143,7 @@ func TestNoAllocationPerPacket(t *testing.T) {
 		c.Fill(8)
 		k.Deliver(packet)
 		for _, r := range buf[:c.Receive(buf)] {
-			c.Loan(r.Frame, 7)
+			c.Loan(7, r)
 			c.Return(r.Off, 7)
 		}
 		f, _, _ := c.Acquire()
@@ -166,7 +166,7 @@ func BenchmarkReceiveLoanReturn(b *testing.B) {
 			k.Deliver(packet)
 		}
 		for i, r := range buf[:c.Receive(buf)] {
-			c.Loan(r.Frame, uint32(i))
+			c.Loan(uint32(i), r)
 			c.Return(r.Off, uint32(i))
 		}
 	}

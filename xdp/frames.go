@@ -198,17 +198,20 @@ func (t *frameTable) own(id uint32, held, to frameState) bool {
 	return false
 }
 
-// loan hands a received frame out under a generation.
-func (t *frameTable) loan(id, generation uint32, holder uint16) bool {
-	i := id - t.first
-	if uint64(i) >= uint64(len(t.state)) || t.state[i] != frameReceived {
-		t.illegal++
-		return false
+// loan hands received frames out under a generation and those after it.
+func (t *frameTable) loan(generation uint32, holder uint16, packets []Received) (n int) {
+	for k := range packets {
+		i := packets[k].Frame - t.first
+		if uint64(i) >= uint64(len(t.state)) || t.state[i] != frameReceived {
+			t.illegal++
+			continue
+		}
+		t.state[i] = frameLoaned
+		t.loans[i] = loanMark{generation + uint32(k), holder}
+		n++
 	}
-	t.state[i] = frameLoaned
-	t.moved(frameReceived, frameLoaned, 1)
-	t.loans[i] = loanMark{generation, holder}
-	return true
+	t.moved(frameReceived, frameLoaned, n)
+	return n
 }
 
 // lent returns the place of a loaned frame if holder and generation are those that it was handed

@@ -19,7 +19,8 @@ func lent(t *testing.T, holders ...uint16) *frameTable {
 	f := newFrameTable(0, 4, 4)
 	for i, h := range holders {
 		id, ok := f.pop(&f.rxFree, frameFill)
-		if !ok || !f.move(id, frameReceived) || !f.loan(id, uint32(7+i), h) {
+		if !ok || !f.move(id, frameReceived) ||
+			f.loan(uint32(7+i), h, []Received{{Frame: id}}) != 1 {
 			t.Fatalf("frame %d cannot be lent", id)
 		}
 	}

@@ -233,7 +233,7 @@ func (m *poolModel) settle(t *testing.T, p *poolMember) {
 				m.must(t, "drop", p.s.Drop(r.Frame)) // a part, or no room
 			}
 		case 2:
-			lent := p.s.Loan(r.Frame, gen)
+			lent := p.s.Loan(gen, r) == 1
 			if m.must(t, "loan", lent); lent {
 				p.loans = append(p.loans, poolLoan{r, gen, bytes.Clone(p.s.Packet(r))})
 			}

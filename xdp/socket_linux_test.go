@@ -116,7 +116,7 @@ func (r *rig) stream(t testing.TB, n int) {
 			if c := packet.VerifyUDP(b, &d); c == packet.ChecksumWrong {
 				t.Fatalf("datagram %d: checksum %v", got, c)
 			}
-			if !r.socket.Loan(p.Frame, uint32(got)) || !r.socket.Return(p.Off, uint32(got)) {
+			if r.socket.Loan(uint32(got), p) != 1 || !r.socket.Return(p.Off, uint32(got)) {
 				t.Fatalf("datagram %d: frame cannot be handed out and taken back", got)
 			}
 			got++

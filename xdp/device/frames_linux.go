@@ -101,7 +101,7 @@ func (s *Server) forgetReader(a *app) {
 // lend hands a received frame out, and returns where its chunk begins and how far behind that the
 // packet does.
 func (a *app) lend(r *xdp.Received, generation uint32) (chunk, start uint64) {
-	a.queue.sock.Loan(r.Frame, generation)
+	a.queue.sock.Loan(generation, *r)
 	r.Frame = lentFrame
 	a.pool.out++
 	chunk = a.geo.Chunk(r.Off)

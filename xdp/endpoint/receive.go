@@ -141,6 +141,7 @@ func (l *loans) put(r *xdp.Received, p *span, src cq.Addr) {
 		slots, at = l.b, at-len(slots)
 	}
 	l.e.lend(&slots[at], r, p, cq.From(src), l.first+uint64(l.k), l.now)
+	l.e.packets[l.k].Frame = r.Frame // in front of those that are not looked at yet, or in its place
 	l.k++
 	l.bytes += uint64(p.n)
 }
@@ -161,9 +162,10 @@ func (l *loans) unknown(r *xdp.Received, p *span) error {
 	e.failure = feed.UnknownSource(&c, e.sender())
 	err := w.PostError(&e.failure)
 	if err != nil {
-		e.socket.Return(r.Off, uint32(index))
+		e.socket.Drop(r.Frame)
 		return err
 	}
+	e.socket.Loan(uint32(index), *r)
 	e.stats.UnknownSource++
 	_ = e.rx.Count(cq.FlagRecv, 1, c.Len)
 	if rest > 0 { // the slots that are left lie behind the error entry now
@@ -180,25 +182,14 @@ func (l *loans) commit() error {
 	if l.k == 0 {
 		return nil
 	}
-	e := l.e
+	e, lent := l.e, l.e.packets[:l.k]
 	if err := e.cfg.Receive.Commit(l.k); err != nil {
-		e.giveBack(l)
+		e.drop(lent) // nobody will ever see the completions
 		return err
 	}
+	e.socket.Loan(uint32(l.first), lent...) // who gives one back waits for this call, or follows it
 	e.stats.Received += uint64(l.messages)
 	return e.rx.Count(cq.FlagRecv, l.messages, l.bytes)
-}
-
-// giveBack frees the frames of completions that nobody will ever see.
-func (e *Endpoint) giveBack(l *loans) {
-	for i := range l.k {
-		c := &l.b
-		at := i - len(l.a)
-		if at < 0 {
-			c, at = &l.a, i
-		}
-		e.socket.Return((*c)[at].Buf.Offset(), uint32(l.first)+uint32(i))
-	}
 }
 
 // span is where the payload lies in the packet.
@@ -244,7 +235,8 @@ func (e *Endpoint) parse(parts []xdp.Received, p *span) bool {
 	return true
 }
 
-// lend hands a frame to whoever reads the completion with this index, which c becomes.
+// lend has c, the completion with this index, refer to the payload in a frame, and writes the frame's
+// record. The loan is its caller's to make.
 func (e *Endpoint) lend(c *cq.Entry, r *xdp.Received, p *span, src cq.Source,
 	index, now uint64,
 ) {
@@ -263,7 +255,6 @@ func (e *Endpoint) lend(c *cq.Entry, r *xdp.Received, p *span, src cq.Source,
 		copy(e.image[:], to)
 		e.recorded = true
 	}
-	e.socket.Loan(r.Frame, uint32(index))
 	// Each by itself: c is in the queue's memory, and a composite would be made elsewhere first.
 	c.Context, c.Flags = 0, recvKind|cq.FlagFrame|p.flags
 	c.Len, c.Buf = uint64(p.n), shm.MakeRef(e.umem, r.Off+uint64(p.off))
