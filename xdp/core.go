@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/xskernel"
@@ -60,13 +61,13 @@ type core struct {
 	routed    []Sent   // completions that another member of the pool came upon
 	withdrawn []uint64 // contexts of packets that were never sent
 	tap       Tap      // sees every packet; nil most often
+	idle      func()   // with a simulated kernel: nothing waits
 	stats     RingStats
 }
 
 // Fill gives the kernel up to limit free frames to receive into, and those that Return left for it,
 // and returns how many these are. One store publishes them all.
 func (c *core) Fill(limit int) int {
-	returned := c.fill.unpublished()
 	want := min(int(c.fill.room(uint32(max(0, limit)))), limit)
 	t, n := c.frames, 0
 	stack := t.rxFree
@@ -82,52 +83,65 @@ func (c *core) Fill(limit int) int {
 	}
 	t.rxFree = stack
 	t.moved(frameFree, frameFill, n)
-	return c.publishFill(returned + n)
+	return c.publishFill()
 }
 
-// publishFill shows the kernel the n frames that were put into the fill ring since it last did.
-func (c *core) publishFill(n int) int {
-	if n > 0 {
-		c.fill.publish()
-		c.stats.Filled += uint64(n)
-	}
-	return n
+// publishFill shows the kernel what was put into the fill ring, and returns how many frames it was.
+func (c *core) publishFill() int {
+	n := c.fill.publish()
+	c.stats.Filled += uint64(n)
+	return int(n)
 }
 
 // Recycle gives up received packets and gives their frames to the kernel to receive into at once,
 // as Drop and Fill do one by one; it is what a reader does that is done with a batch. Frames that
 // the fill ring has no room for, and those whose home is with the senders, are free then. It
 // returns how many of the frames were received ones.
-func (c *core) Recycle(packets []Received) int {
-	returned := c.fill.unpublished()
+func (c *core) Recycle(packets []Received) (n int) {
 	room := c.fill.room(uint32(len(packets)))
-	t, shift := c.frames, c.shift&63
-	state, first, home := t.state, t.first, t.rxFrames
-	slots, mask, next := c.fill.slots, c.fill.mask, c.fill.next
-	n, freed := 0, 0
-	for k := range packets {
-		i := packets[k].Frame - first
-		switch {
-		case uint64(i) >= uint64(len(state)) || state[i] != frameReceived:
-			t.illegal++
-		case uint32(n) < room && i < home:
-			state[i] = frameFill
-			base := uint64(packets[k].Frame) << shift
-			if c.odd {
-				base = c.base(packets[k].Frame)
-			}
-			slots[next&mask] = base
-			next++
+	n = c.refill(c.fill.span(min(room, uint32(len(packets)))), packets)
+	c.fill.next += uint32(n)
+	c.frames.moved(frameReceived, frameFill, n)
+	for _, r := range packets[n:] {
+		if c.giveUp(r.Frame, frameReceived) {
 			n++
-		default:
-			t.move(packets[k].Frame, frameFree)
-			freed++
 		}
 	}
-	c.fill.next = next
-	t.moved(frameReceived, frameFill, n)
-	c.publishFill(returned + n)
-	return n + freed
+	c.publishFill()
+	return n
+}
+
+// refill puts frames of packets into entries of the fill ring, up to the first one that is not
+// received, or not at home with the receivers, and returns how many.
+func (p *pool) refill(entries []uint64, packets []Received) (n int) {
+	t, chunk := p.frames, p.chunk
+	state, first := t.state[:t.rxFrames], t.first
+	packets = packets[:len(entries)]
+	for n < len(entries) && n < len(packets) {
+		frame := packets[n].Frame
+		i := uint64(frame - first)
+		if i >= uint64(len(state)) || state[i] != frameReceived {
+			break
+		}
+		state[i] = frameFill
+		entries[n] = uint64(frame) * chunk
+		n++
+	}
+	return n
+}
+
+// giveUp moves a frame that this process held in a state to the fill ring, unless that has no room
+// or it is at home with the senders: then it is free.
+func (p *pool) giveUp(frame uint32, held frameState) bool {
+	to := frameFree
+	if frame-p.frames.first < p.frames.rxFrames && p.fill.room(1) > 0 {
+		to = frameFill
+	}
+	ok := p.frames.own(frame, held, to)
+	if ok && to == frameFill {
+		p.fill.put(p.base(frame))
+	}
+	return ok
 }
 
 // Receive takes up to len(dst) packets from the receive ring. Every one is to be handed out with
@@ -136,55 +150,61 @@ func (c *core) Recycle(packets []Received) int {
 //
 // With Options.MultiBuffer a packet may be several Received in a row, all but the last with More,
 // and only whole packets are returned: dst needs room for MaxChain, or longer packets are dropped.
-func (c *core) Receive(dst []Received) int {
-	n := c.receive(dst)
+func (c *core) Receive(dst []Received) (n int) {
+	if c.chains || c.odd {
+		n = c.receiveChains(dst)
+	} else if avail := min(c.rx.available(uint32(len(dst))), uint32(len(dst))); avail > 0 {
+		n = c.expected(dst, c.rx.span(avail))
+		c.rx.next += uint32(n)
+		c.frames.moved(frameFill, frameReceived, n)
+		for range dst[n:avail] {
+			if r, ok := c.accept(c.rx.take()); ok {
+				dst[n] = r
+				n++
+			}
+		}
+		c.rx.release()
+		c.stats.Received += uint64(n)
+	}
+	if n == 0 && c.idle != nil {
+		c.idle()
+	}
 	if c.tap != nil {
 		c.tapReceived(dst[:n])
 	}
 	return n
 }
 
-func (c *core) receive(dst []Received) int {
-	if c.chains || c.odd {
-		return c.receiveChains(dst)
-	}
-	avail := min(c.rx.available(uint32(len(dst))), uint32(len(dst)))
-	if avail == 0 {
-		return 0
-	}
-	// In variables, since the compiler cannot know that a store to a frame's state leaves the ring's
-	// words as they are.
-	t, chunk, shift, headroom := c.frames, c.chunk, c.shift&63, c.headroom
-	state, first, end := t.state, t.first, uint64(len(c.mem))
-	slots, mask, next := c.rx.slots, c.rx.mask, c.rx.next
-	dst = dst[:avail]
-	n, quick := 0, 0
-	for range dst {
-		d := slots[next&mask]
-		next++
-		i, at := uint32(d.Addr>>shift)-first, d.Addr&(chunk-1)
-		if d.Addr < end && uint64(i) < uint64(len(state)) && state[i] == frameFill &&
-			at >= headroom && uint64(d.Len) <= chunk-at && d.Options == 0 {
-			state[i] = frameReceived
-			dst[n] = Received{Frame: first + i, Len: d.Len, Off: d.Addr}
-			n++
-			quick++
-		} else if r, ok := c.accept(d); ok {
-			dst[n] = r
-			n++
+// expected reads descriptors up to the first one that is not of a whole packet, in a frame that the
+// kernel was given, where it puts packets; it returns how many. Nothing is called here, so that all
+// is in registers.
+func (p *pool) expected(dst []Received, from []xskernel.Desc) (n int) {
+	t, start, room, turn := p.frames, p.start, p.room, -int(p.shift)
+	state, first := t.state, t.first
+	dst = dst[:len(from)]
+	for n < len(from) && n < len(dst) {
+		addr := from[n].Addr
+		// What is not at the right place of a chunk becomes larger than all numbers of frames.
+		i := bits.RotateLeft64(addr-start, turn)
+		length := uint64(from[n].Options)<<32 | uint64(from[n].Len) // with options it is too long
+		if i >= uint64(len(state)) || state[i] != frameFill || length > room {
+			break
 		}
+		state[i] = frameReceived
+		dst[n] = Received{Frame: first + uint32(i), Len: uint32(length), Off: addr}
+		n++
 	}
-	c.rx.next = next
-	t.moved(frameFill, frameReceived, quick)
-	c.rx.release()
-	c.stats.Received += uint64(n)
 	return n
 }
 
 // Pending returns how many descriptors wait in the receive ring, looking at the kernel's index only
 // if fewer than limit are known of.
 func (c *core) Pending(limit int) int {
-	return int(c.rx.available(uint32(max(0, limit))))
+	n := c.rx.available(uint32(max(0, limit)))
+	if n == 0 && c.idle != nil {
+		c.idle()
+	}
+	return int(n)
 }
 
 func (c *core) accept(d xskernel.Desc) (Received, bool) {
@@ -238,19 +258,9 @@ func (c *core) Drop(frame uint32) bool {
 // free. The arguments come from another process: if they name no frame that this socket loaned
 // under this generation, nothing changes but a counter.
 func (c *core) Return(off uint64, generation uint32) bool {
-	t, id := c.frames, c.frameOf(off)
-	i, ok := t.lent(id, generation, c.id)
-	if !ok {
-		return false
-	}
-	if i >= t.rxFrames || c.fill.room(1) == 0 {
-		t.set(i, frameLoaned, frameFree)
-		return true
-	}
-	t.state[i] = frameFill
-	t.moved(frameLoaned, frameFill, 1)
-	c.fill.put(c.base(id))
-	return true
+	id := c.frameOf(off)
+	_, ok := c.frames.lent(id, generation, c.id)
+	return ok && c.giveUp(id, frameLoaned)
 }
 
 // Reclaim takes back every frame that this socket loaned under a generation before this one, as the

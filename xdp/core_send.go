@@ -171,7 +171,7 @@ func (c *core) Flush() bool {
 	if c.tap != nil {
 		c.tapSent()
 	}
-	return c.tx.publish()
+	return c.tx.publish() > 0
 }
 
 // Unsent returns how many flushed descriptors the kernel has not begun with.

@@ -258,6 +258,8 @@ type pool struct {
 	shift    uint8  // its exponent: a division takes longer than all the rest of a packet
 	odd      bool   // chunks are unaligned: of any size, and addresses have an offset in their top
 	headroom uint64 // of each chunk, in front of the kernel's own
+	room     uint64 // for a packet, behind both
+	start    uint64 // of the packet in the first frame
 
 	frames  *frameTable
 	fill    producer[uint64]
@@ -280,8 +282,10 @@ type sending struct {
 const nobody = ^uint16(0)
 
 func newPool(mem []byte, g Geometry, first, frames, sendFrames uint32) *pool {
+	room := uint64(g.packetBytes())
 	return &pool{
-		mem: mem, chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes),
+		mem: mem, chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes), room: room,
+		start: uint64(first+1)*uint64(g.ChunkBytes) - room,
 		shift: uint8(bits.TrailingZeros32(g.ChunkBytes)), odd: g.Unaligned,
 		frames: newFrameTable(first, frames, frames-sendFrames),
 		sends:  make([]sending, frames),
@@ -340,12 +344,7 @@ func (p *pool) place(addr uint64) uint64 {
 }
 
 // base returns the offset of a frame's chunk.
-func (p *pool) base(frame uint32) uint64 {
-	if p.odd {
-		return uint64(frame) * p.chunk
-	}
-	return uint64(frame) << (p.shift & 63)
-}
+func (p *pool) base(frame uint32) uint64 { return uint64(frame) * p.chunk }
 
 // complete takes one address out of the completion ring: the packet that it ends, if it ends one,
 // and the member that sent it, if it still is one.

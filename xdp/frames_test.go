@@ -146,7 +146,7 @@ func TestRingUnits(t *testing.T) {
 		r := xskernel.NewRing[uint64](8, start)
 		p := newProducer(wordsOf(r), r.Slots)
 		c := newConsumer(wordsOf(r), r.Slots)
-		if c.available(8) != 0 || p.room(100) != 8 || p.pending() != 0 || p.publish() {
+		if c.available(8) != 0 || p.room(100) != 8 || p.pending() != 0 || p.publish() != 0 {
 			t.Fatal("a new ring is not empty")
 		}
 		next, want := uint64(0), uint64(0)
@@ -156,7 +156,7 @@ func TestRingUnits(t *testing.T) {
 				p.put(next << 11)
 				next++
 			}
-			if c.available(8) != uint32(next-want) && p.publish() && c.available(8) != uint32(next-want) {
+			if c.available(8) != uint32(next-want) && p.publish() != 0 && c.available(8) != uint32(next-want) {
 				t.Fatalf("round %d: %d can be taken of %d", round, c.available(8), next-want)
 			}
 			for range min(c.available(3), 3) {

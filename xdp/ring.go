@@ -55,17 +55,21 @@ func (p *producer[E]) put(e E) {
 	p.next++
 }
 
-// publish makes everything that was put visible with one store, and reports whether there was any.
-func (p *producer[E]) publish() bool {
-	if p.prod.Load() == p.next {
-		return false
-	}
-	storeRelease(p.prod, p.next) // pairs with the kernel's acquire: the entries are written before it
-	return true
+// span returns the next n entries, or those of them that lie in a row, to be put in place. The
+// caller has asked room, and has next go past those that it put.
+func (p *producer[E]) span(n uint32) []E {
+	at := p.next & p.mask
+	return p.slots[at:min(at+n, p.mask+1)]
 }
 
-// unpublished returns how many entries were put since the last publish.
-func (p *producer[E]) unpublished() int { return int(p.next - p.prod.Load()) }
+// publish makes everything that was put visible with one store, and returns how many entries it was.
+func (p *producer[E]) publish() uint32 {
+	n := p.next - p.prod.Load()
+	if n > 0 {
+		storeRelease(p.prod, p.next) // pairs with the kernel's acquire: the entries are written before it
+	}
+	return n
+}
 
 // pending returns how many published entries the kernel has not taken yet.
 func (p *producer[E]) pending() uint32 {
@@ -148,6 +152,13 @@ func (c *consumer[E]) take() E {
 	e := c.slots[c.next&c.mask]
 	c.next++
 	return e
+}
+
+// span returns the next n entries, or those of them that lie in a row, each word of which is to be
+// loaded once. The caller has asked available, and has next go past those that it read.
+func (c *consumer[E]) span(n uint32) []E {
+	at := c.next & c.mask
+	return c.slots[at:min(at+n, c.mask+1)]
 }
 
 // peek reads the entry that lies i behind the next one and takes nothing. The caller has asked

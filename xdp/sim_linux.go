@@ -47,6 +47,7 @@ func (s *Socket) plug(q *xskernel.Queue, o Options, start uint32) (err error) {
 		return s.error(simOp, err, "")
 	}
 	fd := s.fd
+	s.idle = s.quiet
 	s.sim = simKernel(&s.core, q, o, start, func() { _ = eventfd.Write(fd) })
 	s.granted = SocketInfo{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
 		TxBudget: defaultTxBudget, SendBufferBytes: o.SendBufferBytes}
@@ -67,25 +68,4 @@ func (s *Socket) quiet() {
 	if s.sim.Rx.Used() > 0 {
 		_ = eventfd.Write(s.fd) // it came in between
 	}
-}
-
-// Receive takes up to len(dst) packets from the receive ring. Every one is to be handed out with
-// Loan or given up with Drop. Descriptors that cannot be are counted and left out, so the result
-// may be smaller than what was pending.
-func (s *Socket) Receive(dst []Received) int {
-	n := s.core.Receive(dst)
-	if n == 0 && s.sim != nil {
-		s.quiet()
-	}
-	return n
-}
-
-// Pending returns how many packets wait in the receive ring, looking at the kernel's index only if
-// fewer than limit are known of.
-func (s *Socket) Pending(limit int) int {
-	n := s.core.Pending(limit)
-	if n == 0 && s.sim != nil {
-		s.quiet()
-	}
-	return n
 }
