@@ -64,6 +64,7 @@ type Binding struct {
 	selective bool
 	reserving bool // the queue refuses what it has no room for
 	credits   int  // of the queue, reserved by operations that have not ended
+	ahead     int  // of these, by none that has begun
 	release   func()
 	closed    bool
 }
@@ -150,11 +151,26 @@ func (b *Binding) Begin(op cq.Flags) error {
 	if !b.holds(op) {
 		return nil
 	}
+	if b.ahead > 0 {
+		b.ahead--
+		return nil
+	}
 	err := b.queue.Credits().Add(1)
 	if err == nil {
 		b.credits++
 	}
 	return err
+}
+
+// Expect reserves room for n operations at once, of which Begin takes as many as begin, and gives up
+// what the last Expect has left. Without room for all of them each Begin asks for itself.
+func (b *Binding) Expect(n int) {
+	b.giveUp(b.ahead)
+	b.ahead = 0
+	if n > 0 && b.reserving && !b.closed && b.queue.Credits().Add(n) == nil {
+		b.credits += n
+		b.ahead = n
+	}
 }
 
 // Drop ends an operation that was begun and then not accepted. Nothing is reported or counted.

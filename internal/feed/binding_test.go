@@ -235,10 +235,21 @@ func TestBindingRoom(t *testing.T) {
 	if got := takeAll(t, q); !slices.Equal(got, []string{"0", "1", "2", "E3"}) {
 		t.Error(got)
 	}
-	must(t, b.Begin(cq.FlagCompletion))
-	must(t, b.Begin(cq.FlagCompletion))
+	for _, tt := range []struct{ expect, begin, held int }{{3, 1, 3}, {0, 0, 1}, {5, 2, 3}, {0, 0, 3},
+		{1, 0, 4}, {1, 1, 4}} {
+		b.Expect(tt.expect)
+		must(t, b.Begin(0))
+		for range tt.begin {
+			must(t, b.Begin(cq.FlagCompletion))
+		}
+		if n := w.Credits().Len(); n != tt.held {
+			t.Errorf("%d credits after %+v", n, tt)
+		}
+	}
+	wantErr(t, "fifth of a batch", b.Begin(cq.FlagCompletion), cq.ErrFull)
 	must(t, b.Close())
 	must(t, b.Close())
+	b.Expect(1)
 	if w.Credits().Len() != 0 {
 		t.Errorf("%d credits left", w.Credits().Len())
 	}

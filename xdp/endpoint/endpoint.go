@@ -79,8 +79,6 @@ type Endpoint struct {
 	starvedAt int64
 	checkAt   int64             // when the device is to be asked whether it is there
 	dirty     bool              // stats have changed since they were published
-	unseen    bool              // and what was published since tools were shown it
-	shownAt   int64             // when that was
 	accepted  uint64            // sends, at the end of the last round
 	object    *capture.Follower // what tools see, or nil
 	statsMu   sync.Mutex
@@ -124,7 +122,6 @@ func Open(c Config) (*Endpoint, error) {
 	}
 	e.openObject()
 	e.publish(spin.Now())
-	e.show(e.statsAt)
 	return e, nil
 }
 
@@ -272,7 +269,6 @@ func (e *Endpoint) end(why error) error {
 	e.cancelSends()
 	e.cancelBuffers()
 	e.publish(spin.Now())
-	e.show(e.statsAt)
 	e.closeObject()
 	e.unbind()
 	return err
@@ -317,7 +313,7 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 	if e.sending > 0 {
 		work, err = e.reap()
 	}
-	filled := e.fill(now)
+	filled := e.socket.Fill(2 * len(e.packets))
 	if e.cfg.Receive != nil {
 		n, e2 := e.receive(now)
 		work += n
@@ -325,7 +321,10 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 			err = e2
 		}
 	}
-	e2 := e.kick()
+	var e2 error
+	if e.sending > 0 {
+		e2 = e.kick()
+	}
 	if filled > 0 && e2 == nil {
 		e2 = e.linkState(e.socket.WakeFill())
 	}
@@ -342,13 +341,10 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 		e.object.Obey(now)
 	}
 	e.dirty = e.dirty || work > 0
-	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
-		e.publish(now)
-	}
 	calm := work == 0 && e.stats.Accepted == e.accepted // nothing was posted since the last round
 	e.accepted = e.stats.Accepted
-	if e.unseen && (calm || now-e.shownAt >= showEveryNs) {
-		e.show(now)
+	if age := now - e.statsAt; age >= 1e6 || e.dirty && (calm || age >= publishEveryNs) {
+		e.publish(now)
 	}
 	return work, err
 }
@@ -360,15 +356,6 @@ func (e *Endpoint) check(now int64) error {
 		e.broke(err)
 	}
 	return err
-}
-
-// fill gives the kernel frames to receive into.
-func (e *Endpoint) fill(now int64) int {
-	n := e.socket.Fill(2 * len(e.packets))
-	if n == 0 && now-e.starvedAt >= starvedEveryNs {
-		e.checkStarved(now)
-	}
-	return n
 }
 
 // Run drives the endpoint until the context ends or the endpoint fails: it works while there is
@@ -398,7 +385,6 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	}
 	e.lock()
 	e.publish(spin.Now())
-	e.show(e.statsAt)
 	e.unlock()
 	return fault("run", err, "")
 }

@@ -21,8 +21,8 @@ func (r run) Rest(now int64, s *drive.Sleep) error {
 	if r.rxBlocked || r.sending > 0 {
 		s.Briefly()
 	}
-	if r.unseen {
-		r.show(now)
+	if r.dirty {
+		r.publish(now)
 	}
 	r.stats.Polls++
 	return nil

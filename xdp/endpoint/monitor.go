@@ -161,10 +161,10 @@ func (e *Endpoint) fillLeft() uint64 {
 	return e.socket.FrameStats().Fill
 }
 
-// checkStarved is asked when nothing could be given to the kernel.
+// checkStarved tells of a kernel that could be given nothing. The frames were counted just now.
 func (e *Endpoint) checkStarved(now int64) {
-	s := e.socket.FrameStats()
-	if s.Fill > 0 || s.Loaned == 0 {
+	s := &e.stats.Frames
+	if s.Fill > 0 || s.Loaned == 0 || e.over || now-e.starvedAt < starvedEveryNs {
 		return
 	}
 	e.starvedAt = now
@@ -216,27 +216,23 @@ type Stats struct {
 // kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
 const kernelEveryNs = 100e6
 
-// publish makes the counters visible to other goroutines.
+// publishEveryNs is how old what others see may be while the endpoint is in use. It is the price of
+// every send otherwise, since each ends in a round that finds nothing to do.
+const publishEveryNs = 100e3
+
+// publish makes the counters visible to other goroutines and to tools.
 func (e *Endpoint) publish(now int64) {
 	e.stats.Frames, e.stats.Rings = e.socket.FrameStats(), e.socket.RingStats()
 	e.stats.Syscalls = e.socket.SyscallStats()
+	e.checkStarved(now)
 	if now-e.kernAt >= kernelEveryNs || e.kernAt == 0 {
 		e.askKernel()
 		e.kernAt = now
 	}
-	e.statsAt, e.dirty, e.unseen = now, false, true
+	e.statsAt, e.dirty = now, false
 	e.statsMu.Lock()
 	e.shown = e.stats
 	e.statsMu.Unlock()
-}
-
-// showEveryNs is how old what tools see may be while the endpoint is in use. It is the price of
-// every send otherwise, since each ends in a round that finds nothing to do.
-const showEveryNs = 100e3
-
-// show makes what was published visible to tools.
-func (e *Endpoint) show(now int64) {
-	e.shownAt, e.unseen = now, false
 	if e.object != nil {
 		traffic := e.stats.traffic()
 		e.object.Update(now, &e.stats.Kernel, &traffic)
@@ -249,8 +245,9 @@ func (e *Endpoint) askKernel() {
 	}
 }
 
-// Stats returns counters as of the last round that had nothing to do, or a millisecond old; those
-// of a shared endpoint as of now. It may be called from anywhere, and after Close.
+// Stats returns counters as of the last round that found nothing to do and followed no post, or of
+// 100 µs before the last round; those of a shared endpoint as of now. It may be called from
+// anywhere, and after Close.
 func (e *Endpoint) Stats() Stats {
 	if e.cfg.Shared {
 		e.mu.Lock()

@@ -341,8 +341,9 @@ func TestVethDownUp(t *testing.T) {
 	}
 }
 
-// TestToolsSeeWhatWasSent: what tools see is as old as showEveryNs at most while sends go on. It is
-// what there is after a round that found nothing and followed no send, and once Run sleeps.
+// TestToolsSeeWhatWasSent: what Stats and tools see is as old as publishEveryNs at most while sends
+// go on. It is what there is after a round that found nothing and followed no send, and once Run
+// sleeps.
 func TestToolsSeeWhatWasSent(t *testing.T) {
 	s := alone(t, nil)
 	now := spin.Now() + 1e9
@@ -351,6 +352,11 @@ func TestToolsSeeWhatWasSent(t *testing.T) {
 		must(t, err)
 	}
 	sent := uint64(0)
+	sees := func(when string, want uint64) {
+		if st, n := s.Stats().Accepted, s.shown(t); st != want || n != want {
+			t.Errorf("%s: Stats has %d sends, and tools see %d, want %d", when, st, n, want)
+		}
+	}
 	for name, then := range map[string]func(){
 		"later":      func() { now += 100e3; round() },
 		"calm":       round,
@@ -364,16 +370,9 @@ func TestToolsSeeWhatWasSent(t *testing.T) {
 			round()
 			sent++
 		}
-		if st := s.Stats(); st.Accepted != sent {
-			t.Errorf("%s: %d of %d sends are counted", name, st.Accepted, sent)
-		}
-		if n := s.shown(t); n != sent-3 {
-			t.Errorf("%s: tools see %d sends at once, which has its price: want %d", name, n, sent-3)
-		}
+		sees(name+", at once, which has its price", sent-3)
 		then()
-		if n := s.shown(t); n != sent {
-			t.Errorf("%s: tools see %d sends, want %d", name, n, sent)
-		}
+		sees(name, sent)
 	}
 }
 

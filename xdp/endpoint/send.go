@@ -67,12 +67,14 @@ func (e *Endpoint) SendMsg(m *Msg) error {
 func (e *Endpoint) SendBatch(ms []Msg) (n int, err error) {
 	e.lock()
 	defer e.unlock()
+	e.expect(len(ms))
 	for n < len(ms) {
 		if err = e.post(&ms[n], ms[n].Flags); err != nil {
 			break
 		}
 		n++
 	}
+	e.expect(0)
 	if n < len(ms) || n == 0 || ms[n-1].Flags&cq.FlagMore == 0 {
 		e.push()
 	}
@@ -135,6 +137,13 @@ func (e *Endpoint) refuse(m *Msg, op cq.Flags, err error) error {
 	e.failure = cq.ErrorEntry{Context: m.Context, Flags: sendKind,
 		Err: errUnreachable, ProvErrno: int32(errUnreachable)}
 	return e.tx.Fail(&e.failure, op)
+}
+
+// expect reserves room for the completions of a batch of n, or gives up what is left of that.
+func (e *Endpoint) expect(n int) {
+	if e.tx != nil && n != 1 {
+		e.tx.Expect(n)
+	}
 }
 
 // begin reserves room for the completion.
