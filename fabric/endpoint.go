@@ -124,6 +124,14 @@ type Stats struct {
 // memory and of binding queues. After an error everything
 // stays the caller's.
 func Open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
+	if d == nil {
+		return nil, refuse("open", name, "directory", nil, "one of shm.OpenDir")
+	}
+	return open(d, name, o)
+}
+
+// open makes an endpoint, in a directory or, with nil, for a peer that is met over a socket.
+func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 	if err := o.resolve(); err != nil {
 		return nil, err
 	}

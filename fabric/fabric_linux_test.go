@@ -58,6 +58,9 @@ func TestRefusedCalls(t *testing.T) {
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a name that is taken: %v", err)
 	}
+	if _, err := fabric.Open(nil, "a", fabric.Options{}); !errors.Is(err, cq.ErrInvalid) {
+		t.Errorf("no directory: %v", err)
+	}
 	b := opened(t, "b", fabric.Options{})
 	to, err := a.Resolve("b")
 	noError(t, err)

@@ -41,12 +41,11 @@ func (o *GroupOptions) resolve(datagram bool) error {
 	}
 	switch {
 	case o.Members < 1 || o.Members > kind.MostGroup:
-		return kind.Refuse("join", "", "Members", o.Members, [2]int{1, kind.MostGroup}, cq.ErrInvalid)
+		return refuse("join", "", "Members", o.Members, [2]int{1, kind.MostGroup})
 	case o.Access&^(cq.FlagSend|cq.FlagRecv) != 0:
-		return kind.Refuse("join", "", "Access", o.Access, "FlagSend, FlagRecv or both", cq.ErrInvalid)
+		return refuse("join", "", "Access", o.Access, "FlagSend, FlagRecv or both")
 	case datagram && !o.Misses:
-		return kind.Refuse("join", "", "Misses", false, "true: no datagram waits for room",
-			cq.ErrInvalid)
+		return refuse("join", "", "Misses", false, "true: no datagram waits for room")
 	}
 	return nil
 }
@@ -214,7 +213,7 @@ func (g *Group) sit() (err error) {
 	case is.Type != want.Type:
 		return ErrType
 	case is.Misses != want.Misses:
-		return kind.Refuse("join", g.name, "Misses", g.opt.Misses, is.Misses == 1, cq.ErrInvalid)
+		return refuse("join", g.name, "Misses", g.opt.Misses, is.Misses == 1)
 	}
 	mem, _, err := g.obj.Section(kind.SectGroup, 0)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -67,8 +66,8 @@ func (n *news) binds(sink cq.EventSink, class cq.FIDKind, a Address) error {
 	if q, ok := sink.(*cq.EventQueue); ok {
 		o := q.Options()
 		if need := 16 + askBytes + MaxConnData; !o.Write || !o.Shared || o.DataMaxBytes < need {
-			return kind.Refuse("bind", "", "Events", o, fmt.Sprintf(
-				"Write, Shared and %d DataMaxBytes", need), cq.ErrInvalid)
+			return refuse("bind", "", "Events", o, fmt.Sprintf(
+				"Write, Shared and %d DataMaxBytes", need))
 		}
 	}
 	release, err := cq.Hold(sink.(io.Closer))

@@ -59,11 +59,11 @@ func Meet(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList, o Optio
 	}
 	talk := meeting.Begin(ctx, conn)
 	defer talk.End()
-	return nil, refuse(talk, err)
+	return nil, hangUp(talk, err)
 }
 
-// refuse tells the peer that this is over, if it does not know.
-func refuse(talk *place.Conversation, err error) error {
+// hangUp tells the peer that this is over, if it does not know.
+func hangUp(talk *place.Conversation, err error) error {
 	if !errors.Is(err, place.ErrRefused) {
 		_ = talk.SendNow(meeting.Message(stepObjects, place.StatusOf(err)))
 	}
@@ -83,9 +83,9 @@ func meet(ctx context.Context, conn *net.UnixConn, who *place.Peer, o Options) (
 	var e *Endpoint
 	var err error
 	if o.Remote > 0 || o.Events != nil {
-		err = kind.Refuse("meet", "", "Remote, Events", "one of them", "none", cq.ErrInvalid)
+		err = refuse("meet", "", "Remote, Events", "one of them", "none")
 	} else {
-		e, err = Open(nil, "met", o)
+		e, err = open(nil, "met", o)
 	}
 	if err == nil {
 		if err = e.meet(talk, who); err == nil {
@@ -94,7 +94,7 @@ func meet(ctx context.Context, conn *net.UnixConn, who *place.Peer, o Options) (
 		_ = e.Close()
 	}
 	who.Close()
-	return nil, refuse(talk, err)
+	return nil, hangUp(talk, err)
 }
 
 // meet passes what is to be read, takes what the other one has, and has a lane each way.

@@ -128,9 +128,7 @@ func (o *Options) resolve() error {
 			*n.v = n.or
 		}
 		if *n.v < n.min || *n.v > n.most || n.pow2 && bits.OnesCount(uint(*n.v)) != 1 {
-			e := fault("open", "", cq.ErrInvalid).(*cq.Error)
-			e.Field, e.Got, e.Want = n.field, *n.v, [2]int{n.min, n.most}
-			return e
+			return refuse("open", "", n.field, *n.v, [2]int{n.min, n.most})
 		}
 	}
 	o.Chunks = max(o.Chunks, 0)
@@ -138,21 +136,16 @@ func (o *Options) resolve() error {
 		for field, set := range map[string]bool{"Events": o.Events != nil, "Pool": o.Pool > 0,
 			"Remote": o.Remote > 0, "TransmitFlags": o.TransmitFlags&strong != 0} {
 			if set {
-				e := fault("open", "", cq.ErrInvalid).(*cq.Error)
-				e.Field, e.Want = field, "nothing, or no more than level transmit, with Datagram"
-				return e
+				return refuse("open", "", field, nil,
+					"nothing, or no more than level transmit, with Datagram")
 			}
 		}
 	}
 	if o.Request != nil && o.Events == nil {
-		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
-		e.Field, e.Got, e.Want = "Events", o.Events, "a queue, as Request is set"
-		return e
+		return refuse("open", "", "Events", o.Events, "a queue, as Request is set")
 	}
 	if bad := o.TransmitFlags &^ defaultFlags; bad != 0 {
-		e := fault("open", "", cq.ErrInvalid).(*cq.Error)
-		e.Field, e.Got, e.Want = "TransmitFlags", bad, defaultFlags
-		return e
+		return refuse("open", "", "TransmitFlags", bad, defaultFlags)
 	}
 	return nil
 }
@@ -206,6 +199,12 @@ const errKeyRejected = syscall.Errno(129)
 
 func fault(op, name string, err error) error {
 	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err}
+}
+
+// refuse says which field of a call cannot be what it is.
+func refuse(op, name, field string, got, want any) error {
+	return &shm.Error{Pkg: pkg, Op: op, Name: name, Field: field, Got: got, Want: want,
+		Err: cq.ErrInvalid}
 }
 
 var errClosed = fault("use", "", os.ErrClosed)

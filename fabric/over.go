@@ -80,7 +80,7 @@ func (l *overListener) admit(socket *net.UnixConn) {
 	}
 	defer socket.Close()
 	talk := meeting.Begin(l.over, socket)
-	_ = refuse(talk, err)
+	_ = hangUp(talk, err)
 	talk.End()
 }
 
