@@ -83,6 +83,7 @@ type Endpoint struct {
 	misses         []misses
 
 	passed  *shm.Object   // outbox of a peer that was met over a socket, until its lane is mapped
+	starved bool          // a lane could not be mapped, and will be looked at again
 	waiting int           // goroutines that wait for room
 	room    atomic.Uint64 // counts changes that can be room, while there are any
 }

@@ -24,7 +24,8 @@ type overListener struct {
 	met    sync.WaitGroup
 }
 
-// acceptAgain is how long a listener waits for descriptors or memory to be free again.
+// acceptAgain is how long a listener, and who cannot open a lane, wait for descriptors or memory to
+// be free again.
 const acceptAgain = 50 * time.Millisecond
 
 // ListenOver takes connections from processes of the users that allow has, nil of this one: each

@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/fetch"
@@ -69,6 +70,13 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		e.claims[bit].CompareAndSwap(id, 0)
 		return c, false
 	}
+	if kind.Starved(err) && !errors.Is(err, ErrRefused) && !e.closed {
+		if !e.starved {
+			e.starved = true
+			time.AfterFunc(acceptAgain, e.markAgain)
+		}
+		return c, false
+	}
 	crash.At(crash.FabricMapped)
 	row.Head.Store(0)
 	row.Control.Store(0)
@@ -92,6 +100,18 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		l.silence = e.bell.Forward(bit, c.Rung, l.arrived)
 	}
 	return c, true
+}
+
+// markAgain has lanes looked at for which there were no descriptors, or no memory.
+func (e *Endpoint) markAgain() {
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	e.starved = false
+	for row := range e.in {
+		if !e.closed && e.in[row] == nil && e.claims[row].Load() != 0 {
+			e.bell.Mark(row)
+		}
+	}
 }
 
 // openLane maps a lane by its number. What cannot be is [ErrCorrupt].

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
-		"asker": asker, "guarded": guarded, "met echo": metEcho, "met idle": metIdle,
+		"asker": asker, "guarded": guarded, "met echo": metEcho, "met idle": metIdle, "starved": starved,
 		"over server": overServer, "over client": overClient})
 }
 

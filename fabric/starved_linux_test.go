@@ -1,0 +1,49 @@
+package fabric_test
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/fabric"
+)
+
+// starved receives from somebody while this process may have no more descriptors, and then.
+func starved() {
+	e, err := open("starved", fabric.Options{})
+	must(err)
+	buf := make([]byte, 16)
+	must(e.Recv(buf, 1))
+	fmt.Println("ready")
+	_, _ = fmt.Scanln()
+	var was unix.Rlimit
+	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}))
+	for range 3 {
+		_, err = e.Progress()
+		must(err)
+	}
+	fmt.Println(e.Stats().Refused, "refused")
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	c, _, err := e.next() // it sleeps
+	must(err)
+	fmt.Println(string(buf[:c.Len]))
+	untilTold()
+	must(e.close())
+}
+
+// TestStarved: who has no descriptor for a sender that is new takes its messages when it has.
+func TestStarved(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := start(t, "starved")
+	c.says(t, "ready")
+	to, err := e.Resolve("starved")
+	noError(t, err)
+	noError(t, e.Send([]byte("hello"), to, 1))
+	fmt.Fprintln(c.in)
+	c.says(t, "0 refused")
+	c.says(t, "hello")
+	completes(t, e)
+	c.ends(t)
+}
