@@ -125,10 +125,10 @@ func TestTruncated(t *testing.T) {
 }
 
 // TestGrant: a sender has as much unexamined and unmatched at its receiver as that grants. Beyond
-// it the header alone goes, of so many messages as a lane has operations; then Send is EAGAIN, and
-// sleeps until a receive is posted. All come in order.
+// it the header alone goes, of so many messages as a lane has operations; as many wait here; then
+// Inject is EAGAIN, and sleeps until a receive is posted. All come in order.
 func TestGrant(t *testing.T) {
-	const most = 64 + kind.FabricMostOps
+	const come, most = 64 + kind.FabricMostOps, 64 + 2*kind.FabricMostOps
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Window: 4096})
 	to, err := a.Resolve("b")
 	noError(t, err)
@@ -147,13 +147,14 @@ func TestGrant(t *testing.T) {
 			break
 		}
 	}
-	if sent != most || b.Stats().Waiting != most {
+	if sent != most || b.Stats().Waiting != come {
 		t.Errorf("%d messages were taken, %d wait", sent, b.Stats().Waiting)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		err := a.SendContext(ctx, &fabric.Msg{Buf: []byte{most & 255, most >> 8}, Addr: to})
+		err := a.SendContext(ctx, &fabric.Msg{Buf: []byte{most & 255, most >> 8}, Addr: to,
+			Flags: cq.FlagInjectCall})
 		done <- errors.Join(err, a.moves(ctx))
 	}()
 	for i := range most + 1 {
@@ -166,6 +167,55 @@ func TestGrant(t *testing.T) {
 	}
 	cancel()
 	noError(t, <-done)
+}
+
+// TestGrantBoth: two endpoints, or one with itself, send as many messages as their queues have room
+// for before they receive any.
+func TestGrantBoth(t *testing.T) {
+	const most = 2*kind.FabricMostOps + 1000
+	for _, self := range []bool{false, true} {
+		t.Run(fmt.Sprintf("self=%v", self), func(t *testing.T) {
+			a := openedSized(t, "a", 4*most, fabric.Options{Window: 4096})
+			ends, names := []*end{a}, []string{"a"}
+			if !self {
+				ends = []*end{a, openedSized(t, "b", 4*most, fabric.Options{Window: 4096})}
+				names = []string{"b", "a"}
+			}
+			for i, e := range ends {
+				to, err := e.Resolve(names[i])
+				noError(t, err)
+				for n := range uint64(most) {
+					m := fabric.Msg{Buf: []byte{byte(n), byte(n >> 8)}, Addr: to, Context: n}
+					noError(t, e.SendContext(t.Context(), &m))
+					_, err = ends[len(ends)-1-i].Progress()
+					noError(t, err)
+				}
+			}
+			bufs := [2][most][2]byte{}
+			for n := range most {
+				for i, e := range ends {
+					noError(t, e.Recv(bufs[i][n][:], uint64(n)))
+				}
+			}
+			left := [2]int{2 * most, 2 * most * (len(ends) - 1)}
+			for left != [2]int{} {
+				for i, e := range ends {
+					var dst [64]cq.Entry
+					k, err := cq.Read(e.q, dst[:])
+					if !errors.Is(err, cq.ErrWouldBlock) {
+						noError(t, err)
+					}
+					for _, c := range dst[:k] {
+						if want := [2]byte{byte(c.Context), byte(c.Context >> 8)}; c.Flags&cq.FlagRecv != 0 &&
+							bufs[i][c.Context] != want {
+							t.Fatalf("%+v, %v", c, bufs[i][c.Context])
+						}
+					}
+					left[i] -= k
+				}
+			}
+		})
+	}
 }
 
 // TestSendContextEnds: a wait for room ends with its context, and with its endpoint.

@@ -285,13 +285,13 @@ func TestGroupWaits(t *testing.T) {
 	}
 }
 
-// TestGroupFull: who waits for a member that has as many headers as it can have, and takes none,
-// goes on when it leaves.
+// TestGroupFull: who waits for a member that has as many headers as it can have, takes none, and has
+// as many waiting for it, goes on when it leaves.
 func TestGroupFull(t *testing.T) {
 	ends := members(t, fabric.Options{Window: 4096}, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
 	n := 0
-	for ; n < 64+kind.FabricMostOps; n++ {
+	for ; n < 64+2*kind.FabricMostOps; n++ {
 		err := a.Inject(number(1), a.g.Addr())
 		if errors.Is(err, cq.ErrFull) {
 			moves(t, b.end)

@@ -3,6 +3,7 @@ package fabric
 import (
 	"bytes"
 	"math/bits"
+	"slices"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
@@ -85,8 +86,8 @@ func (l *inLane) tellMatched() {
 	}
 }
 
-// later are sends that wait behind a fence, in their order. They are accepted, and have their room
-// in the queue.
+// later are sends that wait behind a fence, or for a header to be alone no more, in their order.
+// They are accepted, and have their room in the queue.
 type later []deferred
 
 type deferred struct {
@@ -94,7 +95,16 @@ type deferred struct {
 	payload []byte
 }
 
-func (q later) full() bool { return len(q) == kind.FabricMostOps }
+// takesLater reports whether one more can wait. Those that have room in the queue are bounded by
+// that.
+func (e *Endpoint) takesLater(q later, op *sendOp) bool {
+	return len(q) < kind.FabricMostOps || e.opt.Transmit != nil && op.flags&cq.FlagInjectCall == 0
+}
+
+// fenced reports whether a fence is among them.
+func (q later) fenced() bool {
+	return slices.ContainsFunc(q, func(d deferred) bool { return d.flags&cq.FlagFence != 0 })
+}
 
 func (q *later) add(e *Endpoint, payload []byte, op *sendOp) {
 	d := deferred{*op, payload}

@@ -27,15 +27,11 @@ func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, e
 	case g.opt.Misses && (n > MaxDatagram || n > MaxInline && e.pool.chunks == 0):
 		return false, ErrTooLong
 	}
-	fenced := op.flags&cq.FlagFence != 0
 	room := func(l *outLane) bool {
-		switch {
-		case g.opt.Misses:
+		if g.opt.Misses {
 			return l.offers(n)
-		case fenced || len(l.later) > 0:
-			return !l.later.full()
 		}
-		return l.hasSlot() && !l.full()
+		return l.takes(op)
 	}
 	ready, err := g.ready(room)
 	if err == nil && !ready {
@@ -56,7 +52,7 @@ func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, e
 	if g.opt.Misses {
 		g.offer(payload, op)
 	} else {
-		g.put(payload, op, fenced)
+		g.put(payload, op)
 	}
 	return false, nil
 }
@@ -90,7 +86,7 @@ func (g *Group) offer(payload []byte, op *sendOp) {
 }
 
 // put sends a message to each member. All have room.
-func (g *Group) put(payload []byte, op *sendOp, fenced bool) {
+func (g *Group) put(payload []byte, op *sendOp) {
 	e := g.e
 	id := len(e.multicasts)
 	if free := len(e.freeMulticasts); free > 0 {
@@ -108,12 +104,7 @@ func (g *Group) put(payload []byte, op *sendOp, fenced bool) {
 		e.multicasts[id].parts++
 		part := *op
 		part.context = uint64(id)
-		if fenced || len(l.later) > 0 {
-			l.later.add(e, payload, &part)
-			l.resume()
-		} else {
-			l.put(payload, &part)
-		}
+		l.begin(payload, &part)
 	}
 	e.endPart(&sendOp{context: uint64(id)}, 0)
 }

@@ -167,7 +167,7 @@ func (p *peer) reach(op *reaching) (err error) {
 		return ErrPeerDied
 	case len(w.Table) == 0:
 		return ErrKey
-	case len(l.later) > 0: // it is behind a fence
+	case l.later.fenced(): // it is behind a fence
 		return cq.ErrFull
 	}
 	use := &w.Uses[l.bit]

@@ -7,8 +7,8 @@ import (
 
 // sendSelf is a send to this endpoint. The receive has reserved its completion when it was posted.
 func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err error) {
-	fenced := len(e.later) > 0 || op.flags&cq.FlagFence != 0
-	if e.owing == kind.FabricMostOps || fenced && e.later.full() { // it may find no receive
+	waits := len(e.later) > 0 || op.flags&cq.FlagFence != 0 || e.owing == kind.FabricMostOps
+	if waits && !e.takesLater(e.later, op) { // it may find no receive
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -16,7 +16,7 @@ func (e *Endpoint) sendSelf(p *peer, payload []byte, op *sendOp) (wait bool, err
 			return false, err
 		}
 	}
-	if fenced {
+	if waits {
 		e.later.add(e, payload, op)
 	} else {
 		e.putSelf(p, payload, op)

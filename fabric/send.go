@@ -260,14 +260,13 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 // send sends a message, or its header if it is too long or the receiver has granted too little.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, charge(len(payload))
-	fenced := len(l.later) > 0 || op.flags&cq.FlagFence != 0
-	if l.err == nil && (fenced || !l.hasSlot() || l.full() || l.bytes+n > l.granted) {
+	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+n > l.granted) {
 		e.poll()
 	}
 	switch {
 	case l.err != nil:
 		return false, l.err
-	case fenced && l.later.full(), !fenced && (!l.hasSlot() || l.full()):
+	case !l.takes(op):
 		return true, cq.ErrFull
 	}
 	if e.tx != nil {
@@ -275,13 +274,31 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 			return false, err
 		}
 	}
-	if fenced {
-		l.later.add(e, payload, op)
+	l.begin(payload, op)
+	return false, nil
+}
+
+// waits reports whether a send waits for others: there is a fence, or no header more can be alone.
+func (l *outLane) waits(op *sendOp) bool {
+	return len(l.later) > 0 || op.flags&cq.FlagFence != 0 || l.full()
+}
+
+// takes reports whether there is room for a send.
+func (l *outLane) takes(op *sendOp) bool {
+	if l.waits(op) {
+		return l.p.e.takesLater(l.later, op)
+	}
+	return l.hasSlot()
+}
+
+// begin is a send for which there is room.
+func (l *outLane) begin(payload []byte, op *sendOp) {
+	if l.waits(op) {
+		l.later.add(l.p.e, payload, op)
 		l.resume()
 	} else {
 		l.put(payload, op)
 	}
-	return false, nil
 }
 
 // put is a send for which there is a slot, and a number if its header goes alone.
