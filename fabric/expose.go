@@ -46,6 +46,7 @@ func (l *inLane) readExposed(p *pull) (ok bool) {
 		}
 		return false
 	}
+	crash.At(crash.FabricCopied)
 	// Both after the copy. The operation was open meanwhile; and the number was that of the sender's
 	// process, which has it as long as it has the lock.
 	exposes := l.lanes[l.place].Exposes.Load() == 1

@@ -2,7 +2,10 @@ package fabric_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
@@ -11,6 +14,9 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/cma"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
 )
 
 // exposed is the shortest message that its receiver reads in the sender's memory.
@@ -183,4 +189,67 @@ func guarded() {
 	}
 	untilTold()
 	must(e.close())
+}
+
+// exposer sends to main, and, when it is told, from memory that main may read.
+func exposer() {
+	e, err := open("exposer", fabric.Options{})
+	must(err)
+	to, err := e.Resolve("main")
+	must(err)
+	must(e.Inject(nil, to))
+	fmt.Println("begun")
+	_, _ = fmt.Scanln()
+	must(e.Send(pattern(exposed), to, 1))
+	fmt.Println("sent")
+	untilTold()
+}
+
+// besideExposer has a message of an exposer that was not examined, whose sender is known.
+func besideExposer(t *testing.T) (e *end, c *child, box string) {
+	t.Helper()
+	e, c = opened(t, "main", fabric.Options{}), start(t, "exposer")
+	c.says(t, "begun")
+	noError(t, e.Recv(nil, 1))
+	completes(t, e)
+	from, err := e.Resolve("exposer")
+	noError(t, err)
+	a, err := e.Lookup(from)
+	noError(t, err)
+	fmt.Fprintln(c.in)
+	c.says(t, "sent")
+	return e, c, kind.FabricOutboxName(a.Outbox)
+}
+
+// TestExposedByDead: what is read where the process of a sender was is not believed, if that has
+// ended: its number may be another one's by then, here this one's.
+func TestExposedByDead(t *testing.T) {
+	e, c, name := besideExposer(t)
+	box, err := e.d.Open(name, shm.ReadOnly)
+	noError(t, err)
+	defer box.Close()
+	mem, err := box.MapWritable(kind.SectFabricSlots, 0)
+	noError(t, err)
+	c.kill(t)
+	file, err := os.OpenFile(filepath.Join(e.d.Path(), name), os.O_RDWR, 0)
+	noError(t, err)
+	defer file.Close()
+	var page [4096]byte
+	_, err = file.ReadAt(page[:], 0)
+	noError(t, err)
+	its := binary.LittleEndian.AppendUint64(nil, uint64(c.Process.Pid))
+	record := bytes.LastIndex(page[:], its) // before it is who made the object
+	_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid())), int64(record))
+	noError(t, err)
+	if box.Owner().PID != os.Getpid() {
+		t.Fatal(box.Owner())
+	}
+	secret := pattern(exposed)
+	kind.Overlays[kind.FabricSlot](mem)[1].More[1].Store(cma.Address(secret))
+	noError(t, e.Recv(make([]byte, exposed), 2))
+	if f := fails(t, e); f.Context != 2 || f.Err != cq.Errno(syscall.ECONNRESET) {
+		t.Errorf("%+v", f)
+	}
+	runtime.KeepAlive(secret)
+	nothingLeft(t, e, "main")
 }

@@ -185,6 +185,7 @@ const (
 	FabricMatched    // the word of matches is stored, the grant is the old one
 	FabricLent       // a message is lent, its receive has not ended
 	FabricReturned   // a loan has ended, no record says so
+	FabricCopied     // it is copied, that its sender had it meanwhile is not sure
 	FabricRead       // a message is read in its sender's memory, no record says so
 	FabricFenced     // all before a fence has completed, what is behind it is in no slot
 
@@ -359,7 +360,7 @@ var names = [count]string{
 	FabricExamined: "fabric-examined", FabricHeadStored: "fabric-head-stored",
 	FabricRecorded: "fabric-recorded", FabricGranted: "fabric-granted",
 	FabricTold: "fabric-told", FabricMatched: "fabric-matched", FabricLent: "fabric-lent",
-	FabricReturned: "fabric-returned", FabricRead: "fabric-read",
+	FabricReturned: "fabric-returned", FabricCopied: "fabric-copied", FabricRead: "fabric-read",
 	FabricFenced: "fabric-fenced",
 	ReachUsed:    "reach-used", ReachMoved: "reach-moved", ReachEnded: "reach-ended",
 	RegionFilled: "region-filled", RegionRevoked: "region-revoked",
