@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -325,7 +326,7 @@ const (
 var addressNames = []string{"unspec", "sockaddr", "sockaddr_in", "sockaddr_in6", "opaque"}
 
 // String returns the lower-case name.
-func (f AddressFormat) String() string { return nameOf(addressNames, uint32(f), "format") }
+func (f AddressFormat) String() string { return text.Name(f, "format", addressNames...) }
 
 // check refuses bytes that are no address of this format, and addresses that nobody can send to.
 func (f AddressFormat) check(raw []byte) error {

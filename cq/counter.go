@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -32,12 +33,7 @@ const (
 )
 
 // String returns what is counted, "completions" or "bytes".
-func (e CounterEvents) String() string {
-	if e == BytesCounter {
-		return "bytes"
-	}
-	return "completions"
-}
+func (e CounterEvents) String() string { return text.Name(e, "events", "completions", "bytes") }
 
 // The largest values of a counter (domain attributes max_cntr_value, max_err_cntr_value). One more
 // makes it 0 again, and a wait for a value beyond that may then be missed.

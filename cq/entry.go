@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -124,7 +125,7 @@ const (
 var formatNames = []string{"unspec", "context", "msg", "data", "tagged"}
 
 // String returns the lower-case name.
-func (f Format) String() string { return nameOf(formatNames, uint32(f), "format") }
+func (f Format) String() string { return text.Name(f, "format", formatNames...) }
 
 // bytes returns how much of a slot a queue of the format may be asked for.
 func (f Format) bytes() uintptr {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -50,24 +51,22 @@ var deviceNames = [...]string{"frames starved", "link up", "link down", "MTU cha
 	"hardware address changed", "address added", "address removed", "XDP program changed",
 	"queue count changed"}
 
-var eventNames = [...]string{"notify", "connection request", "connected", "shutdown",
+var eventNames = []string{"notify", "connection request", "connected", "shutdown",
 	"memory registered", "addresses inserted", "joined"}
 
 // String returns the kind in words, or its number.
 func (k EventKind) String() string {
 	switch {
-	case int(k) < len(eventNames):
-		return eventNames[k]
+	case k >= EventUser:
+		return text.Name(k-EventUser, "user event")
+	case k >= EventStarved && int(k-EventStarved) < len(deviceNames):
+		return deviceNames[k-EventStarved]
 	case k == EventPeerDeath:
 		return "peer death"
 	case k == EventPeerNew:
 		return "peer replaced"
-	case k >= EventStarved && int(k-EventStarved) < len(deviceNames):
-		return deviceNames[k-EventStarved]
-	case k >= EventUser:
-		return fmt.Sprintf("user event %d", k-EventUser)
 	}
-	return fmt.Sprintf("event %d", uint32(k))
+	return text.Name(k, "event", eventNames...)
 }
 
 // EventHeaderBytes is what every event takes of a read's count before its payload: object, context
@@ -253,7 +252,7 @@ var fidNames = []string{"none", "queue", "events", "counter", "addresses", "memo
 	"user", "group"}
 
 // String returns the kind in a word, or its number.
-func (k FIDKind) String() string { return nameOf(fidNames, uint32(k), "kind") }
+func (k FIDKind) String() string { return text.Name(k, "kind", fidNames...) }
 
 // FID names an object to every process (in place of libfabric's pointer, struct fid). The id of a
 // shared object is drawn from its uuid; that of an object of one process is drawn at random. The
@@ -298,7 +297,7 @@ const (
 
 // String returns "writer", "reader", "user" or "owner", or the number.
 func (r PeerRole) String() string {
-	return nameOf([]string{"", "writer", "reader", "user", "owner"}, uint32(r), "role")
+	return text.Name(r, "role", "", "writer", "reader", "user", "owner")
 }
 
 // PeerEntry is the payload of EventPeerDeath and EventPeerNew: who it is about.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -23,12 +24,7 @@ const (
 )
 
 // String returns "back-pressure" or "overrun".
-func (o Overrun) String() string {
-	if o == OverrunQueue {
-		return "overrun"
-	}
-	return "back-pressure"
-}
+func (o Overrun) String() string { return text.Name(o, "overrun", "back-pressure", "overrun") }
 
 // Lifetime says when a queue without a reader is garbage.
 type Lifetime uint32
@@ -41,12 +37,7 @@ const (
 )
 
 // String returns the lower-case name.
-func (l Lifetime) String() string {
-	if l == Persistent {
-		return "persistent"
-	}
-	return "ephemeral"
-}
+func (l Lifetime) String() string { return text.Name(l, "lifetime", "ephemeral", "persistent") }
 
 // blocks tells whether blocking reads are allowed.
 func (w WaitObject) blocks() bool { return w != WaitNone && w != WaitInSet }
@@ -82,15 +73,7 @@ var waitNames = []string{"unspec", "none", "fd", "yield", "set", "mutex-cond", "
 	"critsec-cond"}
 
 // String returns the lower-case name, without "wait".
-func (w WaitObject) String() string { return nameOf(waitNames, uint32(w), "wait object") }
-
-// nameOf is the name of a number that has one, or what it is with the number.
-func nameOf(names []string, n uint32, what string) string {
-	if uint64(n) < uint64(len(names)) && names[n] != "" {
-		return names[n]
-	}
-	return fmt.Sprintf("%s %d", what, n)
-}
+func (w WaitObject) String() string { return text.Name(w, "wait object", waitNames...) }
 
 // Options of a queue (struct fi_cq_attr). The zero value is a queue of 1024 entries a lane, up to
 // 64 writers, all detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime,
@@ -449,7 +432,7 @@ const (
 )
 
 // String returns "user" or "others", or the number.
-func (t Trust) String() string { return nameOf([]string{"user", "others"}, uint32(t), "trust") }
+func (t Trust) String() string { return text.Name(t, "trust", "user", "others") }
 
 // resolveTrust checks what depends on the kind of trust.
 func (o Options) resolveTrust(op, name string) (Options, error) {

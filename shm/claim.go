@@ -2,7 +2,6 @@ package shm
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/mapped"
+	"github.com/shmring/shmring/internal/text"
 )
 
 // Life says how an object stands with its owner.
@@ -26,17 +26,7 @@ const (
 
 // String returns the lower-case name.
 func (l Life) String() string {
-	switch l {
-	case Alive:
-		return "alive"
-	case Released:
-		return "released"
-	case Dead:
-		return "dead"
-	case LockLost:
-		return "lock lost"
-	}
-	return fmt.Sprintf("life %d", int(l))
+	return text.Name(l, "life", "", "alive", "released", "dead", "lock lost")
 }
 
 // Generation returns the number of the present ownership: it grows with every claim. It is read

@@ -302,7 +302,7 @@ const (
 // to that.
 func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
 	for range plainTries {
-		in, err = d.linkInPlace(o, sub, name)
+		in, err = d.inPlace(sub, o.linker(name))
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -319,26 +319,18 @@ func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
 	return nil, err
 }
 
-// linkInPlace makes the directory if it is not there, and links the object into it.
-func (d *Dir) linkInPlace(o *Object, sub, name string) (in *Dir, err error) {
-	in, err = d.Sub(sub, true)
-	if err != nil {
-		return nil, err
-	}
-	if err := sysLink(o.lockFD, in.ref.fd, name); err != nil {
-		_ = in.Close()
-		return nil, err
-	}
-	return in, nil
+// linker links a new object into a directory.
+func (o *Object) linker(name string) func(dirfd int) error {
+	return func(dirfd int) error { return sysLink(o.lockFD, dirfd, name) }
 }
 
-// moveInPlace is linkInPlace of an object that has a name in another directory, which it loses.
-func (d *Dir) moveInPlace(aside *Dir, sub, name string) (in *Dir, err error) {
+// inPlace makes the directory if it is not there, and has put give the object its name in it.
+func (d *Dir) inPlace(sub string, put func(dirfd int) error) (in *Dir, err error) {
 	in, err = d.Sub(sub, true)
 	if err != nil {
 		return nil, err
 	}
-	if err := sysMoveNew(aside.ref.fd, in.ref.fd, name); err != nil {
+	if err := put(in.ref.fd); err != nil {
 		_ = in.Close()
 		return nil, err
 	}
@@ -359,7 +351,7 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 	var odd string
 	for range moveTries {
 		odd = asidePrefix + NewUUID().String()
-		if aside, err = d.linkInPlace(o, odd, name); !errors.Is(err, fs.ErrNotExist) {
+		if aside, err = d.inPlace(odd, o.linker(name)); !errors.Is(err, fs.ErrNotExist) {
 			break // else one who lists the directory tidied this up too, while it was empty
 		}
 	}
@@ -368,6 +360,7 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 		return nil, err
 	}
 	crash.At(crash.CreateAside)
+	move := func(dirfd int) error { return sysMoveNew(aside.ref.fd, dirfd, name) } // which it loses
 	for range moveTries {
 		if err = sysRename(ref.fd, odd, sub); err == nil {
 			aside.path = filepath.Join(d.path, sub)
@@ -376,7 +369,7 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 		if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
 			break // the page allows either
 		}
-		if in, err = d.moveInPlace(aside, sub, name); !errors.Is(err, fs.ErrNotExist) {
+		if in, err = d.inPlace(sub, move); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}

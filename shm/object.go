@@ -161,7 +161,6 @@ func (o *Object) noSection(k SectionKind, id uint32) error {
 // again gives the same. Close unmaps it. It refuses sections that share a page with others, and
 // objects that were opened to Inspect.
 func (o *Object) MapWritable(k SectionKind, id uint32) ([]byte, error) {
-	const op = "map section of"
 	s, ok := o.header.find(k, id)
 	if !ok {
 		return nil, o.noSection(k, id)
@@ -172,27 +171,33 @@ func (o *Object) MapWritable(k SectionKind, id uint32) ([]byte, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed {
-		return nil, named(op, o.name, os.ErrClosed)
-	}
-	if o.acc == Inspect {
-		return nil, &Error{Op: op, Name: o.name, Err: syscall.EACCES,
-			Hint: "open it ReadOnly instead of Inspect"}
-	}
 	for _, w := range o.extra {
-		if w.kind == k && w.id == id {
+		if w.kind == k && w.id == id && !o.closed {
 			return w.mem, nil
 		}
+	}
+	mem, err := o.mapOwn(s)
+	if err == nil {
+		o.extra = append(o.extra, writable{kind: k, id: id, mem: mem})
+	}
+	return mem, err
+}
+
+// mapOwn maps a section of its own pages for writing. The caller has the lock.
+func (o *Object) mapOwn(s Section) ([]byte, error) {
+	const op = "map section of"
+	switch {
+	case o.closed:
+		return nil, named(op, o.name, os.ErrClosed)
+	case o.acc == Inspect:
+		return nil, &Error{Op: op, Name: o.name, Err: syscall.EACCES,
+			Hint: "open it ReadOnly instead of Inspect"}
 	}
 	if err := o.ownPages(s); err != nil {
 		return nil, err
 	}
 	mem, err := mapAgain(o.anyFD(), s)
-	if err != nil {
-		return nil, named(op, o.name, err)
-	}
-	o.extra = append(o.extra, writable{kind: k, id: id, mem: mem})
-	return mem, nil
+	return mem, named(op, o.name, err)
 }
 
 // Provide gives a late section of an object that was made or opened ReadWrite its memory, and does
@@ -461,26 +466,15 @@ type Window struct {
 // Window maps one section of its own pages for writing. It does not depend on the object, which may
 // be closed before it. Errors are those of [Object.MapWritable].
 func (o *Object) Window(k SectionKind, id uint32) (*Window, error) {
-	const op = "map section of"
 	s, ok := o.header.find(k, id)
 	if !ok {
 		return nil, o.noSection(k, id)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case o.closed:
-		return nil, named(op, o.name, os.ErrClosed)
-	case o.acc == Inspect:
-		return nil, &Error{Op: op, Name: o.name, Err: syscall.EACCES,
-			Hint: "open it ReadOnly instead of Inspect"}
-	}
-	if err := o.ownPages(s); err != nil {
-		return nil, err
-	}
-	mem, err := mapAgain(o.anyFD(), s)
+	mem, err := o.mapOwn(s)
 	if err != nil {
-		return nil, named(op, o.name, err)
+		return nil, err
 	}
 	return &Window{mem: mem}, nil
 }

@@ -8,6 +8,8 @@ import (
 	"math/bits"
 	"os"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/text"
 )
 
 // Kind says what an object is for.
@@ -35,35 +37,8 @@ const (
 
 // String returns the lower-case name of the kind.
 func (k Kind) String() string {
-	switch k {
-	case KindQueue:
-		return "queue"
-	case KindLane:
-		return "lane"
-	case KindBell:
-		return "bell"
-	case KindRegion:
-		return "region"
-	case KindUMEM:
-		return "umem"
-	case KindEvents:
-		return "events"
-	case KindCounter:
-		return "counter"
-	case KindAddresses:
-		return "addresses"
-	case KindEndpoint:
-		return "endpoint"
-	case KindCapture:
-		return "capture"
-	case KindFabric:
-		return "fabric"
-	case KindOutbox:
-		return "outbox"
-	case KindGroup:
-		return "group"
-	}
-	return fmt.Sprintf("kind %d", uint32(k))
+	return text.Name(k, "kind", "", "queue", "lane", "bell", "region", "umem", "events", "counter",
+		"addresses", "endpoint", "capture", "fabric", "outbox", "group")
 }
 
 // SectionKind says what a section holds. Its values belong to the packages that use objects.

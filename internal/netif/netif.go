@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"net/netip"
 	"strconv"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -120,16 +120,11 @@ const (
 	Removed                        // Moved; nothing follows
 )
 
-var kindNames = [...]string{"", "link up", "link down", "MTU changed", "hardware address changed",
-	"address added", "address removed", "XDP program changed", "queue count changed",
-	"interface removed"}
-
 // String returns the kind in words, or its number.
 func (k Kind) String() string {
-	if k > 0 && int(k) < len(kindNames) {
-		return kindNames[k]
-	}
-	return fmt.Sprintf("event %d", uint8(k))
+	return text.Name(k, "event", "", "link up", "link down", "MTU changed", "hardware address changed",
+		"address added", "address removed", "XDP program changed", "queue count changed",
+		"interface removed")
 }
 
 // Event is one difference between how an interface was when it was last told of and how it is now.

@@ -1,5 +1,5 @@
-// Package text has what messages say of other processes: their names, and what they wrote, which
-// may hold anything.
+// Package text has words of messages: names of numbers, and what is said of other processes, their
+// names and what they wrote, which may hold anything.
 package text
 
 import (
@@ -28,6 +28,14 @@ func Printable(text string) string {
 		}
 	}
 	return b.String()
+}
+
+// Name is the name of a number that has one, by the number, or what it is with the number.
+func Name[N ~int | ~uint8 | ~uint32](n N, what string, names ...string) string {
+	if n >= 0 && uint64(n) < uint64(len(names)) && names[n] != "" {
+		return names[n]
+	}
+	return fmt.Sprintf("%s %d", what, n)
 }
 
 // Process names a process. If it is in another PID namespace than this one, here, the name says
