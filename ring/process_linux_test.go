@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -140,18 +139,7 @@ func (s *shared) String() string {
 	return fmt.Sprintf("tail %d head %d of %d slots", s.tail.Load(), s.head.Load(), len(s.slots))
 }
 
-// watchdog ends the process, with what dump says, if the test does not end in time. The bound is
-// for a hang, not for a slow machine.
-func watchdog(t testing.TB, dump func() string) {
-	t.Helper()
-	const bound = 2 * time.Minute
-	name := t.Name()
-	w := time.AfterFunc(bound, func() {
-		fmt.Fprintf(os.Stderr, "%s hangs: %s\n", name, dump())
-		os.Exit(3)
-	})
-	t.Cleanup(func() { w.Stop() })
-}
+var watchdog = shmtest.Watchdog
 
 // envInt reads what the parent told a child.
 func envInt(name string) uint64 {

@@ -2,9 +2,11 @@ package shmtest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -64,4 +66,25 @@ func (o Opening[C]) In(t testing.TB) C {
 		}
 	})
 	return o.c
+}
+
+// Where is In of what needs a feature of the machine, see [Require].
+func (o Opening[C]) Where(t testing.TB, feature string) C {
+	t.Helper()
+	Require(t, feature, o.err)
+	return o.In(t)
+}
+
+// Watchdog ends the process, with what dump and all goroutines say, if the test does not end in two
+// minutes: that is a hang, not a slow machine.
+func Watchdog(t testing.TB, dump func() string) {
+	t.Helper()
+	name := t.Name()
+	w := time.AfterFunc(2*time.Minute, func() {
+		buf := make([]byte, 1<<16)
+		buf = buf[:runtime.Stack(buf, true)]
+		fmt.Fprintf(os.Stderr, "%s hangs: %s\n%s\n", name, dump(), buf)
+		os.Exit(3)
+	})
+	t.Cleanup(func() { w.Stop() })
 }

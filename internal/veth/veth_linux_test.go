@@ -14,14 +14,7 @@ func TestMain(m *testing.M) { shmtest.Main(m) }
 
 func open(t *testing.T, c veth.Config) *veth.Pair {
 	t.Helper()
-	p, err := veth.Open(c)
-	shmtest.Require(t, "netns", err)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return shmtest.Have(veth.Open(c)).Where(t, "netns")
 }
 
 func listen(e *veth.End) (c *net.UDPConn, err error) {

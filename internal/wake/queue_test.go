@@ -3,7 +3,6 @@ package wake
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -175,20 +174,7 @@ func (w *writer) run(total uint64, p pace) error {
 	return nil
 }
 
-// watchdog ends the process, with what dump says, if a test does not end. The bound is for a hang,
-// not for a slow machine.
-func watchdog(t testing.TB, dump func() string) {
-	t.Helper()
-	const bound = 90 * time.Second
-	name := t.Name()
-	w := time.AfterFunc(bound, func() {
-		buf := make([]byte, 1<<16)
-		buf = buf[:runtime.Stack(buf, true)]
-		fmt.Fprintf(os.Stderr, "%s hangs: %s\n%s\n", name, dump(), buf)
-		os.Exit(3)
-	})
-	t.Cleanup(func() { w.Stop() })
-}
+var watchdog = shmtest.Watchdog
 
 // roles are what child processes of these tests do; files for one system add to them.
 var roles = map[string]func(){}

@@ -22,14 +22,7 @@ import (
 // test is skipped, or fails if SHMRING_REQUIRE has netns.
 func NewPair(t testing.TB, c veth.Config) *veth.Pair {
 	t.Helper()
-	p, err := veth.Open(c)
-	shmtest.Require(t, "netns", err)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return shmtest.Have(veth.Open(c)).Where(t, "netns")
 }
 
 // Do runs f in the namespace of an end and fails the test if it returns an error.
@@ -64,13 +57,7 @@ func Attach(t testing.TB, e *veth.End, o xdp.ProgramOptions) *xdp.Program {
 		p, err = xdp.Attach(e.Name, o)
 		return err
 	})
-	shmtest.Require(t, "xdp", err)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return shmtest.Have(p, err).Where(t, "xdp")
 }
 
 // Open opens a socket on queue 0 of an end for the time of the test.
@@ -81,13 +68,7 @@ func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *
 		s, err = xdp.Open(context.Background(), e.Name, queue, u, o)
 		return err
 	})
-	shmtest.Require(t, "xdp", err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return shmtest.Have(s, err).Where(t, "xdp")
 }
 
 // SimOptions describe a simulated device and the socket on it. Zero values stand for the defaults.
