@@ -35,38 +35,48 @@ func (s scribbler) section(t testing.TB, kind shm.SectionKind, id uint32) []byte
 func poke(mem []byte, at int, v uint64) { binary.LittleEndian.PutUint64(mem[at:], v) }
 func peek64(mem []byte, at int) uint64  { return binary.LittleEndian.Uint64(mem[at:]) }
 
+// hostileLane is what a writer scribbles over its lane, after four entries.
+type hostileLane struct {
+	name  string
+	do    func(t *testing.T, s scribbler)
+	field string
+	read  uint64 // entries of the lane that are still read
+}
+
+// lanesOf are what writers of either kind scribble.
+func lanesOf(kinds ...uint64) (all []hostileLane) {
+	lane := func(at int, v func(uint64) uint64) func(*testing.T, scribbler) {
+		return func(t *testing.T, s scribbler) {
+			words := s.section(t, cq.SectLane, 1)
+			poke(words, at, v(peek64(words, at)))
+		}
+	}
+	for name, v := range map[string]func(uint64) uint64{
+		"tail beyond the lane": func(v uint64) uint64 { return v + 9 },
+		"tail far away":        func(v uint64) uint64 { return v + 1<<60 },
+		"tail backwards":       func(v uint64) uint64 { return v - 5 },
+		"tail minus one":       func(uint64) uint64 { return ^uint64(0) },
+	} {
+		all = append(all, hostileLane{name, lane(0, v), "index", 0})
+	}
+	for _, k := range kinds {
+		all = append(all, hostileLane{fmt.Sprint("kind ", k), slotWord(7, k), "entry kind", 2})
+	}
+	return append(all, hostileLane{"overrun in a queue that has none",
+		lane(cq.OffLaneOver, func(uint64) uint64 { return 3 }), "overrun", 4})
+}
+
+// slotWord stores a word of the third entry.
+func slotWord(word int, v uint64) func(*testing.T, scribbler) {
+	return func(t *testing.T, s scribbler) {
+		poke(s.section(t, cq.SectSlots, 1), 2*cq.SlotBytes+8*word, v)
+	}
+}
+
 // TestHostileLane: a writer that writes nonsense loses its lane, once told, and only that.
 func TestHostileLane(t *testing.T) {
 	t.Parallel()
-	tail := func(v func(uint64) uint64) func(t *testing.T, s scribbler) {
-		return func(t *testing.T, s scribbler) {
-			words := s.section(t, cq.SectLane, 1)
-			poke(words, 0, v(peek64(words, 0)))
-		}
-	}
-	kind := func(k uint64) func(t *testing.T, s scribbler) {
-		return func(t *testing.T, s scribbler) {
-			poke(s.section(t, cq.SectSlots, 1), 2*cq.SlotBytes+56, k) // of the third entry
-		}
-	}
-	tests := []struct {
-		name  string
-		do    func(t *testing.T, s scribbler)
-		field string
-		read  uint64 // entries of the lane that are still read
-	}{
-		{"tail beyond the lane", tail(func(v uint64) uint64 { return v + 9 }), "index", 0},
-		{"tail far away", tail(func(v uint64) uint64 { return v + 1<<60 }), "index", 0},
-		{"tail backwards", tail(func(v uint64) uint64 { return v - 5 }), "index", 0},
-		{"tail minus one", tail(func(uint64) uint64 { return ^uint64(0) }), "index", 0},
-		{"kind 0", kind(0), "entry kind", 2},
-		{"kind 3", kind(3), "entry kind", 2},
-		{"kind 255", kind(255), "entry kind", 2},
-		{"overrun in a queue that has none", func(t *testing.T, s scribbler) {
-			poke(s.section(t, cq.SectLane, 1), cq.OffLaneOver, 3)
-		}, "overrun", 4},
-	}
-	for _, tt := range tests {
+	for _, tt := range lanesOf(0, 3, 255) {
 		for _, how := range []string{"read", "peek", "wait", "trywait"} {
 			t.Run(tt.name+" "+how, func(t *testing.T) {
 				d, q := create(t, cq.Options{Size: 8, MaxLanes: 3, Wait: cq.WaitFD, Spin: -1})
@@ -74,11 +84,7 @@ func TestHostileLane(t *testing.T) {
 				post(t, bad, 0, 4)
 				post(t, good, 100, 104)
 				tt.do(t, scribble(t, d, q.Name(), "lane-0001"))
-				fromBad, fromGood, told := readAround(t, q, how, tt.field)
-				if told != 1 || fromBad != tt.read || !slices.Equal(fromGood, upTo(100, 104)) {
-					t.Errorf("told %d times, %d entries of the lane (want %d), good: %v", told, fromBad,
-						tt.read, fromGood)
-				}
+				tt.readAround(t, how, func() ([]uint64, error) { return readHow(q, how) })
 				wantErr(t, "post of the bad one", bad.Post(&cq.Entry{}), cq.ErrCorrupt, syscall.EBADMSG)
 				post(t, good, 104, 106)
 				wantContexts(t, "then", drain(t, q), upTo(104, 106)...)
@@ -99,16 +105,45 @@ func TestHostileLane(t *testing.T) {
 	}
 }
 
-// readAround reads much more often than there is something, and counts what came of the bad lane,
-// whose entries are below 100, and how often the reader was told of it.
-func readAround(t *testing.T, q *cq.Queue, how, field string) (bad uint64, good []uint64,
-	told int) {
+// TestEventHostileLane: the same of events.
+func TestEventHostileLane(t *testing.T) {
+	for _, tt := range append(lanesOf(0, 200),
+		hostileLane{"payload beyond the record", slotWord(2, 233), "payload length", 2},
+		hostileLane{"endless payload", slotWord(2, ^uint64(0)), "payload length", 2},
+		hostileLane{"payload of 2^63", slotWord(2, 1<<63), "payload length", 2}) {
+		t.Run(tt.name, func(t *testing.T) {
+			d, e := createEvents(t, cq.EventOptions{Size: 8, MaxLanes: 3, Write: true})
+			bad, good := attachEvents(t, d, e.Name()), attachEvents(t, d, e.Name())
+			writeEvents(t, bad, 0, 4)
+			writeEvents(t, good, 100, 104)
+			tt.do(t, scribble(t, d, e.Name(), "lane-0001"))
+			ev := cq.Event{Payload: make([]byte, 0, 1000)}
+			tt.readAround(t, "read", func() ([]uint64, error) {
+				n, err := e.Read(&ev, 0)
+				return []uint64{ev.Context}[:min(n, 1)], err
+			})
+			_, err := bad.Write(&cq.Event{})
+			wantErr(t, "write of the bad one", err, cq.ErrCorrupt, syscall.EBADMSG)
+			writeEvents(t, good, 104, 106)
+			writeEvents(t, e, 106, 107)
+			got := drainEvents(t, e)
+			slices.Sort(got)
+			wantContexts(t, "then", got, upTo(104, 107)...)
+		})
+	}
+}
+
+// readAround reads much more often than there is something: the bad lane, whose entries are below
+// 100, is told once, and all of the good one comes.
+func (tt *hostileLane) readAround(t *testing.T, how string, read func() ([]uint64, error)) {
 	t.Helper()
-	for range 20 {
-		got, err := readHow(q, how)
+	var bad, good []uint64
+	told := 0
+	for range 30 {
+		got, err := read()
 		for _, c := range got {
 			if c < 100 {
-				bad++
+				bad = append(bad, c)
 			} else {
 				good = append(good, c)
 			}
@@ -117,14 +152,16 @@ func readAround(t *testing.T, q *cq.Queue, how, field string) (bad uint64, good 
 		if errors.As(err, &e) {
 			told++
 			wantErr(t, how, err, cq.ErrCorrupt, syscall.EBADMSG)
-			if e.Lane != 1 || e.Field != field || e.PID == 0 {
+			if e.Lane != 1 || e.Field != tt.field || e.PID != os.Getpid() {
 				t.Errorf("%+v", e)
 			}
 		} else if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
 	}
-	return bad, good, told
+	if told != 1 || uint64(len(bad)) != tt.read || !slices.Equal(good, upTo(100, 104)) {
+		t.Errorf("told %d times, %v of the lane (want %d), good: %v", told, bad, tt.read, good)
+	}
 }
 
 // readHow reads once, in one of several ways.
@@ -341,73 +378,6 @@ func TestHostileHintsBeforeAnError(t *testing.T) {
 	}
 }
 
-// TestEventHostileLane: a writer that writes nonsense loses its lane, once told, and only that.
-func TestEventHostileLane(t *testing.T) {
-	slot := func(word int, v uint64) func(t *testing.T, s scribbler) {
-		return func(t *testing.T, s scribbler) {
-			poke(s.section(t, cq.SectSlots, 1), 2*cq.SlotBytes+8*word, v) // of the third event
-		}
-	}
-	for name, tt := range map[string]struct {
-		do    func(t *testing.T, s scribbler)
-		field string
-		read  int // events of the lane that are still read
-	}{
-		"payload beyond the record": {slot(2, 233), "payload length", 2},
-		"endless payload":           {slot(2, ^uint64(0)), "payload length", 2},
-		"payload of 2^63":           {slot(2, 1<<63), "payload length", 2},
-		"kind 0":                    {slot(7, 0), "entry kind", 2},
-		"kind 200":                  {slot(7, 200), "entry kind", 2},
-		"tail": {func(t *testing.T, s scribbler) {
-			poke(s.section(t, cq.SectLane, 1), 0, 1<<40)
-		}, "index", 0},
-		"overrun": {func(t *testing.T, s scribbler) {
-			poke(s.section(t, cq.SectLane, 1), cq.OffLaneOver, 3)
-		}, "overrun", 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, e := createEvents(t, cq.EventOptions{Size: 8, MaxLanes: 3, Write: true})
-			bad, good := attachEvents(t, d, e.Name()), attachEvents(t, d, e.Name())
-			writeEvents(t, bad, 0, 4)
-			writeEvents(t, good, 100, 104)
-			tt.do(t, scribble(t, d, e.Name(), "lane-0001"))
-			var fromBad, fromGood []uint64
-			told := 0
-			ev := cq.Event{Payload: make([]byte, 0, 1000)}
-			for range 30 {
-				_, err := e.Read(&ev, 0)
-				var lane *cq.LaneError
-				switch {
-				case err == nil && ev.Context >= 100:
-					fromGood = append(fromGood, ev.Context)
-				case err == nil:
-					fromBad = append(fromBad, ev.Context)
-				case errors.As(err, &lane):
-					told++
-					wantErr(t, "read", err, cq.ErrCorrupt, syscall.EBADMSG)
-					if lane.Lane != 1 || lane.Field != tt.field || lane.PID != os.Getpid() {
-						t.Errorf("%+v", lane)
-					}
-				case err != cq.ErrWouldBlock:
-					t.Fatal(err)
-				}
-			}
-			if told != 1 || len(fromBad) != tt.read || !slices.Equal(fromGood, upTo(100, 104)) {
-				t.Errorf("told %d times, %v of the lane, good: %v", told, fromBad, fromGood)
-			}
-			_, err := bad.Write(&cq.Event{})
-			wantErr(t, "write of the bad one", err, cq.ErrCorrupt, syscall.EBADMSG)
-			writeEvents(t, good, 104, 106)
-			writeEvents(t, e, 106, 107)
-			got := drainEvents(t, e)
-			slices.Sort(got)
-			if !slices.Equal(got, upTo(104, 107)) {
-				t.Errorf("then %v", got)
-			}
-		})
-	}
-}
-
 // FuzzEventLane has arbitrary bytes as a writer's words, slots and detail records. Whatever they
 // are, the reader ends, hands out no more than there can be, and another writer's events come in
 // order.
@@ -450,25 +420,13 @@ func FuzzEventLane(f *testing.F) {
 			_, _ = w.Write(&cq.Event{Context: 1, Payload: make([]byte, 200)})
 			_, _ = w.WriteErr(&cq.EventError{Context: 1})
 		}
-		good, others := uint64(0), 0
-		steps = steps[:min(len(steps), 64)]
-		for i := range len(steps) + 64 {
-			step := byte(0)
-			if i < len(steps) {
-				step = steps[i]
-			}
+		fuzzSteps(t, steps, w.Lane() == 2, func(step byte) ([]uint64, error) {
 			c, err := fuzzEventStep(t, e, step)
-			switch {
-			case err != nil:
-			case w.Lane() == 2 && c == 1000+good:
-				good++
-			default:
-				others++
+			if err != nil {
+				return nil, err
 			}
-		}
-		if w.Lane() == 2 && good != 4 || others > 2*fuzzSize {
-			t.Errorf("%d good events, %d others", good, others)
-		}
+			return []uint64{c}, nil
+		})
 		must(t, w.Close())
 		must(t, e.Close())
 		must(t, os.RemoveAll(d.Path()+"/fuzz"))
