@@ -144,6 +144,32 @@ func TestParkedOrder(t *testing.T) {
 	}
 }
 
+// moving is a way that changes.
+type moving struct{ hop atomic.Pointer[xdp.Hop] }
+
+func (m *moving) Lookup(netip.Addr) (xdp.Hop, error) { return *m.hop.Load(), nil }
+
+// TestWayChanges: what is sent goes by the way that there is, also to where the last one went.
+func TestWayChanges(t *testing.T) {
+	t.Parallel()
+	way := &moving{}
+	way.hop.Store(&xdp.Hop{})
+	r := newRig(t, device.Config{Resolver: way})
+	e := r.dial(device.Request{Ports: []uint16{5000}})
+	peer := r.peer(6000)
+	for i, source := range []netip.Addr{r.pair.B.Addr, silent, r.pair.B.Addr} {
+		hop, err := wires{r.pair.B, r.pair.A}.Lookup(r.pair.A.Addr)
+		must(t, err)
+		hop.Source, hop.Generation = source, uint64(i)
+		way.hop.Store(&hop)
+		must(t, e.InjectTo(nil, 0, addrOf(peer)))
+		_, from, err := peer.ReadFromUDPAddrPort(make([]byte, 1))
+		if err != nil || from.Addr().Unmap() != source {
+			t.Fatalf("%d: from %v, %v; want %v", i, from, err, source)
+		}
+	}
+}
+
 // TestFairness: applications that send as fast as they can, one of them without ever reading a
 // completion, keep nobody else from sending and receiving.
 func TestFairness(t *testing.T) {
