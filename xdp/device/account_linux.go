@@ -226,7 +226,7 @@ func (a *app) retry(en *engine) {
 		p.at %= len(p.turn)
 		w := p.turn[p.at]
 		first := &w.sends[0]
-		why, state := a.send(en, &first.e)
+		why, state := a.send(en, &first.e, targetOf(&first.e))
 		switch {
 		case state == sendWaits: // for a frame, as any other would
 			p.retryAt = en.now + 1e6

@@ -177,8 +177,8 @@ func (a *app) do(en *engine) bool {
 		return false
 	}
 	why, state := cq.Errno(0), sendParked
-	if !a.parked.holds(targetOf(e).to.Addr()) { // else it would overtake
-		why, state = a.send(en, e)
+	if t := targetOf(e); !a.parked.holds(t.to.Addr()) { // else it would overtake
+		why, state = a.send(en, e, t)
 	}
 	switch state {
 	case sendWaits:
@@ -214,8 +214,7 @@ const (
 )
 
 // send builds a packet from a command.
-func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
-	t := targetOf(e)
+func (a *app) send(en *engine, e *cq.Entry, t target) (why cq.Errno, state sendState) {
 	if !a.owns[t.from] {
 		return cq.Errno(syscall.EACCES), sendFailed
 	}
@@ -239,9 +238,16 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 	if err != nil {
 		return cq.Errno(syscall.EINVAL), sendFailed
 	}
-	defer loan.Release() // also when reading it faults
-	row, ok := en.sends.take(sendRow{app: a, context: e.Context, slot: uint32(slot),
+	return a.build(en, way.template, loan, sendRow{app: a, context: e.Context, slot: uint32(slot),
 		inject: e.Flags == injectFlags})
+}
+
+// build puts a packet with a payload into the transmit ring. It is apart from the checks since a
+// function with many returns pays for what it defers.
+func (a *app) build(en *engine, t *packet.Template, loan shm.Loan, r sendRow) (why cq.Errno,
+	state sendState) {
+	defer loan.Release() // also when reading it faults
+	row, ok := en.sends.take(r)
 	if !ok {
 		return 0, sendWaits
 	}
@@ -259,7 +265,8 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 			en.sends.end(uint64(row))
 		}
 	}()
-	n, err := way.template.Build(buf, loan.Bytes())
+	payload := loan.Bytes()
+	n, err := t.Build(buf, payload)
 	if err == nil {
 		err = sock.Post(frame, n, uint64(row))
 	}
@@ -268,7 +275,7 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 	}
 	posted = true
 	crash.At(crash.DevPosted)
-	a.bytesOut += e.Len
+	a.bytesOut += uint64(len(payload))
 	return 0, sendUnderWay
 }
 

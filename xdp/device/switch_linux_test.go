@@ -208,7 +208,7 @@ func TestParkedWithoutPort(t *testing.T) {
 	for i := range sends {
 		to := netip.AddrPortFrom(numbered(i), 9)
 		e := sendCommand(uint64(i), sendFlags, 0, 0, 5000, to)
-		if _, state := a.send(en, &e); state != sendParked {
+		if _, state := a.send(en, &e, targetOf(&e)); state != sendParked {
 			t.Fatalf("state %d", state)
 		}
 		a.parked.add(&e, 1e15)
