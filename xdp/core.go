@@ -24,6 +24,12 @@ type Received struct {
 	More bool
 }
 
+// Returned names a frame that an application is done with.
+type Returned struct {
+	Off        uint64 // any address in it
+	Generation uint32 // that it was loaned under
+}
+
 // Sent is a packet that the kernel is done with.
 type Sent struct {
 	Frame   uint32 // the last one, if there are several
@@ -253,14 +259,32 @@ func (c *core) Drop(frame uint32) bool {
 	return c.frames.own(frame, frameReceived, frameFree)
 }
 
-// Return takes a loaned frame back; off is any address in it. The next Fill shows it to the kernel,
-// if there was room in the fill ring, and if the frame is not at home with the senders; else it is
-// free. The arguments come from another process: if they name no frame that this socket loaned
-// under this generation, nothing changes but a counter.
-func (c *core) Return(off uint64, generation uint32) bool {
-	id := c.frameOf(off)
-	_, ok := c.frames.lent(id, generation, c.id)
-	return ok && c.giveUp(id, frameLoaned)
+// Return takes loaned frames back, and returns how many it took. The next Fill shows them to the
+// kernel, as far as there was room in the fill ring and they are at home with the receivers; others
+// are free. The arguments come from another process: if one names no frame that this socket loaned
+// under this generation, nothing happens but that it is counted.
+func (c *core) Return(back ...Returned) (n int) {
+	t, room := c.frames, min(c.fill.room(uint32(len(back))), uint32(len(back)))
+	if !c.odd {
+		entries := c.fill.span(room)
+		n = t.end(back[:len(entries)], c.shift, c.id, frameFill)
+		for k, r := range back[:n] {
+			entries[k] = r.Off &^ (c.chunk - 1)
+		}
+		c.fill.next += uint32(n)
+		free := back[n:][:t.end(back[n:], c.shift, c.id, frameFree)]
+		for _, r := range free {
+			t.rxFree = append(t.rxFree, uint32(r.Off>>(c.shift&63))-t.first)
+		}
+		n += len(free)
+	}
+	for _, r := range back[n:] {
+		id := c.frameOf(r.Off)
+		if _, ok := t.lent(id, r.Generation, c.id); ok && c.giveUp(id, frameLoaned) {
+			n++
+		}
+	}
+	return n
 }
 
 // Reclaim takes back every frame that this socket loaned under a generation before this one, as the

@@ -144,7 +144,7 @@ func TestNoAllocationPerPacket(t *testing.T) {
 		k.Deliver(packet)
 		for _, r := range buf[:c.Receive(buf)] {
 			c.Loan(7, r)
-			c.Return(r.Off, 7)
+			c.Return(Returned{r.Off, 7})
 		}
 		f, _, _ := c.Acquire()
 		if c.Post(f, 60, 1) != nil || !c.Flush() || k.Transmit(1) != 1 || !k.CompleteAt(0) ||
@@ -167,7 +167,7 @@ func BenchmarkReceiveLoanReturn(b *testing.B) {
 		}
 		for i, r := range buf[:c.Receive(buf)] {
 			c.Loan(uint32(i), r)
-			c.Return(r.Off, uint32(i))
+			c.Return(Returned{r.Off, uint32(i)})
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(32*b.N), "ns/packet")

@@ -224,6 +224,24 @@ func (t *frameTable) lent(id, generation uint32, holder uint16) (i uint32, ok bo
 	return id - t.first, true
 }
 
+// end ends loans in chunks of a power of two bytes, up to the first one that is not the holder's, or
+// of a frame that is not at home with the receivers, and returns how many.
+func (t *frameTable) end(back []Returned, shift uint8, holder uint16, to frameState) (n int) {
+	state, first := t.state[:t.rxFrames], uint64(t.first)
+	loans := t.loans[:len(state)]
+	for n < len(back) {
+		i := back[n].Off>>(shift&63) - first
+		if i >= uint64(len(state)) || state[i] != frameLoaned ||
+			loans[i] != (loanMark{back[n].Generation, holder}) {
+			break
+		}
+		state[i] = to
+		n++
+	}
+	t.moved(frameLoaned, to, n)
+	return n
+}
+
 // reclaim takes back every loan of a holder that was made before the one of this generation.
 // Generations count up and wrap; no loan is as old as half of their range while receiving goes on
 // at all.

@@ -132,6 +132,8 @@ type poolLoan struct {
 	bytes []byte // of the packet, as they were lent
 }
 
+func (l *poolLoan) back() xdp.Returned { return xdp.Returned{Off: l.r.Off, Generation: l.gen} }
+
 func newPoolModel(t *testing.T, seed uint64, start uint32, members int, honest bool) *poolModel {
 	chains := members > 1
 	o := xdptest.SimOptions{StartIndex: start, Options: xdp.Options{MultiBuffer: chains,
@@ -208,6 +210,9 @@ func (m *poolModel) receive(t *testing.T, p *poolMember) {
 			}
 			p.seen++
 		}
+		if r.Off/2048 != uint64(r.Frame) || r.Off%2048+uint64(r.Len) > 2048 {
+			t.Fatalf("%+v does not lie in its frame", r)
+		}
 		first = !r.More
 		p.held = append(p.held, r)
 	}
@@ -223,9 +228,17 @@ func (m *poolModel) settle(t *testing.T, p *poolMember) {
 		r := p.held[i]
 		p.held = append(p.held[:i], p.held[i+1:]...)
 		gen := m.r.Uint32()
-		switch m.r.IntN(3) {
+		switch m.r.IntN(4) {
 		case 0:
 			m.must(t, "drop", p.s.Drop(r.Frame))
+		case 3:
+			twice := []xdp.Received{r, r}
+			if m.honest {
+				twice = twice[:1] // the other one is counted
+			}
+			if n := p.s.Recycle(twice); n > 1 || m.honest && n != 1 {
+				t.Fatalf("%d frames recycled of one", n)
+			}
 		case 1:
 			if p.context++; p.s.Forward(r, p.context) {
 				p.open[p.context] = true
@@ -243,12 +256,12 @@ func (m *poolModel) settle(t *testing.T, p *poolMember) {
 		l := p.loans[n-1]
 		p.loans = p.loans[:n-1]
 		m.must(t, "the content of a loan", bytes.Equal(p.s.Packet(l.r), l.bytes))
-		other := m.members[m.r.IntN(len(m.members))]
-		if other != p && other.s.Return(l.r.Off, l.gen) {
+		other, back := m.members[m.r.IntN(len(m.members))], l.back()
+		if other != p && other.s.Return(back) != 0 {
 			t.Fatal("a socket took the loan of another one back")
 		}
-		m.must(t, "return", p.s.Return(l.r.Off, l.gen))
-		if p.s.Return(l.r.Off, l.gen) {
+		m.must(t, "return", p.s.Return(back) == 1)
+		if p.s.Return(back) != 0 {
 			t.Fatal("a loan was taken back twice")
 		}
 	}
@@ -314,7 +327,7 @@ func (m *poolModel) rare(t *testing.T, i int) {
 		p.s.Reclaim(0)
 		p.s.Reclaim(1 << 31)
 		for _, l := range p.loans {
-			p.s.Return(l.r.Off, l.gen)
+			p.s.Return(l.back())
 		}
 		p.loans = nil
 	case 1:
@@ -324,6 +337,7 @@ func (m *poolModel) rare(t *testing.T, i int) {
 		}
 	case 2, 3, 4:
 		if !m.honest {
+			p.k.ForgeReceive(xskernel.Desc{Addr: m.r.Uint64N(129)<<11 + 320, Len: m.r.Uint32N(4096)})
 			addr := m.r.Uint64N(129 * 2048)
 			p.k.ForgeReceive(xskernel.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(4)})
 			p.k.ForgeReceive(xskernel.Desc{Addr: addr &^ 2047, Len: m.r.Uint32()})
@@ -331,7 +345,7 @@ func (m *poolModel) rare(t *testing.T, i int) {
 			p.k.ForgeCompletion(m.r.Uint64())
 		}
 	}
-	p.s.Return(m.r.Uint64N(1<<20), m.r.Uint32()) // a hostile application
+	p.s.Return(xdp.Returned{Off: m.r.Uint64N(1 << 20), Generation: m.r.Uint32()}) // a hostile one
 }
 
 // close ends one socket. All that it was sending is answered, once.
@@ -342,7 +356,7 @@ func (m *poolModel) close(t *testing.T, i int) {
 		p.s.Drop(r.Frame)
 	}
 	for _, l := range p.loans {
-		p.s.Return(l.r.Off, l.gen)
+		p.s.Return(l.back())
 	}
 	must(t, p.s.Close())
 	for n := 1; n > 0; {

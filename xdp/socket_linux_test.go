@@ -116,7 +116,8 @@ func (r *rig) stream(t testing.TB, n int) {
 			if c := packet.VerifyUDP(b, &d); c == packet.ChecksumWrong {
 				t.Fatalf("datagram %d: checksum %v", got, c)
 			}
-			if r.socket.Loan(uint32(got), p) != 1 || !r.socket.Return(p.Off, uint32(got)) {
+			back := xdp.Returned{Off: p.Off, Generation: uint32(got)}
+			if r.socket.Loan(uint32(got), p) != 1 || r.socket.Return(back) != 1 {
 				t.Fatalf("datagram %d: frame cannot be handed out and taken back", got)
 			}
 			got++

@@ -265,14 +265,9 @@ type Record struct {
 	Flags      uint16
 }
 
-// Put writes the record into b, which has room for RecordBytes. With like, which holds a record
-// whose addresses, queue and tag are the same, those are copied from there.
-func (r *Record) Put(b, like []byte) {
-	r.patch(b)
-	if like != nil {
-		copy(b[recSrcIP:recPayloadOff], like[recSrcIP:recPayloadOff])
-		return
-	}
+// Put writes the record into b, which has room for RecordBytes.
+func (r *Record) Put(b []byte) {
+	r.Patch(b)
 	le := binary.LittleEndian
 	src, dst := r.Src.Addr().As16(), r.Dst.Addr().As16()
 	copy(b[recSrcIP:], src[:])
@@ -283,8 +278,8 @@ func (r *Record) Put(b, like []byte) {
 	le.PutUint16(b[recVLAN:], r.VLAN)
 }
 
-// patch writes what differs between packets of one flow.
-func (r *Record) patch(b []byte) {
+// Patch is Put for b that holds a record with the same addresses, queue and tag.
+func (r *Record) Patch(b []byte) {
 	_ = b[RecordBytes-1]
 	le := binary.LittleEndian
 	le.PutUint64(b[recSequence:], r.Sequence)

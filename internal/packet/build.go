@@ -237,12 +237,32 @@ const backMask = 1<<56 - 1
 
 // Read is Parse into f.Datagram, and VerifyUDP. same says that addresses, ports and tags are those
 // of the packet that was read before. After an error f knows of no packet.
-func (f *Flow) Read(frame []byte) (sum Checksum, same bool, err error) {
-	if len(frame) >= HeaderBytes && f.known {
-		if sum, ok := f.next(frame); ok {
-			return sum, true, nil
-		}
+func (f *Flow) Read(frame []byte) (c Checksum, same bool, err error) {
+	if len(frame) < HeaderBytes || !f.known {
+		return f.first(frame)
 	}
+	le, be := binary.LittleEndian, binary.BigEndian
+	h := frame[:HeaderBytes]
+	total, n := int(be.Uint16(h[16:])), int(be.Uint16(h[38:]))
+	addrs, ports := le.Uint64(h[26:]), le.Uint32(h[34:])
+	if le.Uint64(h) != f.front || le.Uint64(h[8:])&backMask != f.back ||
+		addrs != f.addrs || ports != f.ports ||
+		total > len(frame)-EthernetBytes || n < UDPBytes || n > total-IPv4Bytes ||
+		be.Uint16(h[20:])&0x3fff != 0 || h[23] != protoUDP ||
+		!right(add(add(addrs, le.Uint64(h[14:])), uint64(le.Uint32(h[22:])))) {
+		return f.first(frame)
+	}
+	f.Datagram.PayloadLen = n - UDPBytes
+	have := be.Uint16(h[40:])
+	if have == 0 {
+		return ChecksumAbsent, true, nil
+	}
+	pseudo := add(word(protoUDP)+word(uint16(n)), addrs)
+	return verdict(pseudo, sum(pseudo, frame[EthernetBytes+IPv4Bytes:][:n]), have), true, nil
+}
+
+// first reads a packet that is not as was predicted.
+func (f *Flow) first(frame []byte) (c Checksum, same bool, err error) {
 	f.known = false
 	d := &f.Datagram
 	if err := Parse(frame, d); err != nil {
@@ -255,29 +275,6 @@ func (f *Flow) Read(frame []byte) (sum Checksum, same bool, err error) {
 		f.known = true
 	}
 	return VerifyUDP(frame, d), false, nil
-}
-
-// next reads a packet that is as was predicted, and one that Parse takes. The frame has room for
-// the headers.
-func (f *Flow) next(frame []byte) (Checksum, bool) {
-	le, be := binary.LittleEndian, binary.BigEndian
-	h := frame[:HeaderBytes]
-	total, n := int(be.Uint16(h[16:])), int(be.Uint16(h[38:]))
-	addrs, ports := le.Uint64(h[26:]), le.Uint32(h[34:])
-	if le.Uint64(h) != f.front || le.Uint64(h[8:])&backMask != f.back ||
-		addrs != f.addrs || ports != f.ports ||
-		total > len(frame)-EthernetBytes || n < UDPBytes || n > total-IPv4Bytes ||
-		be.Uint16(h[20:])&0x3fff != 0 || h[23] != protoUDP ||
-		fold(add(add(addrs, le.Uint64(h[14:])), uint64(le.Uint32(h[22:])))) != 0xffff {
-		return 0, false
-	}
-	f.Datagram.PayloadLen = n - UDPBytes
-	have := be.Uint16(h[40:])
-	if have == 0 {
-		return ChecksumAbsent, true
-	}
-	pseudo := add(word(protoUDP)+word(uint16(n)), addrs)
-	return verdict(pseudo, frame[EthernetBytes+IPv4Bytes:][:n], have), true
 }
 
 // What a lookup of a hop can find instead of one.

@@ -127,7 +127,7 @@ func parseIPv4(frame []byte, d *Datagram) error {
 	if binary.BigEndian.Uint16(ip[6:])&0x3fff != 0 {
 		return ErrFragment
 	}
-	if fold(sum(0, ip[:header])) != 0xffff {
+	if !right(sum(0, ip[:header])) {
 		return ErrChecksum
 	}
 	src, dst := netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
@@ -259,6 +259,10 @@ func fold(s uint64) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
+// right says whether a sum over bytes that hold their own checksum is right. No such sum is 0, since
+// a version or a protocol is in it.
+func right(s uint64) bool { return s%0xffff == 0 }
+
 // Checksum is the state of a datagram's UDP checksum.
 type Checksum uint8
 
@@ -305,13 +309,14 @@ func VerifyUDP(frame []byte, d *Datagram) Checksum {
 	if v4 {
 		from, to = d.IPOff+12, d.IPOff+IPv4Bytes
 	}
-	return verdict(sum(word(protoUDP)+word(uint16(len(udp))), frame[from:to]), udp, have)
+	pseudo := sum(word(protoUDP)+word(uint16(len(udp))), frame[from:to])
+	return verdict(pseudo, sum(pseudo, udp), have)
 }
 
 // verdict compares the sum that a datagram has, which is not 0, with those over the pseudo header
 // and over all of it.
-func verdict(pseudo uint64, udp []byte, have uint16) Checksum {
-	if fold(sum(pseudo, udp)) == 0xffff {
+func verdict(pseudo, all uint64, have uint16) Checksum {
+	if right(all) {
 		return ChecksumOK
 	}
 	if fold(pseudo) == have {

@@ -114,7 +114,7 @@ func (a *app) takeBack(e *cq.Entry) {
 	mine := e.Buf.Region() == a.umem.Region().ID()
 	if a.inPlace {
 		a.pool.took(mine && e.Data <= math.MaxUint32 &&
-			a.queue.sock.Return(e.Buf.Offset(), uint32(e.Data)))
+			a.queue.sock.Return(xdp.Returned{Off: e.Buf.Offset(), Generation: uint32(e.Data)}) == 1)
 		return
 	}
 	frame := uint64(1 << 32) // none

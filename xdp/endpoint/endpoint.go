@@ -61,11 +61,15 @@ type Endpoint struct {
 	frames   []byte // of the UMEM
 	geometry xdp.Geometry
 	touched  byte // nobody reads it
+	back     []xdp.Returned
 	flow     packet.Flow
-	record   xdp.Record // of the frame that was lent last
-	recorded bool       // and that one's packet was of the flow that the last one is of
-	image    [xdp.RecordBytes]byte
+	span     span       // of the packet that was read last
+	record   xdp.Record // of its frame
 	source   sourceCache
+	entry    cq.Entry              // completions of the flow, as far as these are alike
+	image    [xdp.RecordBytes]byte // and records
+	tagged   uint16                // of the flags of these
+	stranger [1]cq.Entry           // of an unknown source
 	posted   posted.Receives
 	held     []xdp.Received // packets that were taken and have no buffer yet
 	jumbo    jumbo
@@ -105,7 +109,7 @@ func Open(c Config) (*Endpoint, error) {
 	e := &Endpoint{cfg: c, socket: s, limits: s.Info(), queue: uint16(s.Info().Queue),
 		umem: s.UMEM().Region().ID(), direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
-		packets: make([]xdp.Received, c.RxBatch), round: 1,
+		packets: make([]xdp.Received, c.RxBatch), back: make([]xdp.Returned, 0, 64), round: 1,
 		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry()}
 	e.cfg.Spin = spin.Budget(c.Spin)
 	if e.chains = s.Info().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {

@@ -86,8 +86,7 @@ func (e *Endpoint) receivePosted() (int, error) {
 	}
 	for len(e.held) > 0 && p.Len() > 0 && !p.Owes() {
 		parts := e.held[:chain(e.held)]
-		var s span
-		if e.parse(parts, &s) && !e.place(parts, &s) {
+		if e.parse(parts) && !e.place(parts) {
 			break
 		}
 		e.drop(parts)
@@ -107,16 +106,17 @@ func (e *Endpoint) receivePosted() (int, error) {
 }
 
 // place puts a payload into the oldest buffer. It reports false if there is none.
-func (e *Endpoint) place(parts []xdp.Received, p *span) bool {
+func (e *Endpoint) place(parts []xdp.Received) bool {
+	p := &e.span
 	to, ok := e.posted.Place(0, posted.Key{}, p.n)
 	if !ok {
 		return false
 	}
 	to.Put(0, e.whole(parts)[p.off:p.off+p.n])
-	src, known := e.resolve(e.flow.Datagram.Src)
-	c := cq.Entry{Flags: recvKind | p.flags, Len: uint64(p.n), Data: p.data, Src: cq.From(src)}
+	c := cq.Entry{Flags: e.entry.Flags&^cq.FlagFrame | p.flags, Len: uint64(p.n), Data: p.data,
+		Src: e.entry.Src}
 	var from []byte
-	if !known && e.cfg.SourceErr {
+	if !e.source.known && e.cfg.SourceErr {
 		from = e.sender()
 	}
 	e.posted.Done(&to, &c, 0, from)

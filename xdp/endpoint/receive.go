@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -40,7 +41,10 @@ func (e *Endpoint) receive(now int64) (int, error) {
 	e.touch(got)
 	l := loans{e: e, a: a, b: b, first: e.cfg.Receive.Next(), now: uint64(now)}
 	for i := 0; i < len(got); {
-		parts := got[i : i+chain(got[i:])]
+		parts := got[i : i+1]
+		if got[i].More {
+			parts = got[i : i+chain(got[i:])]
+		}
 		i += len(parts)
 		if err = l.add(parts); err != nil {
 			e.drop(got[i:])
@@ -96,14 +100,13 @@ type loans struct {
 	first    uint64 // index of the first
 	now      uint64
 	bytes    uint64
-	span     span // of the packet at hand
 }
 
 // add makes a completion of a packet, or drops it. Every frame has a slot.
 func (l *loans) add(parts []xdp.Received) error {
 	e := l.e
-	p := &l.span
-	ok := e.parse(parts, p)
+	p := &e.span
+	ok := e.parse(parts)
 	first := min(p.n, int(parts[0].Len)-p.off) // of the payload, in the first frame
 	if ok && first < 0 {
 		e.stats.Malformed++ // not even the headers lie in one
@@ -113,68 +116,76 @@ func (l *loans) add(parts []xdp.Received) error {
 		e.drop(parts)
 		return nil
 	}
-	src, known := e.resolve(e.flow.Datagram.Src)
 	left := p.n - first
 	p.n = first
 	if len(parts) > 1 {
 		p.flags |= cq.FlagMore
 	}
-	if !known && e.cfg.SourceErr {
-		if err := l.unknown(&parts[0], p); err != nil {
+	if !e.source.known && e.cfg.SourceErr {
+		if err := l.unknown(&parts[0]); err != nil {
 			e.drop(parts[1:])
 			return err
 		}
 	} else {
-		l.put(&parts[0], p, src)
+		l.put(&parts[0])
 		l.messages++
 	}
 	if len(parts) > 1 {
-		l.rest(parts[1:], p, src, left)
+		l.rest(parts[1:], left)
 	}
 	return nil
 }
 
-// put fills the next slot.
-func (l *loans) put(r *xdp.Received, p *span, src cq.Addr) {
-	slots, at := l.a, l.k
+// put has the next slot refer to the payload in a frame, and writes the frame's record.
+func (l *loans) put(r *xdp.Received) {
+	e, at := l.e, l.k
+	p, slots := &e.span, l.a
 	if at >= len(slots) {
 		slots, at = l.b, at-len(slots)
 	}
-	l.e.lend(&slots[at], r, p, cq.From(src), l.first+uint64(l.k), l.now)
-	l.e.packets[l.k].Frame = r.Frame // in front of those that are not looked at yet, or in its place
+	chunk := e.geometry.Chunk(r.Off)
+	rec, to := &e.record, (*[xdp.RecordBytes]byte)(e.frames[chunk:])
+	rec.Sequence, rec.RxNs = l.first+uint64(l.k), l.now
+	rec.PayloadOff, rec.PayloadLen = uint16(r.Off-chunk)+uint16(p.off), uint16(p.n)
+	rec.FrameLen, rec.Flags = uint16(r.Len), e.tagged|p.record
+	*to = e.image
+	rec.Patch(to[:])
+	c := &slots[at]
+	*c = e.entry
+	c.Flags |= p.flags
+	c.Len, c.Buf, c.Data = uint64(p.n), shm.MakeRef(e.umem, r.Off+uint64(p.off)), p.data
+	e.packets[l.k].Frame = r.Frame // in front of those that are not looked at yet, or in its place
 	l.k++
 	l.bytes += uint64(p.n)
 }
 
 // unknown makes an error entry of a packet from somebody who is not in the address vector. There is
 // room: a slot was reserved for the packet.
-func (l *loans) unknown(r *xdp.Received, p *span) error {
+func (l *loans) unknown(r *xdp.Received) error {
 	e, w := l.e, l.e.cfg.Receive
 	if err := l.commit(); err != nil {
 		e.socket.Drop(r.Frame)
 		return err
 	}
 	rest := len(l.a) + len(l.b) - l.k - 1
-	l.a, l.b, l.k, l.messages, l.bytes = nil, nil, 0, 0, 0
-	index := w.Next()
-	var c cq.Entry
-	e.lend(&c, r, p, cq.Source{}, index, l.now)
-	e.failure = feed.UnknownSource(&c, e.sender())
+	*l = loans{e: e, a: e.stranger[:], first: w.Next(), now: l.now}
+	l.put(r)
+	c := &l.a[0]
+	c.Src = cq.Source{}
+	e.failure = feed.UnknownSource(c, e.sender())
 	err := w.PostError(&e.failure)
 	if err != nil {
 		e.socket.Drop(r.Frame)
 		return err
 	}
-	e.socket.Loan(uint32(index), *r)
+	e.socket.Loan(uint32(l.first), *r)
 	e.stats.UnknownSource++
 	_ = e.rx.Count(cq.FlagRecv, 1, c.Len)
+	*l = loans{e: e, first: w.Next(), now: l.now}
 	if rest > 0 { // the slots that are left lie behind the error entry now
-		if l.a, l.b, err = w.Reserve(rest); err != nil {
-			return err
-		}
+		l.a, l.b, err = w.Reserve(rest)
 	}
-	l.first = w.Next()
-	return nil
+	return err
 }
 
 // commit publishes what was filled, with one store.
@@ -200,28 +211,27 @@ type span struct {
 	record uint16 // flags of the record
 }
 
-// parse finds the payload of a packet. Headers are left in e.flow.
-func (e *Endpoint) parse(parts []xdp.Received, p *span) bool {
-	d := &e.flow.Datagram
-	frame := e.whole(parts)
+// parse finds the payload of a packet. Headers are left in e.flow, what follows from them in e.
+func (e *Endpoint) parse(parts []xdp.Received) bool {
+	frame := e.socket.Packet(parts[0])
+	if len(parts) > 1 {
+		frame = e.whole(parts)
+	}
 	sum, same, err := e.flow.Read(frame)
-	e.recorded = e.recorded && same
 	if err != nil {
 		e.stats.Malformed++
 		return false
+	}
+	if !same || !e.source.valid {
+		e.meet(same)
 	}
 	if sum == packet.ChecksumWrong && !e.cfg.WrongChecksums {
 		e.stats.BadChecksum++
 		return false
 	}
+	d, p := &e.flow.Datagram, &e.span
 	p.off, p.n, p.data, p.flags = d.PayloadOff, d.PayloadLen, 0, 0
 	p.record = sum.Flag(xdp.RecordChecksumOK, xdp.RecordChecksumWrong)
-	if d.Tags > 0 {
-		p.record |= xdp.RecordVLAN
-	}
-	if d.Dst.Addr().IsMulticast() {
-		p.flags = cq.FlagMulticast
-	}
 	if e.cfg.RemoteData {
 		data, has, ok := readShim(frame[p.off : p.off+p.n])
 		if !ok {
@@ -229,36 +239,30 @@ func (e *Endpoint) parse(parts []xdp.Received, p *span) bool {
 			return false
 		}
 		if p.off, p.n = p.off+ShimBytes, p.n-ShimBytes; has {
-			p.data, p.flags = data, p.flags|cq.FlagRemoteCQData
+			p.data, p.flags = data, cq.FlagRemoteCQData
 		}
 	}
 	return true
 }
 
-// lend has c, the completion with this index, refer to the payload in a frame, and writes the frame's
-// record. The loan is its caller's to make.
-func (e *Endpoint) lend(c *cq.Entry, r *xdp.Received, p *span, src cq.Source,
-	index, now uint64,
-) {
-	chunk := e.geometry.Chunk(r.Off)
-	in := uint16(r.Off - chunk)
-	rec, to := &e.record, e.frames[chunk:][:xdp.RecordBytes]
-	rec.Sequence, rec.RxNs = index, now
-	rec.PayloadOff, rec.PayloadLen = in+uint16(p.off), uint16(p.n)
-	rec.FrameLen, rec.Flags = uint16(r.Len), p.record
-	if e.recorded {
-		rec.Put(to, e.image[:])
-	} else {
-		d := &e.flow.Datagram
-		rec.Src, rec.Dst, rec.Queue, rec.VLAN = d.Src, d.Dst, e.queue, d.VLAN
-		rec.Put(to, nil)
-		copy(e.image[:], to)
-		e.recorded = true
+// meet finds out what packets have in common whose headers are those of the one that was read last.
+// With same the one before had them too.
+func (e *Endpoint) meet(same bool) {
+	d := &e.flow.Datagram
+	if !same {
+		r := xdp.Record{Src: d.Src, Dst: d.Dst, Queue: e.queue, VLAN: d.VLAN}
+		r.Put(e.image[:])
+		e.tagged = 0
+		if d.Tags > 0 {
+			e.tagged = xdp.RecordVLAN
+		}
+		e.entry = cq.Entry{Flags: recvKind | cq.FlagFrame, Meta: cq.MetaNoContext}
+		if d.Dst.Addr().IsMulticast() {
+			e.entry.Flags |= cq.FlagMulticast
+		}
 	}
-	// Each by itself: c is in the queue's memory, and a composite would be made elsewhere first.
-	c.Context, c.Flags = 0, recvKind|cq.FlagFrame|p.flags
-	c.Len, c.Buf = uint64(p.n), shm.MakeRef(e.umem, r.Off+uint64(p.off))
-	c.Data, c.Tag, c.Src, c.Meta = p.data, 0, src, cq.MetaNoContext
+	e.resolve(d.Src)
+	e.entry.Src = cq.From(e.source.addr)
 }
 
 // sourceCache is the sender found last: packets come in runs from one sender.
@@ -271,10 +275,10 @@ type sourceCache struct {
 }
 
 // resolve looks a sender up in the address vector.
-func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
+func (e *Endpoint) resolve(from netip.AddrPort) {
 	s := &e.source
 	if s.valid && s.from == from {
-		return s.addr, s.known
+		return
 	}
 	s.from, s.addr, s.known, s.valid = from, cq.AddrNotAvail, false, true
 	if e.cfg.Addresses != nil {
@@ -287,7 +291,6 @@ func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
 			s.addr, s.known = e.cfg.Addresses.Resolve(s.raw)
 		}
 	}
-	return s.addr, s.known
 }
 
 // sender is the address of the sender found last.
@@ -305,14 +308,18 @@ func (e *Endpoint) Release(cs ...cq.Entry) (err error) {
 	e.lock()
 	defer e.unlock()
 	starved := e.fillLeft() == 0
+	back := e.back[:0]
 	for i := range cs {
 		if cs[i].Flags&cq.FlagFrame == 0 {
 			continue
 		}
-		if !e.takeBack(cs[i].Buf, cs[i].Meta.Seq()) {
-			err = ErrFrame
+		if len(back) == cap(back) {
+			err = cmp.Or(err, e.takeBack(back))
+			back = back[:0]
 		}
+		back = append(back, e.returned(cs[i].Buf, cs[i].Meta.Seq()))
 	}
+	err = cmp.Or(err, e.takeBack(back))
 	e.refill(starved)
 	return err
 }
@@ -331,25 +338,28 @@ func (e *Endpoint) endLoan(ref shm.Ref, generation uint32) error {
 	e.lock()
 	defer e.unlock()
 	starved := e.fillLeft() == 0
-	ok := e.takeBack(ref, generation)
+	err := e.takeBack(append(e.back[:0], e.returned(ref, generation)))
 	e.refill(starved)
-	if !ok {
+	return err
+}
+
+// returned names the frame that a reference of another process lies in.
+func (e *Endpoint) returned(ref shm.Ref, generation uint32) xdp.Returned {
+	r := xdp.Returned{Off: ref.Offset(), Generation: generation}
+	if ref.Region() != e.umem {
+		r.Off = math.MaxUint64 // a frame of a former UMEM: the frame table counts it
+	}
+	return r
+}
+
+func (e *Endpoint) takeBack(back []xdp.Returned) error {
+	n := e.socket.Return(back...)
+	e.stats.Returned += uint64(n)
+	e.dirty = true // what is stale is counted too
+	if n < len(back) {
 		return ErrFrame
 	}
 	return nil
-}
-
-func (e *Endpoint) takeBack(ref shm.Ref, generation uint32) bool {
-	off := ref.Offset()
-	if ref.Region() != e.umem {
-		off = math.MaxUint64 // a frame of a former UMEM: the frame table counts it
-	}
-	e.dirty = true // what is stale is counted too
-	if !e.socket.Return(off, generation) {
-		return false
-	}
-	e.stats.Returned++
-	return true
 }
 
 // refill hands frames on as soon as there are any, if the kernel had run out of them: nobody else

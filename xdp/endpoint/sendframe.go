@@ -188,7 +188,8 @@ func (e *Endpoint) postLoan(c *cq.Entry, n int, m *Msg, op cq.Flags) error {
 	}
 	unreachable := err == errNoWay
 	if err = e.refuse(m, op, err); err == nil && unreachable {
-		e.takeBack(c.Buf, c.Meta.Seq()) // the operation was accepted and has failed
+		// The operation was accepted and has failed.
+		_ = e.takeBack(append(e.back[:0], e.returned(c.Buf, c.Meta.Seq())))
 	}
 	return err
 }
@@ -302,11 +303,8 @@ func chain(got []xdp.Received) int {
 	return len(got)
 }
 
-// whole returns a packet in one piece: in its frame, or else copied.
+// whole returns a packet of several frames in one piece.
 func (e *Endpoint) whole(parts []xdp.Received) []byte {
-	if len(parts) == 1 {
-		return e.socket.Packet(parts[0])
-	}
 	buf, n := e.jumbo.scratch(), 0
 	for _, r := range parts {
 		n += copy(buf[n:], e.socket.Packet(r))
@@ -316,7 +314,8 @@ func (e *Endpoint) whole(parts []xdp.Received) []byte {
 
 // rest makes the completions of the frames behind the first, which lend the rest of a payload: left
 // bytes of it. Those behind its end are padding and not lent.
-func (l *loans) rest(parts []xdp.Received, p *span, src cq.Addr, left int) {
+func (l *loans) rest(parts []xdp.Received, left int) {
+	p := &l.e.span
 	for i := range parts {
 		p.off, p.n = 0, min(left, int(parts[i].Len))
 		if left -= p.n; left == 0 {
@@ -326,7 +325,7 @@ func (l *loans) rest(parts []xdp.Received, p *span, src cq.Addr, left int) {
 			l.e.socket.Drop(parts[i].Frame)
 			continue
 		}
-		l.put(&parts[i], p, src)
+		l.put(&parts[i])
 	}
 }
 
