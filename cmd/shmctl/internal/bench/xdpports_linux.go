@@ -300,8 +300,7 @@ type endpointPort struct {
 	echoes   bool
 	messages [maxBatch]endpoint.Msg
 	payloads [maxBatch][payloadBytes]byte
-	last     []cq.Entry // taken by get, and not sent back
-	lastBuf  [maxBatch]cq.Entry
+	last     []cq.Entry // taken by get, and not sent back: good until the next turn
 }
 
 func openEndpointPort(o portOptions) (port, error) {
@@ -393,8 +392,8 @@ func (p *endpointPort) turn() error {
 // completions are what a port reads from its queue.
 type completions struct {
 	sending int // accepted and not completed
-	read    [2 * maxBatch]cq.Entry
-	arrived []cq.Entry // read, and not taken by get
+	read    [4 * maxBatch]cq.Entry
+	arrived []cq.Entry // the packets in it that get has not taken
 }
 
 // settled has all sends completed, as turn reads it.
@@ -409,19 +408,24 @@ func (c *completions) settled(turn func() error) error {
 
 // take reads once, and tells packets from ends of sends.
 func (c *completions) take(q *cq.Queue) error {
-	n, err := cq.Read(q, c.read[:])
+	c.arrived = append(c.read[:0], c.arrived...)
+	kept := len(c.arrived)
+	n, err := cq.Read(q, c.read[kept:])
 	if err != nil {
 		if err == cq.ErrWouldBlock {
 			return nil
 		}
 		return err
 	}
-	for i := range c.read[:n] {
-		if c.read[i].Flags&cq.FlagRecv != 0 {
-			c.arrived = append(c.arrived, c.read[i])
-		} else {
+	for i := kept; i < kept+n; i++ {
+		if c.read[i].Flags&cq.FlagRecv == 0 {
 			c.sending--
+			continue
 		}
+		if at := len(c.arrived); at < i {
+			c.read[at] = c.read[i]
+		}
+		c.arrived = c.read[:len(c.arrived)+1]
 	}
 	return nil
 }
@@ -432,9 +436,8 @@ func (p *endpointPort) get(n int) (int, uint64, error) {
 			return 0, 0, err
 		}
 	}
-	k := copy(p.lastBuf[:n], p.arrived)
-	p.arrived = append(p.arrived[:0], p.arrived[k:]...)
-	p.last = p.lastBuf[:k]
+	k := min(n, len(p.arrived))
+	p.last, p.arrived = p.arrived[:k], p.arrived[k:]
 	var sum uint64
 	for i := range p.last {
 		payload, err := p.e.Payload(&p.last[i])
@@ -567,7 +570,7 @@ func (p *devicePort) get(n int) (int, uint64, error) {
 			return 0, 0, err
 		}
 	}
-	p.arrived = append(p.arrived[:0], p.arrived[k:]...)
+	p.arrived = p.arrived[k:]
 	return k, sum, nil
 }
 
