@@ -209,8 +209,9 @@ func TestMeetHostile(t *testing.T) {
 
 // TestMeetSilent: one who says nothing is waited for as long as the context says.
 func TestMeetSilent(t *testing.T) {
-	a, _ := sockets(t)
+	a, b := sockets(t)
 	defer a.Close()
+	defer b.Close() // or a collected one hangs up
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	_, err := fabric.Meet(ctx, a, nil, fabric.Options{})
