@@ -265,7 +265,7 @@ func childLister() {
 	for _, f := range listed() {
 		say("%s", f)
 	}
-	say("end")
+	say("done")
 	untilTold()
 }
 
@@ -319,7 +319,7 @@ func TestExecInheritsNothing(t *testing.T) {
 		t.Errorf("only %d descriptors of the library", found)
 	}
 	c := startChild(t, "lister")
-	for line := c.Line(t); line != "end"; line = c.Line(t) {
+	for line := c.Line(t); line != "done"; line = c.Line(t) {
 		if strings.Contains(line, "memfd:") || strings.Contains(line, d.Path()) ||
 			strings.Contains(line, "pidfd") && !strings.Contains(line, "self") {
 			t.Errorf("a program has descriptor %s", line)
@@ -441,7 +441,7 @@ func childAnother() {
 		}
 		need(d.Close())
 	}
-	say("end")
+	say("done")
 	untilTold()
 }
 
@@ -457,9 +457,7 @@ func TestExecLeavesAll(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			d := openDir(t)
 			c := startChild(t, "becomes another", envCount+"="+uintText(uint64(count)))
-			for line := c.Line(t); line != "end"; line = c.Line(t) {
-				t.Error(line)
-			}
+			complaints(t, c)
 			if err := acts[count].meanwhile(d); err != nil {
 				t.Error(err)
 			}

@@ -275,9 +275,7 @@ func TestRestartedOptions(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	killed := startChild(t, "restarted")
-	if s := killed.Line(t); s != "ready" {
-		t.Fatal(s)
-	}
+	killed.Says(t, "ready")
 	killed.Kill()
 	for i, c := range restartCases() {
 		for _, how := range []string{"left", "killed"} {
@@ -400,9 +398,7 @@ func TestWithoutProc(t *testing.T) {
 	cmd := shmtest.Child(t, "without proc")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)
-	for line := c.Line(t); line != "end"; line = c.Line(t) {
-		t.Error(line)
-	}
+	complaints(t, c)
 	_ = c.Stop(t)
 }
 
@@ -439,7 +435,7 @@ func childWithoutProc() {
 		}
 	}
 	need(d.Close())
-	say("end")
+	say("done")
 	untilTold()
 }
 

@@ -346,9 +346,7 @@ func (h halting) readerStops(t *testing.T, step string) {
 		defer func() { must(t, got.w.Close()) }()
 	}
 	must(t, got.err)
-	if said := c.Line(t); said != "read" {
-		t.Fatal(said)
-	}
+	c.Says(t, "read")
 	must(t, l.Close())
 	if said := c.Stop(t); said != "nothing" {
 		t.Error(said)

@@ -310,7 +310,7 @@ func childLateFilter() {
 		after.Barriers-before.Barriers, after.NoBarrier, e.Stats().NoBarrier,
 		shownNoBarrier(d, name), shownNoBarrier(d, name+"-events"), shownNoBarrier(d, name+"-next"))
 	need(errors.Join(end(), w.Close(), q.Close(), e.Close()))
-	say("end")
+	say("done")
 }
 
 // shownNoBarrier is what tools say.
@@ -328,7 +328,7 @@ func TestLateFilter(t *testing.T) {
 	d, name := openDir(t), queueName(t)
 	got := startChild(t, "late filter", envQueue+"="+name).Stop(t)
 	want := "idle: timed out true, slices true, barriers 0, refused true, events true, " +
-		"shown true, true, true\nend"
+		"shown true, true, true\ndone"
 	if strings.TrimSpace(got) != want {
 		t.Errorf("the child says:\n%s", got)
 	}

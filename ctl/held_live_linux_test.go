@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,28 +40,9 @@ func childHolder() {
 		l, err := net.ListenUnix("unix", socketOf(name))
 		need(err)
 		go func() { need(q.Serve(l, func(error) {})) }()
-		go func() {
-			dst, bad := make([]cq.Msg, 5), cq.ErrorEntry{}
-			for {
-				_, err := cq.Read(q, dst)
-				if errors.Is(err, cq.ErrAvail) {
-					need(q.ReadErr(&bad))
-				} else if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
-					need(err)
-				}
-				runtime.Gosched()
-			}
-		}()
+		go readBusily(q, new(atomic.Uint64))
 	}
-	e, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Size: 4, Write: true})
-	need(err)
-	c, err := cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{})
-	need(err)
-	v, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{Count: 64,
-		Format: cq.AddrOpaque})
-	need(err)
-	go countBusily(e, c)
-	go insertBusily(v)
+	useBusily(cq.Unnamed)
 	say("ready")
 	untilTold()
 }
@@ -97,17 +79,7 @@ func feed(name string, trust cq.Trust) (done bool) {
 	if err != nil {
 		return false
 	}
-	for i := range 200 {
-		if err = w.Post(&cq.Entry{Meta: cq.MetaSolicited}); i%7 == 0 && err == nil {
-			err = w.PostError(&cq.ErrorEntry{Err: 5, ErrData: []byte("x")})
-		}
-		if errors.Is(err, cq.ErrFull) {
-			runtime.Gosched()
-		} else {
-			need(err)
-		}
-	}
-	need(w.Close())
+	postMany(w)
 	return true
 }
 
@@ -116,13 +88,9 @@ func feed(name string, trust cq.Trust) (done bool) {
 func TestCheckProcessLive(t *testing.T) {
 	d := ownDir(t)
 	holder := startChild(t, d, "holder")
-	if holder.Line(t) != "ready" {
-		t.Fatal("the child cannot work")
-	}
+	holder.Says(t, "ready")
 	feeder := startChild(t, d, "feeder")
-	if feeder.Line(t) != "ready" {
-		t.Fatal("the child cannot work")
-	}
+	feeder.Says(t, "ready")
 	check := func(c *shmtest.Proc, least int) {
 		t.Helper()
 		r, err := ctl.CheckProcess(ctl.CheckOptions{}, c.Process.Pid)
