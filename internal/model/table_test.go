@@ -141,43 +141,44 @@ func TestLosesNothing(t *testing.T) {
 	}
 }
 
-func TestMutantsFall(t *testing.T) {
-	for _, f := range families {
-		for _, m := range f.mutants {
-			for _, v := range f.bases(t, m) {
-				if testing.Short() && !affordable(t, f.id(v)) {
-					continue
+// eachMutant runs a test for each mutant of one kind that a family has, on each of its bases.
+func eachMutant(t *testing.T, of func(f family) []mutant, affords func(id string) bool,
+	f func(t *testing.T, v variant, bug string)) {
+	for _, fam := range families {
+		for _, m := range of(fam) {
+			for _, v := range fam.bases(t, m) {
+				if id := fam.id(v); affords(id) {
+					t.Run(id+"/"+m.bug, func(t *testing.T) {
+						t.Parallel()
+						f(t, v, m.bug)
+					})
 				}
-				t.Run(f.id(v)+"/"+m.bug, func(t *testing.T) {
-					t.Parallel()
-					o := v.run(m.bug, true)
-					t.Logf("%-64s %v", m.bug, o)
-					if o.lost+o.muted+o.stuck == 0 {
-						t.Errorf("the mutant survives: %v", o)
-					}
-				})
 			}
 		}
 	}
 }
 
+func TestMutantsFall(t *testing.T) {
+	eachMutant(t, func(f family) []mutant { return f.mutants }, func(id string) bool {
+		return !testing.Short() || affordable(t, id)
+	}, func(t *testing.T, v variant, bug string) {
+		o := v.run(bug, true)
+		t.Logf("%-64s %v", bug, o)
+		if o.lost+o.muted+o.stuck == 0 {
+			t.Errorf("the mutant survives: %v", o)
+		}
+	})
+}
+
 // TestNotRequired: what is said not to be required should be known to be so.
 func TestNotRequired(t *testing.T) {
-	for _, f := range families {
-		for _, m := range f.spare {
-			for _, v := range f.bases(t, m) {
-				if !affordable(t, f.id(v)) {
-					continue
-				}
-				t.Run(f.id(v)+"/"+m.bug, func(t *testing.T) {
-					t.Parallel()
-					if o := v.run(m.bug, false); o.lost+o.muted+o.stuck > 0 {
-						t.Errorf("it loses something, so make it a mutant: %v", o)
-					}
-				})
-			}
+	eachMutant(t, func(f family) []mutant { return f.spare }, func(id string) bool {
+		return affordable(t, id)
+	}, func(t *testing.T, v variant, bug string) {
+		if o := v.run(bug, false); o.lost+o.muted+o.stuck > 0 {
+			t.Errorf("it loses something, so make it a mutant: %v", o)
 		}
-	}
+	})
 }
 
 // TestComesToRest: whatever has happened, there is a way on that ends with nobody awake. Larger
@@ -201,18 +202,12 @@ func TestComesToRest(t *testing.T) {
 
 // TestTraps: somebody goes round for ever.
 func TestTraps(t *testing.T) {
-	for _, f := range families {
-		for _, m := range f.traps {
-			for _, v := range f.bases(t, m) {
-				t.Run(f.id(v)+"/"+m.bug, func(t *testing.T) {
-					t.Parallel()
-					if v.trapped(m.bug) == 0 {
-						t.Error("whatever happens it can come to rest")
-					}
-				})
+	eachMutant(t, func(f family) []mutant { return f.traps }, func(string) bool { return true },
+		func(t *testing.T, v variant, bug string) {
+			if v.trapped(bug) == 0 {
+				t.Error("whatever happens it can come to rest")
 			}
-		}
-	}
+		})
 }
 
 // chase goes round between two states, from which there is a way out or none.
