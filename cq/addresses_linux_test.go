@@ -277,9 +277,9 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	_, err = own.Insert(sockaddrs(0, 1), cq.InsertOptions{})
 	must(t, err)
 	var es []*cq.EventQueue
-	for _, events := range []string{"one", "two"} {
+	for range 2 {
 		v := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
-		es = append(es, deathsOf(t, events, v.BindEvents))
+		es = append(es, newsOf(t, v.BindEvents, cq.EventOptions{}))
 	}
 	fid := own.FID()
 	must(t, own.Detach())

@@ -264,17 +264,6 @@ func TestCounterSyscalls(t *testing.T) {
 	}
 }
 
-// deathsOf makes an event queue and binds it.
-func deathsOf(t *testing.T, name string, bind func(cq.EventSink) error) *cq.EventQueue {
-	t.Helper()
-	e, err := cq.CreateEvents(cq.Unnamed(name), cq.EventOptions{Size: 16, Write: true})
-	must(t, err)
-	must(t, bind(e))
-	t.Cleanup(func() { must(t, e.Close()) })
-	t.Cleanup(func() { must(t, bind(nil)) })
-	return e
-}
-
 // TestCounterDeathIsAnEvent: every handle that is bound is told once of each process that is killed
 // while it has the counter open, and after what that had added. One that is stopped is not dead,
 // nor one that closes.
@@ -292,7 +281,8 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	})
 	early := startCounterPeer(t, base, false)
 	early.Kill()
-	es := []*cq.EventQueue{deathsOf(t, "one", one.BindEvents), deathsOf(t, "two", two.BindEvents)}
+	es := []*cq.EventQueue{newsOf(t, one.BindEvents, cq.EventOptions{}),
+		newsOf(t, two.BindEvents, cq.EventOptions{})}
 	stopped := startCounterPeer(t, base, false)
 	must(t, stopped.Process.Signal(syscall.SIGSTOP))
 	seats := map[int]uint64{}

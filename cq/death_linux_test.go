@@ -331,10 +331,7 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 			_ = q.Close()
 		}
 	})
-	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 2})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.BindEvents(nil)); must(t, e.Close()) })
-	must(t, w.BindEvents(e))
+	e := newsOf(t, w.BindEvents, cq.EventOptions{Size: 2})
 	wantErr(t, "a bound event queue", e.Close(), cq.ErrBusy)
 	_, p := nextPeer(t, e) // it was dead before
 	if p.Role != cq.PeerReader || p.Generation != 1 {
@@ -411,7 +408,7 @@ func TestDeathsUnderFire(t *testing.T) {
 	shmtest.Long(t)
 	const rounds, writers = 4, 2
 	_, q := create(t, cq.Options{Size: 64, Shared: true})
-	e := eventsFor(t, q, cq.EventOptions{Size: 4})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 4})
 	read := map[int]uint64{} // by lane: how far
 	buf := make([]cq.Tagged, 32)
 	take := func(wait time.Duration) {
@@ -507,7 +504,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 			}
 			q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 			must(t, err)
-			e := eventsFor(t, q, cq.EventOptions{})
+			e := newsOf(t, q.BindEvents, cq.EventOptions{})
 			wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 			noNews(t, e)
 			if got := drain(t, q); len(got) != 1 {

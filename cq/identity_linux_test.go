@@ -238,7 +238,7 @@ func TestForkedWriterDies(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	d, q := create(t, cq.Options{Size: 8})
-	e := eventsFor(t, q, cq.EventOptions{})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{})
 	c := startWriter(t, namedSite, q, nil)
 	c.post(t, 0, 1)
 	end := c.splits(t, forks)
@@ -288,7 +288,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	shmtest.Conforms(t)
 	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	_ = attach(t, d, q.Name())
-	e := eventsFor(t, q, cq.EventOptions{Wait: cq.WaitFD})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{Wait: cq.WaitFD})
 	named := startChild(t, "poster", envQueue+"="+q.Name(), envCount+"=1")
 	_ = named.Line(t)
 	_ = drain(t, q) // its death is watched

@@ -159,7 +159,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	p.log, err = cq.Create(cq.Named(p.d, "log"), cq.Options{Size: 1 << 11})
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, p.log) })
-	p.logNews = eventsFor(t, p.log, cq.EventOptions{})
+	p.logNews = newsOf(t, p.log.BindEvents, cq.EventOptions{})
 	q, err := cq.Create(cq.Named(p.d, "kept"), cq.Options{Size: 1 << 10, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, q.Detach())

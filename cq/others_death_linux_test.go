@@ -46,8 +46,7 @@ func readAt(t *testing.T, at site) (r *toldReader, w *cq.Writer, e *cq.EventQueu
 	}
 	r = startReader(t, at)
 	w = r.attach()
-	e = smallEvents(t, 2)
-	t.Cleanup(func() { must(t, e.Close()) })
+	e = shmtest.Have(cq.CreateEvents(cq.Unnamed("small"), cq.EventOptions{Size: 2})).In(t)
 	must(t, w.BindEvents(e))
 	post(t, w, 0, 3)
 	return r, w, e
@@ -245,7 +244,7 @@ func TestOthersWriterSplits(t *testing.T) {
 	for _, s := range []split{forks, execs, bequest} {
 		t.Run(string(s), func(t *testing.T) {
 			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
-			e := eventsFor(t, q, cq.EventOptions{})
+			e := newsOf(t, q.BindEvents, cq.EventOptions{})
 			begin := uint64(0)
 			for _, childFirst := range s.rounds() {
 				o := startWriter(t, othersSite, q, nil)

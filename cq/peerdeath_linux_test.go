@@ -15,13 +15,12 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// eventsFor makes an event queue beside a queue that reports to it.
-func eventsFor(t testing.TB, q *cq.Queue, o cq.EventOptions) *cq.EventQueue {
+// newsOf makes an event queue that is told of what bind binds to it, until the test ends.
+func newsOf(t testing.TB, bind func(cq.EventSink) error, o cq.EventOptions) *cq.EventQueue {
 	t.Helper()
-	e := shmtest.Have(cq.CreateEvents(cq.Named(openDir(t),
-		"events-"+queueName(t)[:min(40, len(queueName(t)))]), o)).In(t)
-	must(t, q.BindEvents(e))
-	t.Cleanup(func() { must(t, q.BindEvents(nil)) })
+	e := shmtest.Have(cq.CreateEvents(cq.Unnamed("news"), o)).In(t)
+	must(t, bind(e))
+	t.Cleanup(func() { must(t, bind(nil)) })
 	return e
 }
 
@@ -75,7 +74,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 				attr = ownPIDs(t)
 			}
 			q := m.at.create(t, cq.Options{Size: 8})
-			e := eventsFor(t, q, cq.EventOptions{Size: 4})
+			e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 4})
 			for begin := range uint64(2) {
 				w := startWriter(t, m.at, q, attr)
 				w.post(t, begin, begin+1)
@@ -116,7 +115,7 @@ func TestDeathsInOneLane(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	_, q := create(t, cq.Options{Size: 16, MaxLanes: 1})
-	e := eventsFor(t, q, cq.EventOptions{Size: 32})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 32})
 	var pids []int
 	for i := range uint64(7) {
 		c := namedWriter(t, q, i+1)
@@ -142,7 +141,7 @@ func TestDeathWaitsForRoom(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
-	e := eventsFor(t, q, cq.EventOptions{Size: 2, Write: true})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 2, Write: true})
 	var filler cq.Event
 	_, err := e.Write(&cq.Event{Event: cq.EventUser})
 	must(t, err)
@@ -196,21 +195,13 @@ func TestDeathOfEventWriters(t *testing.T) {
 	must(t, e.BindEvents(nil))
 }
 
-// smallEvents makes an event queue without a name, with room for so many events.
-func smallEvents(t *testing.T, size int) *cq.EventQueue {
-	t.Helper()
-	e, err := cq.CreateEvents(cq.Unnamed("small"), cq.EventOptions{Size: size, Write: true})
-	must(t, err)
-	return e
-}
-
 // TestDeathsBetweenLooks: each of many that died in one lane while nobody looked is told, or
 // counted with the first that is.
 func TestDeathsBetweenLooks(t *testing.T) {
 	t.Parallel()
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 32, MaxLanes: 1})
-	e := eventsFor(t, q, cq.EventOptions{Size: 64})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 64})
 	told := 0
 	for _, many := range []int{1, 11, 2, 9} {
 		look := cq.HoldDeaths(q)
@@ -363,7 +354,7 @@ func TestLostNotice(t *testing.T) {
 	t.Parallel()
 	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
-	e := eventsFor(t, q, cq.EventOptions{})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{})
 	c := namedWriter(t, q, 1)
 	eventually(t, "it is watched", func() bool { return cq.LoseNotice(q, 1) })
 	c.Kill()
@@ -418,7 +409,12 @@ func TestDeathOutlivesItsSink(t *testing.T) {
 	for name, of := range reporters {
 		t.Run(name, func(t *testing.T) {
 			r := of(t)
-			full, next, last := smallEvents(t, 2), smallEvents(t, 2), smallEvents(t, 2)
+			var sinks [3]*cq.EventQueue
+			for i := range sinks {
+				o := cq.EventOptions{Size: 2, Write: true}
+				sinks[i] = shmtest.Have(cq.CreateEvents(cq.Unnamed("small"), o)).In(t)
+			}
+			full, next, last := sinks[0], sinks[1], sinks[2]
 			must(t, r.bind(full))
 			for err := error(nil); err == nil; {
 				_, err = full.Write(&cq.Event{Event: cq.EventUser})
@@ -456,7 +452,6 @@ func TestDeathOutlivesItsSink(t *testing.T) {
 				noNews(t, last)
 			}
 			must(t, r.bind(nil))
-			must(t, errors.Join(full.Close(), next.Close(), last.Close()))
 		})
 	}
 }
@@ -468,7 +463,7 @@ func TestDeathBeforeBinding(t *testing.T) {
 	_, q := create(t, cq.Options{Size: 8})
 	namedWriter(t, q, 1).Kill()
 	namedWriter(t, q, 2).Kill()
-	e := eventsFor(t, q, cq.EventOptions{DataMaxBytes: 8})
+	e := newsOf(t, q.BindEvents, cq.EventOptions{DataMaxBytes: 8})
 	var ev cq.Event
 	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
 		ev.Event != cq.EventPeerDeath || len(ev.Payload) > 0 || ev.Data != 1 {

@@ -128,7 +128,7 @@ func TestStoppedWriter(t *testing.T) {
 	all := []site{namedSite, memfdSite, othersSite}
 	eachStop(t, all, func(t *testing.T, at site, by stopping) {
 		q, c := runner(t, at)
-		e := eventsFor(t, q, cq.EventOptions{})
+		e := newsOf(t, q.BindEvents, cq.EventOptions{})
 		s := sequence{q: q}
 		for round := range uint64(2) {
 			for s.next < 500*(round+1) {
@@ -187,8 +187,7 @@ func TestStoppedReader(t *testing.T) {
 		c := startReader(t, at)
 		w := c.attach()
 		c.expect("steady", 0, "reading")
-		e := smallEvents(t, 2)
-		t.Cleanup(func() { must(t, e.Close()) })
+		e := shmtest.Have(cq.CreateEvents(cq.Unnamed("small"), cq.EventOptions{Size: 2})).In(t)
 		must(t, w.BindEvents(e))
 		for range 2 {
 			by.halt(t, c.child)
