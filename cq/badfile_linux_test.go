@@ -340,9 +340,7 @@ func patch(t *testing.T, path string, at int64, b byte) {
 
 func chown(t *testing.T, path string, uid int) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("nobody else may give files away"))
-	}
+	shmtest.RequireRoot(t, "root", "nobody else may give files away")
 	must(t, os.Chown(path, uid, uid))
 }
 

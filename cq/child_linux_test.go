@@ -2,7 +2,6 @@ package cq_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"os"
@@ -234,9 +233,7 @@ func (p site) attach(t testing.TB, q *cq.Queue) *cq.Writer {
 // ownPIDs has a process run in a PID namespace of its own, where its death gives no notice.
 func ownPIDs(t testing.TB) *syscall.SysProcAttr {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-	}
+	shmtest.RequireRoot(t, "pidns", "a PID namespace needs root")
 	return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 }
 

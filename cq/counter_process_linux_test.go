@@ -56,10 +56,7 @@ func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 	t.Helper()
 	cmd := shmtest.Child(t, "counter", envQueue+"="+name)
 	if newPIDs {
-		if os.Geteuid() != 0 {
-			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-		}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		cmd.SysProcAttr = ownPIDs(t)
 	}
 	p := counterPeer{start(t, cmd)}
 	p.Says(t, "ready")

@@ -31,9 +31,7 @@ func init() {
 // inNamespace prepares a role in a PID namespace of its own, with a /proc that belongs to it.
 func inNamespace(t *testing.T, role string, env ...string) *child {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-	}
+	shmtest.RequireRoot(t, "pidns", "a PID namespace needs root")
 	cmd := shmtest.Child(t, role, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	return start(t, cmd)

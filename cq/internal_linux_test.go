@@ -42,7 +42,7 @@ func (m *meddler) Leave(lane *shm.Object, closed func() bool) (bool, error) {
 func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving func()) error {
 	t.Helper()
 	dir, err := d.Sub(name, false)
-	noError(t, err)
+	must(t, err)
 	w := &Writer{laneWriter{name: name}}
 	w.side = &meddler{place.NewNamed(d, name, dir), func() {
 		setState(t, dir, state)
@@ -57,7 +57,7 @@ func setState(t *testing.T, dir *shm.Dir, state uint64) {
 	t.Helper()
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	noError(t, err)
+	must(t, err)
 	words.State.Store(state)
 }
 
@@ -65,7 +65,7 @@ func setState(t *testing.T, dir *shm.Dir, state uint64) {
 func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 	t.Helper()
 	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))
-	noError(t, err)
+	must(t, err)
 	t.Cleanup(func() {
 		_ = d.Close()
 		_ = os.RemoveAll(d.Path())
@@ -76,7 +76,7 @@ func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
 	t.Helper()
 	w, err := Attach(t.Context(), Named(d, name), WriterOptions{})
-	noError(t, err)
+	must(t, err)
 	return w
 }
 
@@ -85,17 +85,17 @@ func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
 // open.
 func TestAttachLeavesTheLane(t *testing.T) {
 	for name, before := range map[string]func(d *shm.Dir){
-		"a lane that was left": func(d *shm.Dir) { noError(t, attachTo(t, d, "q").Close()) },
+		"a lane that was left": func(d *shm.Dir) { must(t, attachTo(t, d, "q").Close()) },
 		"a new lane":           func(*shm.Dir) {},
 	} {
 		d := dirOfItsOwn(t, "leaves")
 		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-		noError(t, err)
+		must(t, err)
 		before(d)
-		noError(t, q.Detach())
+		must(t, q.Detach())
 		err = attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
 			q, err = Open(Named(d, "q"), Options{Existing: true})
-			noError(t, err)
+			must(t, err)
 			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
 				t.Errorf("%s: read %d, %v", name, n, err)
 			}
@@ -104,13 +104,13 @@ func TestAttachLeavesTheLane(t *testing.T) {
 			t.Fatalf("%s: attached while it was removed: %v", name, err)
 		}
 		w := attachTo(t, d, "q")
-		noError(t, w.Post(&Entry{Context: 5}))
+		must(t, w.Post(&Entry{Context: 5}))
 		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
 			t.Errorf("%s: read %d, %v", name, n, err)
 		}
-		noError(t, w.Close())
-		noError(t, q.Close())
-		noError(t, collect.Remove(d, "q", collect.Options{}))
+		must(t, w.Close())
+		must(t, q.Close())
+		must(t, collect.Remove(d, "q", collect.Options{}))
 	}
 }
 
@@ -121,26 +121,26 @@ func TestAttachKeepsEntries(t *testing.T) {
 	for _, state := range []uint64{kind.StateRemoving,
 		kind.StateClosed} { // of one that overran, the latter
 		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
-		noError(t, err)
-		noError(t, q.Detach())
+		must(t, err)
+		must(t, q.Detach())
 		w := attachTo(t, d, "q")
-		noError(t, w.Post(&Entry{Context: 5}))
-		noError(t, w.Close())
+		must(t, w.Post(&Entry{Context: 5}))
+		must(t, w.Close())
 		err = attachLate(t, d, "q", state, func() {})
 		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed) {
 			t.Errorf("attached while it was removed: %v", err)
 		}
 		dir, err := d.Sub("q", false)
-		noError(t, err)
+		must(t, err)
 		setState(t, dir, kind.StateOpen) // who removed it gives up
-		noError(t, dir.Close())
+		must(t, dir.Close())
 		if q, err = Open(Named(d, "q"), Options{Existing: true}); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
 			t.Errorf("read %d, %v", n, err)
 		}
-		noError(t, q.Close())
+		must(t, q.Close())
 	}
 }
 
@@ -149,15 +149,15 @@ func TestAttachKeepsEntries(t *testing.T) {
 func TestAttachLeavesNothing(t *testing.T) {
 	d := dirOfItsOwn(t, "nothing")
 	q, err := Create(Named(d, "q"), Options{Size: 4, Lifetime: Persistent})
-	noError(t, err)
-	noError(t, q.Detach())
+	must(t, err)
+	must(t, q.Detach())
 	err = attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
 		dir, err := d.Sub("q", false)
-		noError(t, err)
+		must(t, err)
 		obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
-		noError(t, err)
-		noError(t, obj.Claim(nil))
-		noError(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))
+		must(t, err)
+		must(t, obj.Claim(nil))
+		must(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))
 	})
 	if !errors.Is(err, ErrBusy) {
 		t.Errorf("attached while it was removed: %v", err)
@@ -175,8 +175,8 @@ func TestAttachWhileRemoved(t *testing.T) {
 	t.Cleanup(func() { collect.ContestMost = was })
 	for range 100 {
 		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
-		noError(t, err)
-		noError(t, q.Detach())
+		must(t, err)
+		must(t, q.Detach())
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
@@ -212,15 +212,15 @@ func TestAttachWhileRemoved(t *testing.T) {
 func TestLaneMayComeFree(t *testing.T) {
 	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
 	d, err := shm.OpenDir(path)
-	noError(t, err)
+	must(t, err)
 	defer os.RemoveAll(path)
 	defer d.Close()
 	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-	noError(t, err)
+	must(t, err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	noError(t, err)
+	must(t, err)
 	dir, err := d.Sub("q", false)
-	noError(t, err)
+	must(t, err)
 	claim := place.Claim{Dir: dir, Name: "q", Queue: q.opt.attrs(), Reader: q.obj, Rows: q.rows}
 	free := claim.MayComeFree
 	if free() {
@@ -239,14 +239,14 @@ func TestLaneMayComeFree(t *testing.T) {
 	q.rows[1].Bell.Parked.Store(had)
 	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(gen)
 	tail := w.words.Tail.Load()
-	noError(t, w.Close())
+	must(t, w.Close())
 	if !free() {
 		t.Error("one that was left is not there to be had")
 	}
 	lane, err := dir.Open(kind.LaneFile(1), shm.ReadWrite)
-	noError(t, err)
+	must(t, err)
 	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
-	noError(t, err)
+	must(t, err)
 	words.Tail.Store(tail + 100)
 	if free() {
 		t.Error("one that nobody can go on in is waited for")
@@ -261,14 +261,14 @@ func TestLaneMayComeFree(t *testing.T) {
 	if !errors.Is(err, ErrBusy) {
 		t.Error(err)
 	}
-	noError(t, lane.Claim(nil))
-	noError(t, lane.Unlink())
-	noError(t, lane.Close())
+	must(t, lane.Claim(nil))
+	must(t, lane.Unlink())
+	must(t, lane.Close())
 	if !free() {
 		t.Error("a row without a lane is not there to be had")
 	}
-	noError(t, dir.Close())
-	noError(t, q.Close())
+	must(t, dir.Close())
+	must(t, q.Close())
 }
 
 // TestAttachAwaitsFormerLane: what a writer of a destroyed queue, who has not noticed that yet, has
@@ -279,11 +279,11 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 	collect.ContestMost = time.Hour // the test closes faster than a slow machine attaches
 	t.Cleanup(func() { collect.ContestMost = was })
 	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-	noError(t, err)
+	must(t, err)
 	former := attachTo(t, d, "q")
-	noError(t, q.Close())
+	must(t, q.Close())
 	q, err = Create(Named(d, "q"), Options{Size: 8, MaxLanes: 1})
-	noError(t, err)
+	must(t, err)
 	attached := make(chan error, 1)
 	go func() {
 		w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
@@ -298,20 +298,20 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 		attached <- err
 	case <-time.After(20 * time.Millisecond):
 	}
-	noError(t, former.Close())
-	noError(t, <-attached)
+	must(t, former.Close())
+	must(t, <-attached)
 	if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
-	noError(t, q.Close())
+	must(t, q.Close())
 }
 
 // limitFiles bounds the numbers of descriptors from limit on, until restore.
 func limitFiles(t *testing.T) (limit func(uint64), restore func()) {
 	var had unix.Rlimit
-	noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
 	limit = func(n uint64) {
-		noError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, had.Cur), Max: had.Max},
+		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, had.Cur), Max: had.Max},
 			nil))
 	}
 	return limit, func() { limit(had.Cur) }
@@ -322,9 +322,9 @@ func limitFiles(t *testing.T) (limit func(uint64), restore func()) {
 func TestDeathsStarved(t *testing.T) {
 	d := dirOfItsOwn(t, "starved")
 	q, err := Create(Named(d, "q"), Options{Size: 4})
-	noError(t, err)
+	must(t, err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	noError(t, err)
+	must(t, err)
 	limit, restore := limitFiles(t)
 	defer restore()
 	limit(3)
@@ -332,7 +332,7 @@ func TestDeathsStarved(t *testing.T) {
 	restore()
 	late := newWriterDeaths(&q.core, 2)
 	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	noError(t, err)
+	must(t, err)
 	limit(3)
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
@@ -355,9 +355,9 @@ func TestDeathsStarved(t *testing.T) {
 		}
 		m.close(nil)
 	}
-	noError(t, w.Close())
-	noError(t, w2.Close())
-	noError(t, q.Close())
+	must(t, w.Close())
+	must(t, w2.Close())
+	must(t, q.Close())
 }
 
 // TestSeatDeathOutlivesFailedOpen: an open that fails for want of descriptors, wherever, does not
@@ -380,7 +380,7 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		next, err := AttachCounter(FromFD(fd, ""), CounterOptions{Wait: WaitFD})
 		restore()
 		if err == nil {
-			noError(t, next.Close())
+			must(t, next.Close())
 			break
 		}
 		failed++
@@ -401,13 +401,13 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 func TestSeatOfClosedIsNobodys(t *testing.T) {
 	c := newSeatRig(t).c
 	other, err := AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})
-	noError(t, err)
+	must(t, err)
 	seat := c.seats.At(rigSeat)
 	if who := seat.Owner(); who.State != shm.StateOwned {
 		t.Fatal("it has no seat")
 	}
-	noError(t, other.obj.Close())
-	noError(t, other.Close())
+	must(t, other.obj.Close())
+	must(t, other.Close())
 	if who := seat.Owner(); who.State != shm.StateReleased {
 		t.Errorf("the seat is still that of %+v", who)
 	}
@@ -418,22 +418,22 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 // is.
 func TestDeathsBetweenSinks(t *testing.T) {
 	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
-	noError(t, err)
+	must(t, err)
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
-	noError(t, err)
+	must(t, err)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
-	noError(t, err)
+	must(t, err)
 	kept := func(what string, row, want int) {
 		t.Helper()
 		conn, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
-		noError(t, err)
+		must(t, err)
 		here, err := l.AcceptUnix()
-		noError(t, err)
+		must(t, err)
 		accepted := make(chan error, 1)
 		go func() { accepted <- q.Accept(t.Context(), here) }()
 		w, err := Attach(t.Context(), Over(conn), WriterOptions{Trust: CrossUser})
-		noError(t, errors.Join(err, <-accepted))
-		t.Cleanup(func() { noError(t, errors.Join(w.Close(), conn.Close(), here.Close())) })
+		must(t, errors.Join(err, <-accepted))
+		t.Cleanup(func() { must(t, errors.Join(w.Close(), conn.Close(), here.Close())) })
 		if w.bit != row {
 			t.Errorf("%s: row %d", what, w.bit)
 		}
@@ -445,9 +445,9 @@ func TestDeathsBetweenSinks(t *testing.T) {
 	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
 	kept("replaced", 1, 1)
 	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 2}}})
-	noError(t, q.BindEvents(nil))
+	must(t, q.BindEvents(nil))
 	kept("ended", 2, 0)
-	noError(t, errors.Join(l.Close(), q.Close(), e.Close()))
+	must(t, errors.Join(l.Close(), q.Close(), e.Close()))
 }
 
 // TestTurnIsNoDelay: while a writer waits for one of its user who is stopped in the middle of
@@ -455,12 +455,12 @@ func TestDeathsBetweenSinks(t *testing.T) {
 // room.
 func TestTurnIsNoDelay(t *testing.T) {
 	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
-	noError(t, err)
+	must(t, err)
 	done, err := q.side.Turns().Take(t.Context(), os.Geteuid())
-	noError(t, err)
+	must(t, err)
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", at)
-	noError(t, err)
+	must(t, err)
 	served, attached := make(chan error, 1), make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }()
 	go func() {
@@ -487,10 +487,10 @@ func TestTurnIsNoDelay(t *testing.T) {
 		t.Errorf("%d rendezvous, time runs: %v", n, limited)
 	}
 	done()
-	noError(t, <-attached)
-	noError(t, l.Close())
+	must(t, <-attached)
+	must(t, l.Close())
 	if err := <-served; !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	noError(t, q.Close())
+	must(t, q.Close())
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-var noError = shmtest.Must
+var must = shmtest.Must
 
 // foreign is an object of another package that is bound to something here.
 type foreign struct{}
@@ -86,11 +86,11 @@ func (s *slowSink) bind() error {
 // TestBindEventsWhole: of two event queues that are bound at once one gets everything.
 func TestBindEventsWhole(t *testing.T) {
 	q, err := Create(Unnamed("q"), Options{Size: 4})
-	noError(t, err)
+	must(t, err)
 	var es [2]*EventQueue
 	for i := range es {
 		es[i], err = CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-		noError(t, err)
+		must(t, err)
 	}
 	other := make(chan error, 1)
 	slow := &slowSink{EventSink: es[0], between: func() {
@@ -104,8 +104,8 @@ func TestBindEventsWhole(t *testing.T) {
 		case <-time.After(50 * time.Millisecond): // it waits its turn
 		}
 	}}
-	noError(t, q.BindEvents(slow))
-	noError(t, <-other)
+	must(t, q.BindEvents(slow))
+	must(t, <-other)
 	q.overrunTo.mu.Lock()
 	overruns := q.overrunTo.sink
 	q.overrunTo.mu.Unlock()
@@ -115,9 +115,9 @@ func TestBindEventsWhole(t *testing.T) {
 	if overruns != deaths {
 		t.Errorf("overruns go to %v, deaths to %v", overruns, deaths)
 	}
-	noError(t, q.Close())
-	noError(t, es[0].Close())
-	noError(t, es[1].Close())
+	must(t, q.Close())
+	must(t, es[0].Close())
+	must(t, es[1].Close())
 }
 
 // TestDetachThatFailsTurnsNobodyAway: an event queue that nobody could find cannot be detached, and
@@ -125,7 +125,7 @@ func TestBindEventsWhole(t *testing.T) {
 // is writing.
 func TestDetachThatFailsTurnsNobodyAway(t *testing.T) {
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true, Shared: true})
-	noError(t, err)
+	must(t, err)
 	if !e.own.lock() {
 		t.Fatal("shut")
 	}
@@ -216,11 +216,11 @@ func (f *lateFace) Look() (more, signaled bool, err error) {
 func TestSignalBetweenLooks(t *testing.T) {
 	t.Parallel()
 	q, err := Create(Unnamed("q"), Options{Size: 4, Wait: WaitFD})
-	noError(t, err)
+	must(t, err)
 	s, err := NewWaitSet(nil, WaitSetOptions{Wait: WaitFD})
-	noError(t, err)
+	must(t, err)
 	late := &lateQueue{Queue: q}
-	noError(t, s.Add(late))
+	must(t, s.Add(late))
 	if err := s.TryWait(); err != ErrWouldBlock || late.looks < 2 {
 		t.Errorf("after %d looks: %v", late.looks, err)
 	}
@@ -230,7 +230,7 @@ func TestSignalBetweenLooks(t *testing.T) {
 	if err := s.TryWait(); err != nil {
 		t.Errorf("with nothing there: %v", err)
 	}
-	noError(t, errors.Join(s.Remove(late), s.Close(), q.Close()))
+	must(t, errors.Join(s.Remove(late), s.Close(), q.Close()))
 }
 
 // seatRig is a counter in whose next seat tests die.
@@ -249,9 +249,9 @@ const (
 func newSeatRig(t *testing.T) seatRig {
 	t.Helper()
 	c, err := CreateCounter(Unnamed("seats"), CounterOptions{})
-	noError(t, err)
+	must(t, err)
 	t.Cleanup(func() {
-		noError(t, c.Close())
+		must(t, c.Close())
 	})
 	return seatRig{t, c}
 }
@@ -405,15 +405,15 @@ func (s *lateSink) returnCredits(n int) {
 // replaces it, not into the room that the former one gets back by that.
 func TestSinkReplacedWhole(t *testing.T) {
 	q, err := Create(Unnamed("q"), Options{Size: 4})
-	noError(t, err)
+	must(t, err)
 	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-	noError(t, err)
+	must(t, err)
 	was := &lateSink{EventSink: e, q: q}
 	for _, sink := range []EventSink{was, e, was, nil} {
-		noError(t, q.BindEvents(sink))
+		must(t, q.BindEvents(sink))
 	}
 	if was.early {
 		t.Error("its room came back before its deaths ended")
 	}
-	noError(t, errors.Join(q.Close(), e.Close()))
+	must(t, errors.Join(q.Close(), e.Close()))
 }

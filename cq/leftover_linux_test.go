@@ -191,9 +191,7 @@ func init() { roles["tiny"] = childTiny }
 
 // TestTooLarge: a queue that does not fit says with numbers what is missing, and leaves nothing.
 func TestTooLarge(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "mount", errors.New("mounting needs root"))
-	}
+	shmtest.RequireRoot(t, "mount", "mounting needs root")
 	cmd := shmtest.Child(t, "tiny")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)

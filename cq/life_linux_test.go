@@ -384,9 +384,7 @@ func init() { roles["without proc"] = childWithoutProc }
 // TestWithoutProc: where there is no /proc each verb says so at once. It neither takes what is
 // there for something that does not exist, nor waits for it.
 func TestWithoutProc(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "mount", errors.New("unmounting /proc needs root"))
-	}
+	shmtest.RequireRoot(t, "mount", "unmounting /proc needs root")
 	d := openDir(t)
 	for _, k := range objectKinds() {
 		o, err := k.create(cq.Named(d, k.name), k.base)

@@ -497,9 +497,7 @@ func objects(root string) string {
 // leaves nothing.
 func TestTmpfsFull(t *testing.T) {
 	shmtest.Long(t)
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "mount", syscall.EPERM)
-	}
+	shmtest.RequireRoot(t, "mount", "only root may")
 	cmd := shmtest.Child(t, "full tmpfs")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)

@@ -50,34 +50,27 @@ func noGetFD() {
 func childNoGetFD() {
 	noGetFD()
 	d, err := shm.OpenDir("")
-	check(err)
+	need(err)
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	check(err)
+	need(err)
 	named, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{})
-	check(err)
+	need(err)
 	unnamed, err := cq.Create(cq.Unnamed("q"), cq.Options{})
-	check(err)
+	need(err)
 	for _, q := range []*cq.Queue{named, unnamed} {
-		check(s.Add(q))
+		need(s.Add(q))
 		w, err := q.Writer()
-		check(err)
+		need(err)
 		_, err = setWait(s, nil, 0) // all lanes are parked from here on
-		wait := later(func() { check(w.Post(&cq.Entry{})) })
+		wait := later(func() { need(w.Post(&cq.Entry{})) })
 		var dst [1]cq.Waitable
 		n, err2 := setWait(s, dst[:], time.Minute)
 		wait()
 		fmt.Println(err, n, err2)
-		check(w.Close())
-		check(s.Remove(q))
-		check(q.Close())
+		need(w.Close())
+		need(s.Remove(q))
+		need(q.Close())
 	}
-	check(s.Close())
-	check(d.Close())
-}
-
-func check(err error) {
-	if err != nil {
-		fmt.Println("child:", err)
-		os.Exit(1)
-	}
+	need(s.Close())
+	need(d.Close())
 }

@@ -24,9 +24,7 @@ const nobody = 65534
 // asNobody starts a child as another user, without any capability.
 func asNobody(t testing.TB) *syscall.SysProcAttr {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("only root starts processes of other users"))
-	}
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 }
 

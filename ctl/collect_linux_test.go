@@ -256,9 +256,7 @@ func tree(t *testing.T, d *shm.Dir) map[string]string {
 // TestCollectSparesOtherNamespaces: a process in another PID namespace lives by its lock, and its
 // things go when it is dead.
 func TestCollectSparesOtherNamespaces(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-	}
+	shmtest.RequireRoot(t, "pidns", "a PID namespace needs root")
 	d := ownDir(t)
 	cmd := childOf(t, d, "household")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
@@ -358,9 +356,7 @@ func TestCollectCounts(t *testing.T) {
 
 // TestCollectNamesTheNamespace: a number of another PID namespace is not given as if it were ours.
 func TestCollectNamesTheNamespace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-	}
+	shmtest.RequireRoot(t, "pidns", "a PID namespace needs root")
 	d := ownDir(t)
 	cmd := childOf(t, d, "full reader")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}

@@ -34,9 +34,7 @@ func child(side func(s *shared, o ring.Order, n uint64) error) {
 	if err == nil {
 		err = side(s, orderOf(os.Getenv("RING_ORDER")), envInt("RING_N"))
 	}
-	if err != nil {
-		exit(err)
-	}
+	shmtest.Need(err)
 }
 
 // start runs the other side in a process of its own; the result waits for it.
@@ -144,15 +142,8 @@ var watchdog = shmtest.Watchdog
 // envInt reads what the parent told a child.
 func envInt(name string) uint64 {
 	v, err := strconv.ParseUint(os.Getenv(name), 10, 64)
-	if err != nil {
-		exit(err)
-	}
+	shmtest.Need(err)
 	return v
-}
-
-func exit(err error) {
-	fmt.Fprintln(os.Stderr, "child:", err)
-	os.Exit(1)
 }
 
 func orderOf(name string) ring.Order {

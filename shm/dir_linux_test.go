@@ -40,8 +40,8 @@ func TestNames(t *testing.T) {
 	bell := specFor("")
 	bell.Kind = KindBell
 	o, err := d.Create("bell-"+NewUUID().String(), bell, nil)
-	noErr(t, err)
-	noErr(t, errors.Join(o.Unlink(), o.Close()))
+	must(t, err)
+	must(t, errors.Join(o.Unlink(), o.Close()))
 	for _, name := range []string{"x", "new-x", "lock", "Größe 3", "a..b", strings.Repeat("x", 64)} {
 		o := makeObject(t, d, name)
 		if o.Header().Name != name {
@@ -56,21 +56,21 @@ func TestNest(t *testing.T) {
 	above := openTestDir(t)
 	at := func(name string) string { return filepath.Join(above.Path(), name) }
 	o, d, err := above.CreateIn("sub", "a", specFor(""), nil)
-	noErr(t, err)
+	must(t, err)
 	defer d.Close()
 	defer o.Close()
 	was := d.ref.fd
 	in := above.Dup()
 	d.Nest(in, "sub")
 	d.Nest(in, "sub")
-	noErr(t, in.Close())
+	must(t, in.Close())
 	if _, err := unix.FcntlInt(uintptr(was), unix.F_GETFD, 0); err == nil || d.ref.fd >= 0 {
 		t.Errorf("it still has descriptor %d", was)
 	}
 	stamp := func() uint64 {
 		t.Helper()
 		s, err := d.Stamp()
-		noErr(t, err)
+		must(t, err)
 		return s
 	}
 	before := stamp()
@@ -78,10 +78,10 @@ func TestNest(t *testing.T) {
 	if stamp() == before {
 		t.Error("another name has the same stamp")
 	}
-	noErr(t, d.At("f", func(dirfd int, path string) error {
+	must(t, d.At("f", func(dirfd int, path string) error {
 		return unix.Mkfifoat(dirfd, path, 0o600)
 	}))
-	noErr(t, d.Remove("f"))
+	must(t, d.Remove("f"))
 	if names, err := d.List(); len(names) != 2 || err != nil {
 		t.Errorf("it lists %v, %v", names, err)
 	}
@@ -89,11 +89,11 @@ func TestNest(t *testing.T) {
 		t.Errorf("owned: %v, %v", locked, err)
 	}
 	look := openObject(t, d, "b", ReadOnly)
-	noErr(t, b.Unlink())
+	must(t, b.Unlink())
 	if linked, err := look.Linked(); linked || err != nil {
 		t.Errorf("linked: %v, %v", linked, err)
 	}
-	noErr(t, os.Rename(at("sub"), at("moved")))
+	must(t, os.Rename(at("sub"), at("moved")))
 	gone := func(what string, err error) {
 		t.Helper()
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +102,8 @@ func TestNest(t *testing.T) {
 	}
 	for _, stands := range []string{"nothing", "another"} {
 		if stands == "another" {
-			noErr(t, os.Mkdir(at("sub"), 0o700))
-			noErr(t, os.WriteFile(filepath.Join(at("sub"), "a"), nil, 0o600))
+			must(t, os.Mkdir(at("sub"), 0o700))
+			must(t, os.WriteFile(filepath.Join(at("sub"), "a"), nil, 0o600))
 		}
 		gone("unlink beside "+stands, o.Unlink())
 		gone("remove beside "+stands, d.Remove("a"))
@@ -112,11 +112,11 @@ func TestNest(t *testing.T) {
 		gone("create beside "+stands, second(d.Create("c", specFor(""), nil)))
 		_ = stamp()
 	}
-	noErr(t, os.Remove(filepath.Join(at("sub"), "a")))
-	noErr(t, os.Remove(at("sub")))
-	noErr(t, os.Rename(at("moved"), at("sub")))
-	noErr(t, errors.Join(o.Unlink(), o.Close()))
-	noErr(t, above.RemoveSub("sub"))
+	must(t, os.Remove(filepath.Join(at("sub"), "a")))
+	must(t, os.Remove(at("sub")))
+	must(t, os.Rename(at("moved"), at("sub")))
+	must(t, errors.Join(o.Unlink(), o.Close()))
+	must(t, above.RemoveSub("sub"))
 }
 
 func TestDirMustBePrivate(t *testing.T) {
@@ -157,9 +157,7 @@ func TestDirMustBePrivate(t *testing.T) {
 }
 
 func TestDirOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("nobody else may give files away"))
-	}
+	shmtest.RequireRoot(t, "root", "nobody else may give files away")
 	d := openTestDir(t)
 	dir := filepath.Join(d.Path(), "theirs")
 	must(t, os.Mkdir(dir, 0o700))

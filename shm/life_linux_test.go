@@ -311,17 +311,17 @@ func TestOneDescriptor(t *testing.T) {
 		t.Errorf("another one claims it: %v", err)
 	}
 	has("wanted by another", true, false)
-	noErr(t, o.Release())
+	must(t, o.Release())
 	has("released", false, true)
-	noErr(t, o.Claim(nil))
+	must(t, o.Claim(nil))
 	has("claimed", true, false)
 	fd := o.FD()
 	var st unix.Stat_t
-	if noErr(t, unix.Fstat(fd, &st)); st.Ino != o.ino || fd == o.lockFD {
+	if must(t, unix.Fstat(fd, &st)); st.Ino != o.ino || fd == o.lockFD {
 		t.Errorf("descriptor %d leads to another file, or is that of the lock", fd)
 	}
 	has("asked for a descriptor", true, true)
-	noErr(t, errors.Join(o.Release(), o.Claim(nil)))
+	must(t, errors.Join(o.Release(), o.Claim(nil)))
 	if o.fd != fd {
 		t.Errorf("the descriptor that was sent was %d, is %d", fd, o.fd)
 	}

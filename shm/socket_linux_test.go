@@ -15,11 +15,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-func noErr(t testing.TB, err error) {
-	t.Helper()
-	must(t, err)
-}
-
 // socketPair returns two connected sockets of this type.
 func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()

@@ -30,13 +30,7 @@ func TestMain(m *testing.M) {
 
 var must = shmtest.Must
 
-// need is must in a child.
-func need(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+var need = shmtest.Need // in a child
 
 var local, remote = netip.MustParseAddrPort("192.0.2.1:4791"),
 	netip.MustParseAddrPort("192.0.2.2:4791")

@@ -82,7 +82,7 @@ func TestBound(t *testing.T) {
 			t.Errorf("%s, removed: %v", name, err)
 		}
 	}
-	noError(t, os.WriteFile(filepath.Join(d.Path(), "file"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(d.Path(), "file"), nil, 0o600))
 	if err := collect.RemoveUnbound(d, "file"); !errors.Is(err, shm.ErrKind) {
 		t.Errorf("a file: %v", err)
 	}
@@ -101,19 +101,19 @@ func TestBoundByLock(t *testing.T) {
 	shmtest.Conforms(t)
 	d := openDir(t)
 	path := filepath.Join(d.Path(), "s")
-	noError(t, unix.Close(bindSocket(t, unix.SOCK_SEQPACKET, path)))
+	must(t, unix.Close(bindSocket(t, unix.SOCK_SEQPACKET, path)))
 	lock, err := unix.Open(path+".lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
-	noError(t, err)
+	must(t, err)
 	l := unix.Flock_t{Type: unix.F_WRLCK}
-	noError(t, unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &l))
+	must(t, unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &l))
 	if bound, err := collect.Bound(d, "s"); !bound || err != nil {
 		t.Errorf("locked: %v, %v", bound, err)
 	}
 	if err := collect.RemoveUnbound(d, "s"); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("locked: %v", err)
 	}
-	noError(t, unix.Close(lock))
-	noError(t, collect.RemoveUnbound(d, "s"))
+	must(t, unix.Close(lock))
+	must(t, collect.RemoveUnbound(d, "s"))
 	if _, err := os.Stat(path + ".lock"); err != nil {
 		t.Errorf("the lock file: %v", err)
 	}
@@ -127,7 +127,7 @@ func TestSocketAside(t *testing.T) {
 	d := openDir(t)
 	at := func(name string) string { return filepath.Join(d.Path(), name) }
 	fd := bindSocket(t, unix.SOCK_STREAM, at("s"))
-	noError(t, os.Rename(at("s"), at(aside)))
+	must(t, os.Rename(at("s"), at(aside)))
 	if bound, err := collect.Bound(d, aside); bound || err != nil {
 		t.Errorf("aside: %v, %v", bound, err)
 	}
@@ -137,10 +137,10 @@ func TestSocketAside(t *testing.T) {
 	if bound, err := collect.Bound(d, "s"); !bound || err != nil {
 		t.Errorf("given back: %v, %v", bound, err)
 	}
-	noError(t, unix.Close(fd))
-	noError(t, os.Rename(at("s"), at(aside)))
-	noError(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, at("s"))))
-	noError(t, collect.RemoveUnbound(d, "s")) // both
+	must(t, unix.Close(fd))
+	must(t, os.Rename(at("s"), at(aside)))
+	must(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, at("s"))))
+	must(t, collect.RemoveUnbound(d, "s")) // both
 	if names, err := d.List(); err != nil || len(names) > 0 {
 		t.Errorf("left: %v, %v", names, err)
 	}
@@ -177,7 +177,7 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue // the last one was aside, alive, when we removed it, and is back
 		}
-		noError(t, err)
+		must(t, err)
 		l.SetUnlinkOnClose(false)
 		// A collector may have it aside for a moment, or have died there, as this test does not.
 		for by := time.Now().Add(30 * time.Second); ; {
@@ -191,7 +191,7 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 				break
 			}
 		}
-		noError(t, l.Close())
+		must(t, l.Close())
 	}
 	stop()
 	wg.Wait()
@@ -199,7 +199,7 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 		t.Error(err)
 	}
 	names, err := d.List()
-	noError(t, err)
+	must(t, err)
 	for _, n := range names {
 		if strings.HasPrefix(n.Name(), "s") {
 			t.Errorf("%s is left", n.Name())
@@ -214,11 +214,11 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 func TestLooksKeepNoLock(t *testing.T) {
 	const rounds = 300
 	d := openDir(t)
-	noError(t, os.WriteFile(filepath.Join(d.Path(), "cut"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(d.Path(), "cut"), nil, 0o600))
 	for i := range rounds {
 		path := filepath.Join(d.Path(), strconv.Itoa(i))
-		noError(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, path)))
-		noError(t, os.WriteFile(path+shm.LockSuffix, nil, 0o600))
+		must(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, path)))
+		must(t, os.WriteFile(path+shm.LockSuffix, nil, 0o600))
 	}
 	end := make(chan struct{})
 	var forks sync.WaitGroup
@@ -259,11 +259,11 @@ func TestNamesDirectory(t *testing.T) {
 	}
 	means("one", true)
 	means("two", false)
-	noError(t, os.Rename(at("one"), at("two")))
-	noError(t, os.Mkdir(at("one"), 0o700))
+	must(t, os.Rename(at("one"), at("two")))
+	must(t, os.Mkdir(at("one"), 0o700))
 	means("one", false)
 	means("two", true)
-	noError(t, errors.Join(d.RemoveSub("one"), d.RemoveSub("two")))
+	must(t, errors.Join(d.RemoveSub("one"), d.RemoveSub("two")))
 	means("two", false)
 	if _, err := collect.LeadsTo(d, "a/b", sub); !errors.Is(err, shm.ErrName) {
 		t.Errorf("a path: %v", err)

@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { shmtest.Main(m) }
 
-var noError = shmtest.Must
+var must = shmtest.Must
 
 // openDir opens a directory that no other test sees, and removes it when the test ends.
 func openDir(t *testing.T) *shm.Dir {
 	t.Helper()
 	d, err := shm.OpenDir(filepath.Join(shmtest.Dir(t), t.Name()))
-	noError(t, err)
+	must(t, err)
 	t.Cleanup(func() {
 		_ = d.Close()
 		_ = os.RemoveAll(d.Path())
@@ -35,7 +35,7 @@ func openDir(t *testing.T) *shm.Dir {
 func attach(t *testing.T, d *shm.Dir) *cq.Writer {
 	t.Helper()
 	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	noError(t, err)
+	must(t, err)
 	return w
 }
 
@@ -45,20 +45,20 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	shmtest.Long(t)
 	d := openDir(t)
 	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, MaxLanes: 3, Lifetime: cq.Persistent})
-	noError(t, err)
-	noError(t, q.Detach())
+	must(t, err)
+	must(t, q.Detach())
 	dir := shmtest.Have(d.Sub("q", false)).In(t)
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
 	look := collect.LastLook(d, dir, "q", obj)
 	state := func() uint64 {
 		words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-		noError(t, err)
+		must(t, err)
 		return words.State.Load()
 	}
 
 	w, err := cq.Attach(t.Context(), cq.Named(d, "q"),
 		cq.WriterOptions{}) // since the lanes were looked for
-	noError(t, err)
+	must(t, err)
 	before := obj.Owner()
 	if err := obj.Claim(look); !errors.Is(err, cq.ErrBusy) {
 		t.Fatalf("with a writer: %v", err)
@@ -66,15 +66,15 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	if obj.Owner() != before || state() != kind.StateOpen {
 		t.Errorf("owner %+v after %+v, state %d", obj.Owner(), before, state())
 	}
-	noError(t, w.Post(&cq.Entry{}))
-	noError(t, w.Close())
+	must(t, w.Post(&cq.Entry{}))
+	must(t, w.Close())
 	if err := collect.Remove(d, "q", collect.Options{Waiting: true}); !errors.Is(err, cq.ErrBusy) {
 		t.Errorf("with an unread entry: %v", err)
 	}
 
 	// Whoever removes it died before it could finish.
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	noError(t, err)
+	must(t, err)
 	words.State.Store(kind.StateRemoving)
 	var busy *cq.Error
 	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
@@ -87,17 +87,17 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	noError(t, err)
+	must(t, err)
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
 	w, err = cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	noError(t, err)
-	noError(t, w.Close())
-	noError(t, q.Detach())
+	must(t, err)
+	must(t, w.Close())
+	must(t, q.Detach())
 	attachWhileRemoved(t, d, dir)
-	noError(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
-	noError(t, collect.Remove(d, "q", collect.Options{}))
+	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
+	must(t, collect.Remove(d, "q", collect.Options{}))
 }
 
 // attachWhileRemoved: a writer that meets somebody who removes the queue, and gives it up again,
@@ -108,9 +108,9 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	collect.ContestMost = time.Hour // it only catches a hang
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	noError(t, err)
+	must(t, err)
 	opt, err := kind.StoredQueue("test", "q", obj.Header())
-	noError(t, err)
+	must(t, err)
 	attached := make(chan error, 1)
 	attach := func() {
 		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
@@ -132,12 +132,12 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	go attach()
 	early()
 	words.State.Store(kind.StateOpen)
-	noError(t, <-attached)
+	must(t, <-attached)
 
 	var all []*cq.Writer // so that there is no row without a lane
 	for range opt.Rows - 1 {
 		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-		noError(t, err)
+		must(t, err)
 		all = append(all, w)
 	}
 	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
@@ -146,23 +146,23 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 		t.Errorf("one writer too many: %v", err)
 	}
 	for _, w := range all {
-		noError(t, w.Close())
+		must(t, w.Close())
 	}
 	release, err := collect.HoldLanes(d, "q")
-	noError(t, err)
+	must(t, err)
 	go attach()
 	early()
 	release()
-	noError(t, <-attached)
+	must(t, <-attached)
 }
 
 // leaveQueue leaves a persistent queue under a name, which may be one that nobody else gives.
 func leaveQueue(t *testing.T, d *shm.Dir, name string) {
 	t.Helper()
 	q, err := cq.Create(cq.Named(d, "made"), cq.Options{Size: 4, Lifetime: cq.Persistent})
-	noError(t, err)
-	noError(t, q.Detach())
-	noError(t, os.Rename(filepath.Join(d.Path(), "made"), filepath.Join(d.Path(), name)))
+	must(t, err)
+	must(t, q.Detach())
+	must(t, os.Rename(filepath.Join(d.Path(), "made"), filepath.Join(d.Path(), name)))
 }
 
 // TestRemovesWhatWasAside: a persistent queue whose maker died before it had its own name waits for
@@ -191,20 +191,20 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 	if fate != collect.Garbage {
 		t.Fatalf("aside it is %v", fate)
 	}
-	noError(t, os.Rename(filepath.Join(d.Path(), aside), filepath.Join(d.Path(), "q")))
+	must(t, os.Rename(filepath.Join(d.Path(), aside), filepath.Join(d.Path(), "q")))
 	for range 2 { // with nothing in the place that it left, and with another one
 		if err := remove(); !errors.Is(err, cq.ErrBusy) {
 			t.Errorf("moved, it was removed: %v", err)
 		}
-		noError(t, os.MkdirAll(filepath.Join(d.Path(), aside), 0o700))
+		must(t, os.MkdirAll(filepath.Join(d.Path(), aside), 0o700))
 	}
 	if r, err := collect.Assess(d, "q", collect.Options{}); err != nil || r.Fate != collect.Left {
 		t.Errorf("under its own name: %v, %v", r.Fate, err)
 	}
-	noError(t, collect.Remove(d, aside, collect.Options{}))
+	must(t, collect.Remove(d, aside, collect.Options{}))
 	q, err := cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	noError(t, err)
-	noError(t, q.Close())
+	must(t, err)
+	must(t, q.Close())
 }
 
 // TestRemoveSparesTheOtherName: the directory aside of an object that has its own name too goes,
@@ -213,14 +213,14 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 	d := openDir(t)
 	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
 	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})
-	noError(t, err)
+	must(t, err)
 	w := attach(t, d)
-	noError(t, w.Post(&cq.Entry{Context: 5}))
-	noError(t, errors.Join(w.Close(), q.Detach()))
+	must(t, w.Post(&cq.Entry{Context: 5}))
+	must(t, errors.Join(w.Close(), q.Detach()))
 	aside := "new-" + shm.NewUUID().String()
-	noError(t, os.Mkdir(at(aside), 0o700))
-	noError(t, os.Link(at("q", kind.ReaderFile), at(aside, kind.ReaderFile)))
-	noError(t, collect.Remove(d, aside, collect.Options{}))
+	must(t, os.Mkdir(at(aside), 0o700))
+	must(t, os.Link(at("q", kind.ReaderFile), at(aside, kind.ReaderFile)))
+	must(t, collect.Remove(d, aside, collect.Options{}))
 	if _, err := os.Stat(at(aside)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what was aside: %v", err)
 	}
@@ -230,7 +230,7 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
-	noError(t, q.Close())
+	must(t, q.Close())
 }
 
 // TestRemoveOneObjectSparesCutOnes: what was cut does not say whose it was, so it is none that was
@@ -238,26 +238,26 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 	d := openDir(t)
 	c, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Lifetime: cq.Persistent})
-	noError(t, err)
-	noError(t, c.Close())
+	must(t, err)
+	must(t, c.Close())
 	for _, name := range []string{"cut", "gone"} {
 		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4})
-		noError(t, err)
-		noError(t, q.Detach())
+		must(t, err)
+		must(t, q.Detach())
 	}
-	noError(t, os.Truncate(filepath.Join(d.Path(), "counter"), 4096))
-	noError(t, os.Truncate(filepath.Join(d.Path(), "cut", kind.ReaderFile), 4096))
-	noError(t, os.Remove(filepath.Join(d.Path(), "gone", kind.ReaderFile)))
+	must(t, os.Truncate(filepath.Join(d.Path(), "counter"), 4096))
+	must(t, os.Truncate(filepath.Join(d.Path(), "cut", kind.ReaderFile), 4096))
+	must(t, os.Remove(filepath.Join(d.Path(), "gone", kind.ReaderFile)))
 	for _, name := range []string{"counter", "cut", "gone"} {
 		o := collect.Options{Waiting: true, Object: shm.NewUUID()}
 		if r, err := collect.Assess(d, name, o); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s, of which one is meant: %+v, %v", name, r, err)
 		}
-		noError(t, collect.Remove(d, name, o))
+		must(t, collect.Remove(d, name, o))
 		if _, err := os.Lstat(filepath.Join(d.Path(), name)); err != nil {
 			t.Errorf("%s was removed: %v", name, err)
 		}
-		noError(t, collect.Remove(d, name, collect.Options{Waiting: true}))
+		must(t, collect.Remove(d, name, collect.Options{Waiting: true}))
 		if _, err := os.Lstat(filepath.Join(d.Path(), name)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s, of which any is meant: %v", name, err)
 		}
@@ -269,17 +269,17 @@ func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 func TestRemoveWhatIsMeant(t *testing.T) {
 	d := openDir(t)
 	q, err := cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})
-	noError(t, err)
+	must(t, err)
 	c, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Lifetime: cq.Persistent})
-	noError(t, err)
-	noError(t, errors.Join(q.Detach(), c.Close()))
+	must(t, err)
+	must(t, errors.Join(q.Detach(), c.Close()))
 	obj, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
-	noError(t, err)
-	noError(t, errors.Join(obj.Release(), obj.Close()))
+	must(t, err)
+	must(t, errors.Join(obj.Release(), obj.Close()))
 	l, err := net.Listen("unix", filepath.Join(d.Path(), "socket"))
-	noError(t, err)
+	must(t, err)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	noError(t, l.Close())
+	must(t, l.Close())
 
 	queues := []shm.Kind{shm.KindQueue, shm.KindEvents}
 	for _, k := range []struct {
@@ -313,10 +313,10 @@ func TestRemoveWhatIsMeant(t *testing.T) {
 	if c, err = cq.CreateCounter(cq.Named(d, "socket"), cq.CounterOptions{}); !errors.Is(err,
 		os.ErrExist) {
 		t.Errorf("in the place of a socket: %v", err)
-		noError(t, c.Close())
+		must(t, c.Close())
 	}
 	for _, name := range []string{"queue", "counter", "region", "socket"} {
-		noError(t, collect.Remove(d, name, collect.Options{Waiting: true}))
+		must(t, collect.Remove(d, name, collect.Options{Waiting: true}))
 		if _, err := collect.Assess(d, name, collect.Options{}); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -50,7 +50,7 @@ func with(b []byte, at int, to byte) []byte {
 func talkers(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	check(t, err)
+	must(t, err)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
@@ -122,7 +122,7 @@ func TestHostileConversation(t *testing.T) {
 			before := len(shmtest.Descriptors())
 			fds := make([]int, tt.fds)
 			for _, b := range tt.says {
-				check(t, shm.SendFDs(theirs, b, fds...))
+				must(t, shm.SendFDs(theirs, b, fds...))
 				fds = nil
 			}
 			if tt.closes {
@@ -253,7 +253,7 @@ func TestLastWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, b := range append(tt.before, say(2, 7, 0)) {
-			check(t, shm.SendFDs(theirs, b))
+			must(t, shm.SendFDs(theirs, b))
 		}
 		_ = theirs.Close()
 		if err := tt.last(c); !errors.Is(err, errNo) {

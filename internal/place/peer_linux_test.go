@@ -52,19 +52,19 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	path := filepath.Join(t.TempDir(), "s")
 	l := shmtest.Have(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})).In(t)
 	r, w, err := os.Pipe()
-	check(t, err)
+	must(t, err)
 	t.Cleanup(func() { w.Close() })
 	cmd := shmtest.Child(t, role, "SOCKET="+path)
 	cmd.Stdin = r
-	check(t, cmd.Start())
-	check(t, r.Close())
+	must(t, cmd.Start())
+	must(t, r.Close())
 	go func() { _ = cmd.Wait() }()
-	check(t, l.SetDeadline(time.Now().Add(time.Minute)))
+	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
 	c, err := l.AcceptUnix()
-	check(t, err)
+	must(t, err)
 	p, err = MeetPeer(c, nil)
-	check(t, err)
-	check(t, c.Close()) // the peer is watched all the same
+	must(t, err)
+	must(t, c.Close()) // the peer is watched all the same
 	t.Cleanup(p.Close)
 	if p.PID != cmd.Process.Pid || p.UID != os.Geteuid() || p.GID != os.Getegid() {
 		t.Errorf("%+v is not %d", p, cmd.Process.Pid)
@@ -74,7 +74,7 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	return w, p, changes
 }
 
-var check = shmtest.Must
+var must = shmtest.Must
 
 // TestPeerHangsUp: the end of a connection is no death; with the end of the process it is.
 func TestPeerHangsUp(t *testing.T) {
@@ -83,13 +83,13 @@ func TestPeerHangsUp(t *testing.T) {
 		t.Error("gone at once")
 	}
 	_, err := stdin.Write([]byte{1})
-	check(t, err)
+	must(t, err)
 	<-changes
 	if !p.HungUp() || p.Gone() {
 		t.Errorf("after it hung up: %v, gone %v", p.HungUp(), p.Gone())
 	}
 	_, err = stdin.Write([]byte{1})
-	check(t, err)
+	must(t, err)
 	<-changes
 	if !p.Gone() {
 		t.Error("not gone after it ended")
@@ -105,7 +105,7 @@ func TestPeerLeavesConnection(t *testing.T) {
 	if p.HungUp() || p.Gone() {
 		t.Errorf("after it ended: hung up %v, gone %v", p.HungUp(), p.Gone())
 	}
-	check(t, stdin.Close()) // which ends that one
+	must(t, stdin.Close()) // which ends that one
 	<-changes
 	if !p.Gone() {
 		t.Error("not gone")
@@ -115,31 +115,31 @@ func TestPeerLeavesConnection(t *testing.T) {
 // TestPeerBytes: watching takes no bytes.
 func TestPeerBytes(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	check(t, err)
+	must(t, err)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
 		c, err := net.FileConn(f)
-		check(t, err)
-		check(t, f.Close())
+		must(t, err)
+		must(t, f.Close())
 		defer c.Close()
 		ends[i] = c.(*net.UnixConn)
 	}
 	p, err := MeetPeer(ends[0], &shm.AllowList{GIDs: []int{os.Getegid()}})
-	check(t, err)
+	must(t, err)
 	changes := make(chan struct{}, 2)
 	p.Watch(func() { changes <- struct{}{} })
 	for range 100 {
 		_, err = ends[1].Write([]byte("abc"))
-		check(t, err)
+		must(t, err)
 	}
 	buf := make([]byte, 300)
 	for n := 0; n < len(buf); {
 		k, err := ends[0].Read(buf[n:])
-		check(t, err)
+		must(t, err)
 		n += k
 	}
-	check(t, ends[1].Close())
+	must(t, ends[1].Close())
 	<-changes
 	if !p.HungUp() || p.Gone() { // it is this process
 		t.Errorf("hung up %v, gone %v", p.HungUp(), p.Gone())
@@ -182,12 +182,12 @@ func TestMain(m *testing.M) {
 func TestDescriptorOf(t *testing.T) {
 	me := shm.Self()
 	fd, err := descriptorOf(me, 0)
-	check(t, err)
+	must(t, err)
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags %#x, %v", flags, err)
 	}
-	check(t, unix.Close(fd))
+	must(t, unix.Close(fd))
 	if _, err := descriptorOf(me, 9999); !errors.Is(err, unix.EBADF) {
 		t.Errorf("no such descriptor: %v", err)
 	}

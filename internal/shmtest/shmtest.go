@@ -217,6 +217,14 @@ func Require(t testing.TB, feature string, err error) {
 	t.Skipf("needs %s: %v%s", feature, err, remedy)
 }
 
+// RequireRoot is Require of what only root may do; why says what that is.
+func RequireRoot(t testing.TB, feature, why string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Require(t, feature, errors.New(why))
+	}
+}
+
 func requires(feature string) bool {
 	return slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature)
 }

@@ -293,9 +293,7 @@ func TestAllUsersSkips(t *testing.T) {
 // TestAllUsersAsRoot: each user's objects are looked at and collected by a process of that user,
 // wherever its files lead, and who finds nothing of his own is told of the others.
 func TestAllUsersAsRoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", fmt.Errorf("processes of another user are started"))
-	}
+	shmtest.RequireRoot(t, "root", "processes of another user are started")
 	place := userDirs(t)
 	victim := filepath.Join(place, "victim")
 	must(t, os.Mkdir(victim, 0o755))
@@ -341,9 +339,7 @@ func TestAllUsersAsRoot(t *testing.T) {
 
 // TestOthersHint: who finds nothing is told that others have something.
 func TestOthersHint(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", fmt.Errorf("a directory is given to another user"))
-	}
+	shmtest.RequireRoot(t, "root", "a directory is given to another user")
 	place := userDirs(t)
 	if r := run(t, "show", "nope"); strings.Contains(r.stderr, "other users") {
 		t.Error(r.stderr)

@@ -54,9 +54,7 @@ func TestTortureRoles(t *testing.T) {
 }
 
 func TestHostile(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("only root starts processes of other users"))
-	}
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	newDir(t)
 	text := ok(t, "torture", "hostile", "--mutations", "1000", "--seed", "3", "--surfaces",
 		"event-lane", "-o", "json")

@@ -55,9 +55,7 @@ func status(t *testing.T, line string) (s serveStatus) {
 func TestServe(t *testing.T) {
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "xdp", os.ErrPermission)
-	}
+	shmtest.RequireRoot(t, "xdp", "only root may")
 	path := filepath.Join(t.TempDir(), "s")
 	out, errs, stop := serving(t, pair.B, "--socket", path, "--allow", "uid:0,ports=5000-5001")
 	if errs.lines()[0] != "" {
@@ -137,9 +135,7 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 // TestServeRefused: what cannot be served has the code that other verbs give it, and a remedy.
 func TestServeRefused(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "xdp", os.ErrPermission)
-	}
+	shmtest.RequireRoot(t, "xdp", "only root may")
 	path := filepath.Join(t.TempDir(), "s")
 	for _, c := range []struct {
 		want int
@@ -164,9 +160,7 @@ func TestServeIsSeen(t *testing.T) {
 	shmtest.Conforms(t)
 	tshark := needTshark(t)
 	pair := xdptest.NewPair(t, veth.Config{})
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "xdp", os.ErrPermission)
-	}
+	shmtest.RequireRoot(t, "xdp", "only root may")
 	path := filepath.Join(t.TempDir(), "s")
 	_, errs, stop := serving(t, pair.B, "--socket", path)
 	if errs.lines()[0] != "" {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // belongs to.
 func TestFindsWhatIsBroken(t *testing.T) {
 	shmtest.Conforms(t)
-	requireRoot(t)
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	for spoil, found := range map[string]func(v *Violations) uint64{
 		spoilPanic: func(v *Violations) uint64 { return v.Panics },
 		spoilWild:  func(v *Violations) uint64 { return v.Wild },
@@ -56,20 +56,11 @@ func TestFindsWhatIsBroken(t *testing.T) {
 	}
 }
 
-func requireRoot(t *testing.T) {
-	t.Helper()
-	var err error
-	if os.Geteuid() != 0 {
-		err = os.ErrPermission
-	}
-	shmtest.Require(t, "root", err)
-}
-
 // TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
 func TestHostilePeers(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	requireRoot(t)
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	o := Options{Mutations: 150_000, Seed: 1}
 	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {
 		o.Surfaces = strings.Split(names, ",")

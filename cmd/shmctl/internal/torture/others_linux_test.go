@@ -2,7 +2,6 @@ package torture
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -10,14 +9,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
 )
-
-// needUsers skips where processes of other users cannot be had.
-func needUsers(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("only root starts processes of other users"))
-	}
-}
 
 // TestReadersAreFollowed: between users, with readers that have successors.
 func TestReadersAreFollowed(t *testing.T) {
@@ -33,7 +24,7 @@ func TestEventReadersAreFollowed(t *testing.T) {
 }
 
 func areFollowed(t *testing.T, b *between) {
-	needUsers(t)
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	played := map[string]uint64{}
 	for seed := uint64(3); ; seed++ { // whom kills hit, and how readers wait, is chance
 		r, err := Run(t.Context(), Options{Roles: []string{b.writer}, Kills: 60,
@@ -60,7 +51,7 @@ func areFollowed(t *testing.T, b *between) {
 // counted where it belongs.
 func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 	shmtest.Long(t)
-	needUsers(t)
+	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	for _, c := range []struct {
 		b     *between
 		spoil string

@@ -112,9 +112,7 @@ var confinedRoles = map[string]func(){
 // TestLacks: a machine on which there can be no device process is one without the roles that need
 // one, and not one that breaks promises.
 func TestLacks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", os.ErrPermission)
-	}
+	shmtest.RequireRoot(t, "root", "only root may")
 	out, err := shmtest.Child(t, "confine").Output()
 	var lacks map[string]string
 	if err != nil || json.Unmarshal(out, &lacks) != nil {
@@ -142,9 +140,7 @@ func TestAbsent(t *testing.T) {
 
 // TestLacksNothing: where there can be one, all roles take part.
 func TestLacksNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", os.ErrPermission)
-	}
+	shmtest.RequireRoot(t, "root", "only root may")
 	for _, name := range Roles() {
 		if err := Lacks(name); err != nil {
 			shmtest.Require(t, "xdp", fmt.Errorf("%s: %w", name, err))
