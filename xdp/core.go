@@ -108,8 +108,8 @@ func (c *core) Recycle(packets []Received) (n int) {
 	n = c.refill(c.fill.span(min(room, uint32(len(packets)))), packets)
 	c.fill.next += uint32(n)
 	c.frames.moved(frameReceived, frameFill, n)
-	for _, r := range packets[n:] {
-		if c.giveUp(r.Frame, frameReceived) {
+	for k := n; k < len(packets); k++ {
+		if c.giveUp(packets[k].Frame, frameReceived) {
 			n++
 		}
 	}
@@ -163,7 +163,7 @@ func (c *core) Receive(dst []Received) (n int) {
 		n = c.expected(dst, c.rx.span(avail))
 		c.rx.next += uint32(n)
 		c.frames.moved(frameFill, frameReceived, n)
-		for range dst[n:avail] {
+		for left := int(avail) - n; left > 0; left-- {
 			if r, ok := c.accept(c.rx.take()); ok {
 				dst[n] = r
 				n++
