@@ -295,8 +295,7 @@ func (c *core) Reclaim(before uint32) int { return c.frames.reclaim(before, c.id
 // still bounds how long a packet can be.
 func (c *core) SetMTU(mtu int) {
 	c.mtu = uint32(max(0, mtu))
-	fits := uint32(c.chunk - c.headroom - xskernel.HeadroomBytes)
-	c.maxPacket = min(fits, c.mtu+frameOverhead)
+	c.maxPacket = min(uint32(c.room), c.mtu+frameOverhead)
 	c.noteLimits()
 }
 

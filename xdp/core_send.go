@@ -41,13 +41,13 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 
 // sendRoom is how many bytes of a frame can be sent as one packet, or part of one.
 func (c *core) sendRoom() uint64 {
-	return min(uint64(c.maxPacket), c.chunk-c.headroom-xskernel.HeadroomBytes)
+	return min(uint64(c.maxPacket), c.room)
 }
 
 // sendOff is where packets to be sent begin: where received ones do, so that a frame has the same
 // room either way.
 func (c *core) sendOff(frame uint32) uint64 {
-	return c.base(frame) + c.headroom + xskernel.HeadroomBytes
+	return c.base(frame) + c.chunk - c.room
 }
 
 // acquired reports whether this socket acquired a frame and still has it.

@@ -157,22 +157,6 @@ func TestNoAllocationPerPacket(t *testing.T) {
 	}
 }
 
-func BenchmarkReceiveLoanReturn(b *testing.B) {
-	c, k := newFake(fakeConfig{frames: 128, entries: 64})
-	packet, buf := make([]byte, 60), make([]Received, 32)
-	for b.Loop() {
-		c.Fill(32)
-		for range 32 {
-			k.Deliver(packet)
-		}
-		for i, r := range buf[:c.Receive(buf)] {
-			c.Loan(uint32(i), r)
-			c.Return(Returned{r.Off, uint32(i)})
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(32*b.N), "ns/packet")
-}
-
 // chainOf puts the descriptors of one packet of n frames into the receive ring, its end included or
 // not.
 func chainOf(t *testing.T, c *core, k *xskernel.Kernel, n int, whole bool) {

@@ -3,10 +3,13 @@ package endpoint_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xskernel"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -136,4 +139,38 @@ func waysToSend(s *side, posted bool) map[string]func() error {
 		}
 	}
 	return ways
+}
+
+// BenchmarkReceive is what a packet of 64 bytes costs from the receive ring to the return of its
+// frame, in batches of 64, by a kernel that moves descriptors and no more.
+func BenchmarkReceive(b *testing.B) {
+	s := newSide(b, "bench", options{self: addrA, peer: addrB, mac: macA, next: macB})
+	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
+	must(b, err)
+	u, n := s.Socket().UMEM(), 0
+	const start = xdp.RecordBytes + xskernel.HeadroomBytes
+	for at := start; at < len(u.Region().Bytes()); at += int(u.Geometry().ChunkBytes) {
+		n, err = tm.Build(u.Region().Bytes()[at:], make([]byte, 22))
+		must(b, err)
+	}
+	var took time.Duration
+	var es [64]cq.Entry
+	done := 0
+	for done < b.N {
+		for addr, ok := s.kernel.Fill.Pop(); ok; addr, ok = s.kernel.Fill.Pop() {
+			s.kernel.Rx.Push(xskernel.Desc{Addr: addr + start, Len: uint32(n)})
+		}
+		began := time.Now()
+		for left := s.Socket().Pending(1024); left > 0; {
+			_, err := s.Progress()
+			k, err2 := cq.Read(s.q, es[:])
+			if err = errors.Join(err, err2, s.Release(es[:k]...)); err != nil {
+				b.Fatal(err)
+			}
+			left -= k
+			done += k
+		}
+		took += time.Since(began)
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(done), "ns/packet")
 }
