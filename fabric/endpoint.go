@@ -207,7 +207,8 @@ func (e *Endpoint) create() (err error) {
 }
 
 // make makes one of the endpoint's objects, with a name, or sealed and without one.
-func (e *Endpoint) make(name string, s shm.Spec, fill func(*shm.Object) error) (*shm.Object, error) {
+func (e *Endpoint) make(name string, s shm.Spec, fill func(*shm.Object) error) (*shm.Object,
+	error) {
 	if e.dir == nil {
 		return place.Sealed(s, shm.SealOthers, fill)
 	}

@@ -285,8 +285,8 @@ func TestGroupWaits(t *testing.T) {
 	}
 }
 
-// TestGroupFull: who waits for a member that has as many headers as it can have, takes none, and has
-// as many waiting for it, goes on when it leaves.
+// TestGroupFull: who waits for a member that has as many headers as it can have, takes none, and
+// has as many waiting for it, goes on when it leaves.
 func TestGroupFull(t *testing.T) {
 	ends := members(t, fabric.Options{Window: 4096}, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]

@@ -48,7 +48,8 @@ type words struct {
 }
 
 // mapEndpoint lays words over an endpoint, ours or another's, and also over those that its senders
-// write, unless it came over a socket. Sections are as long as its attributes say, which was checked.
+// write, unless it came over a socket. Sections are as long as its attributes say, which was
+// checked.
 func mapEndpoint(o *shm.Object, f kind.Fabric, shared bool) (w words, err error) {
 	rows := f.Rows
 	if w.page, err = kind.WordsOf[kind.FabricPage](o, kind.SectFabricPage, 0); err != nil {

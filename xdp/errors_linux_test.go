@@ -358,7 +358,7 @@ func TestPeerReadsInPlace(t *testing.T) {
 	_, err := from.WriteTo([]byte("hello"), addrOf(r.pair.B, testPort))
 	must(t, err)
 	p := r.receiveOne(t)
-	(&xdp.Record{Sequence: 77}).Put(xdp.Headroom(r.socket, p.Frame))
+	(&xdp.Record{Sequence: 77}).Put(xdp.Headroom(r.socket, p.Frame), false)
 	umem := os.NewFile(dup(t, r.umem.Region().Object().FD()), "umem")
 	defer umem.Close()
 	cmd := inNamespace(t, "read-umem", r.pair.B, umem)

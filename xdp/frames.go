@@ -224,8 +224,8 @@ func (t *frameTable) lent(id, generation uint32, holder uint16) (i uint32, ok bo
 	return id - t.first, true
 }
 
-// end ends loans in chunks of a power of two bytes, up to the first one that is not the holder's, or
-// of a frame that is not at home with the receivers, and returns how many.
+// end ends loans in chunks of a power of two bytes, up to the first one that is not the holder's,
+// or of a frame that is not at home with the receivers, and returns how many.
 func (t *frameTable) end(back []Returned, shift uint8, holder uint16, to frameState) (n int) {
 	state, first := t.state[:t.rxFrames], uint64(t.first)
 	loans := t.loans[:len(state)]

@@ -156,7 +156,8 @@ func TestRingUnits(t *testing.T) {
 				p.put(next << 11)
 				next++
 			}
-			if c.available(8) != uint32(next-want) && p.publish() != 0 && c.available(8) != uint32(next-want) {
+			if c.available(8) != uint32(next-want) && p.publish() != 0 &&
+				c.available(8) != uint32(next-want) {
 				t.Fatalf("round %d: %d can be taken of %d", round, c.available(8), next-want)
 			}
 			for range min(c.available(3), 3) {
@@ -188,12 +189,12 @@ func TestRecordRoundTrip(t *testing.T) {
 			PayloadLen: 1400, FrameLen: 1446, Flags: RecordVLAN | RecordChecksumOK,
 		}
 		b := make([]byte, RecordBytes)
-		want.Put(b)
+		want.Put(b, false)
 		diff := cmp.Diff(want, readRecord(b), cmpopts.EquateComparable(netip.AddrPort{}))
 		if diff != "" {
 			t.Error(diff)
 		}
-		if n := testing.AllocsPerRun(100, func() { want.Put(b); want = readRecord(b) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { want.Put(b, false); want = readRecord(b) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 	}

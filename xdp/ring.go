@@ -62,7 +62,8 @@ func (p *producer[E]) span(n uint32) []E {
 	return p.slots[at:min(at+n, p.mask+1)]
 }
 
-// publish makes everything that was put visible with one store, and returns how many entries it was.
+// publish makes everything that was put visible with one store, and returns how many entries it
+// was.
 func (p *producer[E]) publish() uint32 {
 	n := p.next - p.prod.Load()
 	if n > 0 {

@@ -265,21 +265,9 @@ type Record struct {
 	Flags      uint16
 }
 
-// Put writes the record into b, which has room for RecordBytes.
-func (r *Record) Put(b []byte) {
-	r.Patch(b)
-	le := binary.LittleEndian
-	src, dst := r.Src.Addr().As16(), r.Dst.Addr().As16()
-	copy(b[recSrcIP:], src[:])
-	copy(b[recDstIP:], dst[:])
-	le.PutUint16(b[recSrcPort:], r.Src.Port())
-	le.PutUint16(b[recDstPort:], r.Dst.Port())
-	le.PutUint16(b[recQueue:], r.Queue)
-	le.PutUint16(b[recVLAN:], r.VLAN)
-}
-
-// Patch is Put for b that holds a record with the same addresses, queue and tag.
-func (r *Record) Patch(b []byte) {
+// Put writes the record into b, which has room for RecordBytes. With patch there is one of the same
+// addresses, queue and tag, which stay.
+func (r *Record) Put(b []byte, patch bool) {
 	_ = b[RecordBytes-1]
 	le := binary.LittleEndian
 	le.PutUint64(b[recSequence:], r.Sequence)
@@ -288,6 +276,16 @@ func (r *Record) Patch(b []byte) {
 	le.PutUint16(b[recPayloadLen:], r.PayloadLen)
 	le.PutUint16(b[recFrameLen:], r.FrameLen)
 	le.PutUint16(b[recFlags:], r.Flags)
+	if patch {
+		return
+	}
+	src, dst := r.Src.Addr().As16(), r.Dst.Addr().As16()
+	copy(b[recSrcIP:], src[:])
+	copy(b[recDstIP:], dst[:])
+	le.PutUint16(b[recSrcPort:], r.Src.Port())
+	le.PutUint16(b[recDstPort:], r.Dst.Port())
+	le.PutUint16(b[recQueue:], r.Queue)
+	le.PutUint16(b[recVLAN:], r.VLAN)
 }
 
 // readRecord decodes a record. It panics if b is shorter than RecordBytes and believes nothing

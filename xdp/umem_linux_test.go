@@ -101,7 +101,7 @@ func TestReadFrameChecks(t *testing.T) {
 	t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
 	want := Record{Sequence: 9, Src: netip.MustParseAddrPort("192.0.2.1:4000"),
 		Dst: netip.MustParseAddrPort("192.0.2.2:4791")}
-	want.Put(r.Bytes()[2048:])
+	want.Put(r.Bytes()[2048:], false)
 	for _, off := range []uint64{2048, 2048 + 362, 4095} {
 		if got, err := ReadFrame(r, g, r.Ref(off)); err != nil || got != want {
 			t.Errorf("at %d: %+v, %v", off, got, err)

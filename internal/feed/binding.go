@@ -162,8 +162,8 @@ func (b *Binding) Begin(op cq.Flags) error {
 	return err
 }
 
-// Expect reserves room for n operations at once, of which Begin takes as many as begin, and gives up
-// what the last Expect has left. Without room for all of them each Begin asks for itself.
+// Expect reserves room for n operations at once, of which Begin takes as many as begin, and gives
+// up what the last Expect has left. Without room for all of them each Begin asks for itself.
 func (b *Binding) Expect(n int) {
 	b.giveUp(b.ahead)
 	b.ahead = 0

@@ -259,8 +259,8 @@ func fold(s uint64) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
-// right says whether a sum over bytes that hold their own checksum is right. No such sum is 0, since
-// a version or a protocol is in it.
+// right says whether a sum over bytes that hold their own checksum is right. No such sum is 0,
+// since a version or a protocol is in it.
 func right(s uint64) bool { return s%0xffff == 0 }
 
 // Checksum is the state of a datagram's UDP checksum.

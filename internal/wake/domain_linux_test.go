@@ -187,9 +187,10 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 	readable(false)
 }
 
-// descriptor makes the descriptor of a set or channel in an epoll descriptor of the user's own. await
-// waits for it.
-func (x *traffic) descriptor(of interface{ Face() (*Face, error) }, trigger uint32) (await func() error) {
+// descriptor makes the descriptor of a set or channel in an epoll descriptor of the user's own.
+// await waits for it.
+func (x *traffic) descriptor(of interface{ Face() (*Face, error) }, trigger uint32) (
+	await func() error) {
 	ep := userEpoll(x.t, must(of.Face()), trigger)
 	return func() error {
 		if !wakes(x.t, ep, 30_000) {

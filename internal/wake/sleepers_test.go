@@ -16,8 +16,8 @@ import (
 // expired is the deadline of a wait that must not sleep.
 var expired = Wait{DeadlineNs: 1}
 
-// ways are those in which goroutines sleep until something comes to a queue, which is the second one
-// of its domain, with how many may do so at once.
+// ways are those in which goroutines sleep until something comes to a queue, which is the second
+// one of its domain, with how many may do so at once.
 var ways = map[string]int{"read": 3, "set": 1, "channel": 3}
 
 // sleeper makes what a goroutine calls that sleeps in a way. came says that something did; an entry
@@ -163,8 +163,8 @@ func TestWhatWakes(t *testing.T) {
 	}
 }
 
-// A kick ends every sleep whatever is armed, so that who is told to stop looks at that. The explorer
-// shows that a second waiter on one set loses a wake, so it is refused.
+// A kick ends every sleep whatever is armed, so that who is told to stop looks at that. The
+// explorer shows that a second waiter on one set loses a wake, so it is refused.
 func TestKickAndStop(t *testing.T) {
 	for way, most := range ways {
 		t.Run(way, func(t *testing.T) {

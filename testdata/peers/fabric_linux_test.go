@@ -24,7 +24,8 @@ import (
 
 var connTimes = flag.Int("conns.times", 3, "how often nettest tries connections of endpoints")
 
-// TestFabricNettest: a connection between endpoints is what nettest says, by name and over a socket.
+// TestFabricNettest: a connection between endpoints is what nettest says, by name and over a
+// socket.
 func TestFabricNettest(t *testing.T) {
 	d, err := shm.OpenDir("")
 	must(t, err)

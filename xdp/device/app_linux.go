@@ -515,7 +515,7 @@ func (a *app) put(q *queue, at int32, index, now uint64, slot *cq.Entry) {
 	if d.Tags > 0 {
 		rec.Flags |= xdp.RecordVLAN
 	}
-	rec.Put(mem[chunk:])
+	rec.Put(mem[chunk:], false)
 	a.bytesIn += uint64(payload)
 	*slot = cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagFrame, Len: uint64(payload),
 		Buf: a.umem.Region().Ref(chunk + start + uint64(d.PayloadOff)), Meta: cq.MetaNoContext}

@@ -155,9 +155,6 @@ type Stats struct {
 	QueueCalls uint64 // system calls, to wake and to be woken
 }
 
-// DefaultPath is where "shmctl serve" listens for an interface, unless it is told another path.
-func DefaultPath(ifname string) string { return "/run/shmring/" + ifname + ".sock" }
-
 // What a rule of the allow-list grants where it does not say.
 const (
 	DefaultFrames = 512

@@ -149,7 +149,7 @@ func (l *loans) put(r *xdp.Received) {
 	rec.PayloadOff, rec.PayloadLen = uint16(r.Off-chunk)+uint16(p.off), uint16(p.n)
 	rec.FrameLen, rec.Flags = uint16(r.Len), e.tagged|p.record
 	*to = e.image
-	rec.Patch(to[:])
+	rec.Put(to[:], true)
 	c := &slots[at]
 	*c = e.entry
 	c.Flags |= p.flags
@@ -251,7 +251,7 @@ func (e *Endpoint) meet(same bool) {
 	d := &e.flow.Datagram
 	if !same {
 		r := xdp.Record{Src: d.Src, Dst: d.Dst, Queue: e.queue, VLAN: d.VLAN}
-		r.Put(e.image[:])
+		r.Put(e.image[:], false)
 		e.tagged = 0
 		if d.Tags > 0 {
 			e.tagged = xdp.RecordVLAN

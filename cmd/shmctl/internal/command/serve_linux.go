@@ -69,7 +69,7 @@ NOTIFY_SOCKET is set), and shows its programs on a terminal.`,
 	f.StringVar(&s.dev, "dev", "", "network `interface` to own")
 	f.StringVar(&s.queue, "queue", "all", "`number` of the queue to bind, or all")
 	f.StringVar(&s.socket, "socket", "", "`path` of the socket (default "+
-		device.DefaultPath("INTERFACE")+")")
+		socketOf("INTERFACE")+")")
 	f.StringArrayVar(&s.allow, "allow", nil, "`who` may connect, and how much they get; repeated")
 	f.Uint32Var(&s.frames, "frames", 4096, "frames of each queue (`n`)")
 	oneOf(cmd, &s.config.Attach, "mode", "", "attach the program in `mode` auto, native or generic",
@@ -112,7 +112,7 @@ func (s *serve) configure() error {
 		return errors.New("--frames and --interval must be above 0")
 	}
 	if s.socket == "" {
-		s.socket = device.DefaultPath(s.dev)
+		s.socket = socketOf(s.dev)
 	}
 	s.config = c
 	return nil
@@ -281,7 +281,7 @@ func (s *serve) print(cmd *cobra.Command, server *device.Server, state string) e
 
 // listen makes the socket, and the directory of the default path.
 func (s *serve) listen() (*device.Listener, error) {
-	if s.socket == device.DefaultPath(s.dev) {
+	if s.socket == socketOf(s.dev) {
 		if err := os.MkdirAll(filepath.Dir(s.socket), 0o755); err != nil {
 			return nil, err
 		}
@@ -301,3 +301,6 @@ func notifyReady() {
 		_ = c.Close()
 	}
 }
+
+// socketOf is where "shmctl serve" listens for an interface, unless it is told another path.
+func socketOf(ifname string) string { return "/run/shmring/" + ifname + ".sock" }

@@ -20,9 +20,9 @@ import (
 )
 
 // Connections, beside the endpoints of the role: each process has a listener that echoes, under a
-// name and at a socket, and dials those of all places. What comes back must be what was written. Who hears of an end or a reset
-// before that must have a reason: the process that it dialed is dead, or closed the listener at
-// which the connection waited.
+// name and at a socket, and dials those of all places. What comes back must be what was written.
+// Who hears of an end or a reset before that must have a reason: the process that it dialed is
+// dead, or closed the listener at which the connection waited.
 
 func listenerName(place int) string { return fmt.Sprintf("listener-%d", place) }
 
