@@ -139,8 +139,7 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 	env := envQueue + "=" + queueName(t)
 	owner := startChild(t, "address-owner", env)
 	owner.Says(t, "ready 20")
-	v, err := cq.AttachAddresses(cq.Named(d, queueName(t)))
-	must(t, err)
+	v := shmtest.Have(cq.AttachAddresses(cq.Named(d, queueName(t)))).In(t)
 	other := startChild(t, "address-reader", env)
 	_ = other.Line(t)
 	end := time.Now().Add(700 * time.Millisecond)
@@ -159,7 +158,6 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 		t.Errorf("torn and lost in the other process: %s", got)
 	}
 	_ = owner.Stop(t)
-	must(t, v.Close())
 }
 
 // TestAddressesMove: an address is found at every moment while the cells before its own are emptied
@@ -219,8 +217,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	name := queueName(t)
 	owner := startChild(t, "address-owner", envQueue+"="+name)
 	_ = owner.Line(t)
-	r, err := cq.AttachAddresses(cq.Named(d, name))
-	must(t, err)
+	r := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
 	halfway := 0
 	for i := 0; i < 300 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
 		must(t, owner.Process.Signal(syscall.SIGSTOP))
@@ -246,7 +243,6 @@ func TestAddressOwnerStopped(t *testing.T) {
 		t.Error("the owner did nothing")
 	}
 	_ = owner.Stop(t)
-	must(t, r.Close())
 }
 
 func init() { roles["vector owner"] = childVectorOwner }

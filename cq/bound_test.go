@@ -167,8 +167,7 @@ func TestHoldMisuse(t *testing.T) {
 func TestBindEventsBesideClose(t *testing.T) {
 	shmtest.Long(t)
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
-	q, err := cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})
-	must(t, err)
+	q := shmtest.Have(cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})).In(t)
 	for range 30 {
 		w, err := cq.AttachEvents(t.Context(), cq.Named(d, e.Name()), cq.WriterOptions{})
 		must(t, err)
@@ -190,7 +189,6 @@ func TestBindEventsBesideClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(t, q.Close())
 }
 
 // feeder posts a completion every few times that it is driven.

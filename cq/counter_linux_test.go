@@ -74,8 +74,7 @@ func TestCounterLifetime(t *testing.T) {
 // TestCounterClosedInUse: Close beside every other call, which then either counts or says so.
 func TestCounterClosedInUse(t *testing.T) {
 	d := openDir(t)
-	keep, err := cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})
-	must(t, err)
+	keep := shmtest.Have(cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})).In(t)
 	var counted uint64
 	for range 30 {
 		c, err := cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})
@@ -111,7 +110,6 @@ func TestCounterClosedInUse(t *testing.T) {
 	if v, _ := keep.Read(); v < counted || v > counted+60 {
 		t.Errorf("value %d, %d adds succeeded", v, counted)
 	}
-	must(t, keep.Close())
 }
 
 // TestCounterSeats: handles beyond the seats work, and wake and are woken.

@@ -344,7 +344,7 @@ func TestEventHandlerReenters(t *testing.T) {
 	var l handled
 	start := make(chan struct{})
 	d := openDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, "reenters"), cq.EventOptions{Write: true,
+	e = shmtest.Have(cq.CreateEvents(cq.Named(d, "reenters"), cq.EventOptions{Write: true,
 		Handler: func(ev *cq.Event, err error) {
 			<-start
 			if ev != nil && string(ev.Payload) != "payload"[:len(ev.Payload)] {
@@ -359,16 +359,14 @@ func TestEventHandlerReenters(t *testing.T) {
 			}
 			refusesReads(t, e)
 			l.handle(ev, err)
-		}})
-	must(t, err)
+		}})).In(t)
 	writeAbout(t, e, 1)
-	_, err = e.Write(&cq.Event{FID: fabric(2), Context: 90})
+	_, err := e.Write(&cq.Event{FID: fabric(2), Context: 90})
 	must(t, err)
 	writeAbout(t, e, 2, -2, 2, -3)
 	close(start)
 	eventually(t, "all of it", func() bool { return len(l.events()) == 8 })
 	wantContexts(t, "got", l.events(), 1, 90, 3, 11, 21, 31, 41, 51)
-	must(t, e.Close())
 }
 
 // TestEventHandlerCloses: from inside, Close takes effect when the handler has returned.
@@ -456,24 +454,20 @@ func TestEventHandlerOfAnother(t *testing.T) {
 	one, err := cq.CreateEvents(cq.Named(d, "one"), cq.EventOptions{Write: true, Handler: l.handle})
 	must(t, err)
 	done := make(chan error)
-	two, err := cq.CreateEvents(cq.Named(d, "two"), cq.EventOptions{Write: true,
-		Handler: func(*cq.Event, error) { done <- one.Close() }})
-	must(t, err)
+	two := shmtest.Have(cq.CreateEvents(cq.Named(d, "two"), cq.EventOptions{Write: true,
+		Handler: func(*cq.Event, error) { done <- one.Close() }})).In(t)
 	writeEvents(t, two, 0, 1)
 	must(t, <-done)
 	_, err = one.Write(&cq.Event{})
 	wantErr(t, "write to the closed one", err, cq.ErrClosed)
-	must(t, two.Close())
 }
 
 // TestEventHandlerGone: a handler that ends its goroutine does not block Close.
 func TestEventHandlerGone(t *testing.T) {
 	d := openDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, "gone"), cq.EventOptions{Write: true,
-		Handler: func(*cq.Event, error) { runtime.Goexit() }})
-	must(t, err)
+	e := shmtest.Have(cq.CreateEvents(cq.Named(d, "gone"), cq.EventOptions{Write: true,
+		Handler: func(*cq.Event, error) { runtime.Goexit() }})).In(t)
 	writeEvents(t, e, 0, 1)
-	must(t, e.Close())
 }
 
 // TestEventHandlerOverrun: the handler learns of the overrun when it has had everything, once.

@@ -171,10 +171,8 @@ func TestSignalQueueRefuses(t *testing.T) {
 	name := queueName(t)
 	wantErr(t, "no queue", cq.SignalQueue(cq.Named(d, name)), fs.ErrNotExist)
 	wantErr(t, "name", cq.SignalQueue(cq.Named(d, "a/b")), shm.ErrName)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitNone})
-	must(t, err)
+	shmtest.Have(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitNone})).In(t)
 	wantErr(t, "no wait object", cq.SignalQueue(cq.Named(d, name)), cq.ErrNoWait, unix.ENOSYS)
-	must(t, q.Close())
 }
 
 // childSignaledReader has a queue, or an event queue, and leaves it or is killed over it.

@@ -404,10 +404,8 @@ func (s *lateSink) returnCredits(n int) {
 // TestSinkReplacedWhole: a death that waits for room at one event queue goes to the one that
 // replaces it, not into the room that the former one gets back by that.
 func TestSinkReplacedWhole(t *testing.T) {
-	q, err := Create(Unnamed("q"), Options{Size: 4})
-	must(t, err)
-	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-	must(t, err)
+	q := shmtest.Have(Create(Unnamed("q"), Options{Size: 4})).In(t)
+	e := shmtest.Have(CreateEvents(Unnamed("e"), EventOptions{Size: 4})).In(t)
 	was := &lateSink{EventSink: e, q: q}
 	for _, sink := range []EventSink{was, e, was, nil} {
 		must(t, q.BindEvents(sink))
@@ -415,5 +413,4 @@ func TestSinkReplacedWhole(t *testing.T) {
 	if was.early {
 		t.Error("its room came back before its deaths ended")
 	}
-	must(t, errors.Join(q.Close(), e.Close()))
 }

@@ -190,14 +190,12 @@ func TestAttachWaits(t *testing.T) {
 		got <- w
 	}()
 	time.Sleep(5 * time.Millisecond)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Format: cq.FormatMsg})
-	must(t, err)
+	shmtest.Have(cq.Create(cq.Named(d, name), cq.Options{Size: 4, Format: cq.FormatMsg})).In(t)
 	w := <-got
 	post(t, w, 0, 1)
 	_, err = cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{Format: cq.FormatData})
 	wantErr(t, "more detail than the queue keeps", err, cq.ErrFormat)
 	must(t, w.Close())
-	must(t, q.Close())
 }
 
 func init() { roles["restarted"] = childRestarted }

@@ -260,9 +260,8 @@ func childDevice() {
 func TestDeviceProcess(t *testing.T) {
 	t.Parallel()
 	d, q := create(t, cq.Options{Size: 64})
-	v, err := cq.CreateAddresses(cq.Named(d, "av."+q.Name()),
-		cq.AddressOptions{Count: 2 * deviceSources})
-	must(t, err)
+	v := shmtest.Have(cq.CreateAddresses(cq.Named(d, "av."+q.Name()),
+		cq.AddressOptions{Count: 2 * deviceSources})).In(t)
 	device := startChild(t, "device", envQueue+"="+q.Name())
 	dst, src := make([]cq.Data, 16), make([]cq.Addr, 16)
 	next, unknown, inRow := uint64(0), 0, 0
@@ -296,7 +295,6 @@ func TestDeviceProcess(t *testing.T) {
 		t.Errorf("%d were unknown, %d are known", unknown, v.Len())
 	}
 	_ = device.Stop(t)
-	must(t, v.Close())
 }
 
 // TestPublished: how much a writer published is known while it is there and when it is gone, read

@@ -32,9 +32,7 @@ func TestReaderEnds(t *testing.T) {
 		}
 	})
 	noMemfds(t)
-	s, err := cq.NewPollSet(openDir(t), 0) // which removes the bells of the dead
-	must(t, err)
-	must(t, s.Close())
+	shmtest.Have(cq.NewPollSet(openDir(t), 0)).In(t) // which removes the bells of the dead
 }
 
 // readAt starts a reader, and a writer of this process that tells an event queue of it.

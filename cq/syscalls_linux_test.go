@@ -332,10 +332,8 @@ func TestLateFilter(t *testing.T) {
 	if strings.TrimSpace(got) != want {
 		t.Errorf("the child says:\n%s", got)
 	}
-	q, err := cq.Open(cq.Named(d, name+"-next"), cq.Options{Existing: true})
-	must(t, err)
+	shmtest.Have(cq.Open(cq.Named(d, name+"-next"), cq.Options{Existing: true})).In(t)
 	if shownNoBarrier(d, name+"-next") {
 		t.Error("a reader that was refused nothing has what was said of the one before")
 	}
-	must(t, q.Close())
 }

@@ -244,8 +244,7 @@ func TestAdoptIntoSet(t *testing.T) {
 func TestCloseRacesAdd(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
-	must(t, err)
+	q := shmtest.Have(cq.Create(cq.Named(d, queueName(t)), cq.Options{})).In(t)
 	race := func(what string, closing, add, remove func() error) {
 		var closed, added error
 		var both sync.WaitGroup
@@ -280,7 +279,6 @@ func TestCloseRacesAdd(t *testing.T) {
 			func() error { return c.Detach(t.Context(), q) })
 	}
 	must(t, keep.Remove(q))
-	must(t, q.Close())
 }
 
 // TestDetachTwice: of two goroutines that detach a queue one comes last, when the queue may be

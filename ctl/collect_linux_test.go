@@ -198,13 +198,12 @@ func TestCollect(t *testing.T) {
 		t.Errorf("of the persistent queue %d entries are left, %v", n, err)
 	}
 	must(t, q.Close())
-	e, err := cq.OpenEvents(cq.Named(d, "events-unread"), cq.EventOptions{Existing: true})
-	must(t, err)
+	e := shmtest.Have(cq.OpenEvents(cq.Named(d, "events-unread"),
+		cq.EventOptions{Existing: true})).In(t)
 	var ev cq.Event
 	if _, err := e.Read(&ev, 0); err != nil || ev.Context != 2 {
 		t.Errorf("of the persistent event queue %+v is left, %v", ev, err)
 	}
-	must(t, e.Close())
 }
 
 func wantFates(t *testing.T, d *shm.Dir, o ctl.CollectOptions, want map[string]string,

@@ -202,9 +202,7 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 		t.Errorf("under its own name: %v, %v", r.Fate, err)
 	}
 	must(t, collect.Remove(d, aside, collect.Options{}))
-	q, err := cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	must(t, err)
-	must(t, q.Close())
+	shmtest.Have(cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})).In(t)
 }
 
 // TestRemoveSparesTheOtherName: the directory aside of an object that has its own name too goes,

@@ -128,8 +128,7 @@ func TestPostRefused(t *testing.T) {
 	createQueue(t, d, "small", cq.Options{Size: 4, MaxLanes: 1})
 	createQueue(t, d, "lossy", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
 	taken := createQueue(t, d, "taken", cq.Options{Size: 4, MaxLanes: 1})
-	w, err := cq.Attach(t.Context(), cq.Named(d, "taken"), cq.WriterOptions{})
-	must(t, err)
+	shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "taken"), cq.WriterOptions{})).In(t)
 	leave(t, d, "left", 1)
 	news, err := cq.CreateEvents(cq.Named(d, "news"),
 		cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
@@ -165,7 +164,6 @@ func TestPostRefused(t *testing.T) {
 			t.Errorf("%s to a destroyed queue: exit %d, %q, %q", verb, r.code, r.stdout, r.stderr)
 		}
 	}
-	must(t, w.Close())
 }
 
 func TestPostWaits(t *testing.T) {
