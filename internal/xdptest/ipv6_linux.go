@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 )
 
@@ -29,8 +30,16 @@ func AddIPv6(t testing.TB, pair *veth.Pair, a, b netip.Addr) {
 			if err != nil {
 				return err
 			}
-			return netlink.AddrAdd(l, &netlink.Addr{Flags: unix.IFA_F_NODAD, IPNet: &net.IPNet{
-				IP: addr.AsSlice(), Mask: net.CIDRMask(64, 128)}})
+			if err := netlink.AddrAdd(l, &netlink.Addr{Flags: unix.IFA_F_NODAD, IPNet: &net.IPNet{
+				IP: addr.AsSlice(), Mask: net.CIDRMask(64, 128)}}); err != nil {
+				return err
+			}
+			// A worker of the kernel makes the route by which packets for the address come in.
+			shmtest.Eventually(t, "the route of the address", func() bool {
+				routes, err := netlink.RouteGet(addr.AsSlice())
+				return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+			})
+			return nil
 		})
 	}
 }
