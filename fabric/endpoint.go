@@ -369,7 +369,7 @@ func (e *Endpoint) leave() {
 		}
 	}
 	for _, l := range e.out {
-		if l != nil && l.err == nil {
+		if l != nil && l.err == nil && !l.ended {
 			l.finish()
 		}
 	}

@@ -150,6 +150,7 @@ func (g *Group) unlist() bool {
 		return false
 	}
 	e := g.e
+	former := g.members
 	g.left, g.members = true, nil
 	delete(e.groups, g.name)
 	g.Rows[g.seat.Index()].Use.Store(0)
@@ -158,6 +159,7 @@ func (g *Group) unlist() bool {
 	if e.closed {
 		return true
 	}
+	e.spare(former)
 	e.poll() // whoever waits for room here has rung
 	for _, l := range e.in {
 		if l != nil {
@@ -315,8 +317,52 @@ func (g *Group) look() error {
 			members = append(members, p)
 		}
 	}
+	former := g.members
 	g.members, g.seen = members, now
+	g.e.spare(former)
 	return nil
+}
+
+// leftGroups looks who has left groups that this endpoint sends to.
+func (e *Endpoint) leftGroups() {
+	for _, g := range e.groups {
+		if g.members != nil {
+			_ = g.look() // an error is one of the next send
+		}
+	}
+}
+
+// spare ends the lanes to former members that have no other use.
+func (e *Endpoint) spare(former []*peer) {
+	for _, p := range former {
+		if p.out != nil && p.out.err == nil && !p.used() {
+			p.out.unused = true
+			p.out.part()
+		}
+	}
+}
+
+// used reports whether messages may be sent to a peer: it has a number, or is in a group.
+func (p *peer) used() bool {
+	used := p.index != cq.AddrNotAvail
+	for _, g := range p.e.groups {
+		used = used || slices.Contains(g.members, p)
+	}
+	return used
+}
+
+// part publishes the end of a lane that is unused, when nothing is under way there. Its place and
+// its row are others' when the peer has examined that. If it is used again before, it has a lane
+// more, and examines all of this one first.
+func (l *outLane) part() {
+	fence := sendOp{flags: cq.FlagFence}
+	if len(l.later) > 0 || !l.behind(&fence) {
+		return
+	}
+	if p := l.p; !p.used() && p.leaving == nil {
+		l.ended, p.leaving, p.out, p.missed = true, l, nil, l.missed
+		l.finish()
+	}
 }
 
 // memberOf returns who is in a row, unless that is nobody or changes at this moment: then the count

@@ -40,7 +40,7 @@ func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, e
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return err == cq.ErrFull, err
 	case !ready && !g.opt.Misses:
 		return true, cq.ErrFull
 	}

@@ -31,8 +31,10 @@ type peer struct {
 	out      *outLane
 	unfollow func()
 	buried   bool
-	line     *line  // connections with it
-	group    *Group // it stands for the address of a group, and is nobody
+	leaving  *outLane // another one, whose end it has not examined
+	missed   uint64   // by it, when that ended
+	line     *line    // connections with it
+	group    *Group   // it stands for the address of a group, and is nobody
 
 	dead          atomic.Bool  // it was proved; stays
 	inBit, outBit atomic.Int32 // of its lanes, + 1
@@ -255,6 +257,9 @@ func (p *peer) cut() {
 	if p.in != nil {
 		p.in.refuse()
 	}
+	if p.leaving != nil {
+		p.leaving.end(ErrCorrupt, 0)
+	}
 	if p.out != nil && p.out.err == nil {
 		p.out.end(ErrCorrupt, number(ErrCorrupt))
 	} else if p.out == nil {
@@ -289,7 +294,7 @@ func (p *peer) bury() {
 // forget gives up what is mapped of a peer that has gone. One that Insert numbered stays known, as
 // one that has gone.
 func (p *peer) forget() {
-	if p.in != nil || p.out != nil && p.out.err == nil {
+	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil {
 		return
 	}
 	p.stop()

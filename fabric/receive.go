@@ -161,6 +161,10 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		return nil, false, ErrRefused
 	}
 	p := e.peerOf(a)
+	for n := 0; n < len(l.slots) && p.in != nil && p.in.has() && !e.closed; n++ {
+		p.in.examine() // it may have ended that one before it began this
+	}
+	p = e.peerOf(a)  // it may have been forgotten
 	if p.in != nil { // one lane a peer
 		return nil, false, ErrCorrupt
 	}
@@ -330,7 +334,6 @@ func (l *inLane) tell() {
 // leave ends a lane whose sender has closed.
 func (l *inLane) leave() {
 	l.orphan(number(ErrPeerClosed))
-	l.tell()
 	l.free()
 	l.p.forget()
 }
@@ -341,6 +344,7 @@ func (l *inLane) free() {
 	l.orphan(number(ErrPeerDied))
 	l.markDone()
 	crash.At(crash.FabricDone)
+	l.tell() // after the word: a sender that lives may use the place again
 	e.bell.Drop(l.bit)
 	l.p.inBit.Store(0)
 	l.p.in, e.in[l.bit], l.freed = nil, nil, true

@@ -37,6 +37,8 @@ type outLane struct {
 	bytes      uint64 // sent
 	granted    uint64
 	adopted    bool
+	unused     bool  // its peer has left a group, and may have no other use for it
+	ended      bool  // its end is published, though this endpoint goes on
 	err        error // why it ended
 	forwarded
 	// examined is what seen was then: who has gone examines nothing behind that.
@@ -251,7 +253,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 			return e.sendGroup(p.group, payload, op)
 		}
 		if l, err = e.attach(p); err != nil {
-			return false, err
+			return err == cq.ErrFull, err
 		}
 	}
 	return l.send(payload, op)
@@ -361,13 +363,14 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	}
 	place := e.freePlace()
 	if place < 0 {
-		return nil, fault("send", p.addr.String(), ErrPeers)
+		return nil, e.noPeers(p)
 	}
 	e.uses[place]++
 	n := e.opt.Slots
 	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
 		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
-		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place])}
+		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place]), missed: p.missed}
+	p.missed = 0
 	for i := range l.slots {
 		l.slots[i].Seq.Store(0)
 	}
@@ -391,11 +394,10 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 			p.words.claims[row].CompareAndSwap(l.id, 0)
 		}
 		l.head.ID.Store(0)
-		err := ErrPeers
-		if row >= 0 {
-			err = ErrNoPeer
+		if row < 0 {
+			return nil, e.noPeers(p)
 		}
-		return nil, fault("send", p.addr.String(), err)
+		return nil, fault("send", p.addr.String(), ErrNoPeer)
 	}
 	l.ringer = p.ringer(&l.row.Bell, row, &l.head.Rung)
 	p.out, e.out[place] = l, l
@@ -408,6 +410,16 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	e.bell.Add(len(e.rows)+place, c)
 	l.ringer.Attach()
 	return l, nil
+}
+
+// noPeers says that there is no room for one more peer, or not yet.
+func (e *Endpoint) noPeers(p *peer) error {
+	for _, l := range e.out {
+		if l != nil && l.ended {
+			return cq.ErrFull
+		}
+	}
+	return fault("send", p.addr.String(), ErrPeers)
 }
 
 func (e *Endpoint) freePlace() int {
@@ -467,6 +479,8 @@ func (l *outLane) look() (work int) {
 	case owner&^kind.FabricRefused == l.id:
 		l.adopted = true
 		work = l.take(l.row.Head.Load(), l.row.Granted.Load(), l.row.Control.Load())
+	case l.ended && !dead: // it has examined that, for nothing else moves rev before it has the row
+		l.seen, work = l.sent, 1
 	case l.adopted && !dead:
 		work = -1 // it gave away a row that is ours
 	}
@@ -478,24 +492,34 @@ func (l *outLane) look() (work int) {
 		l.p.forget()
 	case dead:
 		l.end(ErrPeerDied, number(ErrPeerDied))
+		if old := l.p.leaving; old != nil {
+			old.end(ErrPeerDied, 0)
+		}
 		l.p.bury()
 	case owner == l.id|kind.FabricRefused:
 		l.end(ErrRefused, number(ErrRefused))
+	case l.ended && l.seen == l.sent:
+		l.end(ErrPeerClosed, 0) // nothing is under way
+		if l.p.out == nil {
+			l.p.forget()
+		}
 	case work == 0: // it may have left a group
 		if l.idle++; l.idle > mostIdle {
 			l.p.cut()
 		}
-		l.p.e.makeRoom()
-		return 1
 	default:
 		l.idle = 0
 		l.pump()
 		l.resume()
+		if l.unused {
+			l.part()
+		}
 	}
 	if m := l.p.e.opt.mux; m != nil {
 		m.roomy(l.p)
 	}
 	l.p.e.makeRoom()
+	l.p.e.leftGroups()
 	return 1
 }
 
@@ -567,7 +591,10 @@ func (l *outLane) end(why error, num cq.Errno) {
 	l.later.fail(e, num)
 	e.bell.Drop(len(e.rows) + l.place)
 	l.silent()
-	l.p.outBit.Store(0)
+	l.p.outBit.CompareAndSwap(int32(len(e.rows)+l.place+1), 0)
+	if l.p.leaving == l {
+		l.p.leaving = nil
+	}
 	if m := e.opt.mux; m != nil {
 		m.deaf(l.p, why)
 	}
