@@ -155,7 +155,7 @@ const (
 	FollowTaken  // the successor has it, the former lane is still there
 	FollowClosed // the former lane is gone
 
-	// An endpoint begins to send to another (fabric, send.go), which finds it (receive.go).
+	// An endpoint begins to send to another (fabric, attach.go), which finds it (receive.go).
 	FabricLaneFilled // the header of a lane is filled, it has no number
 	FabricLaneNamed  // it has one, no row of the receiver's is claimed
 	FabricClaimed    // a row is claimed, nobody was rung

@@ -1,0 +1,114 @@
+package fabric
+
+import (
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
+)
+
+// attach takes a place in our outbox and a row of the peer's, and tells it.
+func (e *Endpoint) attach(p *peer) (*outLane, error) {
+	switch {
+	case p.group != nil:
+		return nil, ErrNotSupported
+	case p.dead.Load():
+		return nil, ErrPeerDied
+	}
+	if err := p.open(); err != nil {
+		return nil, fault("send", p.addr.String(), err)
+	}
+	if p.words.page.Type.Load() != e.typeWord() {
+		return nil, fault("send", p.addr.String(), ErrType)
+	}
+	place := e.freePlace()
+	if place < 0 {
+		return nil, e.noPeers(p)
+	}
+	e.uses[place]++
+	n := e.opt.Slots
+	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
+		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
+		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place]), missed: p.missed}
+	p.missed = 0
+	for i := range l.slots {
+		l.slots[i].Seq.Store(0)
+	}
+	high, low := kind.UuidWords(p.addr.UUID)
+	l.head.Slab.Store(uint64(place * n))
+	l.head.Slots.Store(uint64(n))
+	l.head.Target.Store(p.addr.Outbox)
+	l.head.TargetHigh.Store(high)
+	l.head.TargetLow.Store(low)
+	l.head.Pays.Store(1)
+	l.head.Control.Store(0)
+	l.head.Type.Store(e.typeWord())
+	l.head.Exposes.Store(1)
+	l.head.Bell.Parked.Store(wake.Parked)
+	crash.At(crash.FabricLaneFilled)
+	l.head.ID.Store(l.id) // whole before anybody can find it
+	crash.At(crash.FabricLaneNamed)
+	row := l.claim()
+	if row < 0 || e.dir != nil && p.words.page.State.Load() == kind.FabricClosed {
+		if row >= 0 {
+			p.words.claims[row].CompareAndSwap(l.id, 0)
+		}
+		l.head.ID.Store(0)
+		if row < 0 {
+			return nil, e.noPeers(p)
+		}
+		return nil, fault("send", p.addr.String(), ErrNoPeer)
+	}
+	l.ringer = p.ringer(&l.row.Bell, row, &l.head.Rung)
+	p.out, e.out[place] = l, l
+	p.outBit.Store(int32(len(e.rows) + place + 1))
+	c := wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1}
+	if e.dir == nil {
+		c.Rung = &l.row.Rung
+		l.silence = e.bell.Forward(len(e.rows)+place, c.Rung, l.row.Rev.Load)
+	}
+	e.bell.Add(len(e.rows)+place, c)
+	l.ringer.Attach()
+	return l, nil
+}
+
+// noPeers says that there is no room for one more peer, or not yet.
+func (e *Endpoint) noPeers(p *peer) error {
+	for _, l := range e.out {
+		if l != nil && l.ended {
+			return cq.ErrFull
+		}
+	}
+	return fault("send", p.addr.String(), ErrPeers)
+}
+
+func (e *Endpoint) freePlace() int {
+	for i, l := range e.out {
+		if l == nil && e.uses[i] < kind.FabricMostUses {
+			return i
+		}
+	}
+	return -1
+}
+
+// claim takes a row that nobody has, or -1. Rows of senders that died before they rang are found by
+// their marks.
+func (l *outLane) claim() int {
+	w := &l.p.words
+	if w.claims == nil { // it was met over a socket, and has one row
+		l.row = &w.rows[0]
+		l.rev = l.row.Rev.Load()
+		return 0
+	}
+	for i := range w.claims {
+		row := (i + l.place) % len(w.claims)
+		if w.claims[row].Load() != 0 || !w.claims[row].CompareAndSwap(0, l.id) {
+			continue
+		}
+		crash.At(crash.FabricClaimed)
+		l.bit, l.row = row, &w.rows[row]
+		l.rev = l.row.Rev.Load() // before the state is looked at: see Endpoint.leave
+		return row
+	}
+	return -1
+}

@@ -1,0 +1,111 @@
+package fabric_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+)
+
+// TestGroupSpares: the lane to a member that has left, or to all when who sends leaves, ends when
+// what was sent has been examined: its place and its row are others'. A member that joins again has
+// another one, and misses nothing.
+func TestGroupSpares(t *testing.T) {
+	for _, who := range []string{"member", "sender"} {
+		for _, state := range []string{"idle", "full", "asked", "new"} {
+			t.Run(who+"/"+state, func(t *testing.T) {
+				one := fabric.Options{Peers: 1}
+				ends := members(t, one, fabric.GroupOptions{}, "a", "b")
+				a, b := ends[0], ends[1]
+				want := []uint64(nil)
+				for i := range uint64(map[string]int{"idle": 1, "full": 7, "asked": 1}[state]) {
+					m := fabric.Msg{Buf: number(i), Addr: a.g.Addr(), Flags: cq.FlagInjectCall}
+					if state == "asked" {
+						m.Flags |= cq.FlagMatchComplete
+					}
+					noError(t, a.SendMsg(&m))
+					want = append(want, i)
+				}
+				if state == "new" { // the lane is there, and carried nothing
+					noError(t, a.Send(make([]byte, 1), a.g.Addr(), 1))
+					want = nil
+				}
+				if state == "idle" {
+					moves(t, b.end, a.end)
+				}
+				leaver := b.g
+				if who == "sender" {
+					leaver = a.g
+				}
+				noError(t, leaver.Close())
+				if state == "new" {
+					noError(t, b.Recv(make([]byte, 1), 5))
+					moves(t, b.end, a.end)
+					_ = b.completions(t)
+				} else if got := b.got(t); !slices.Equal(got, want) {
+					t.Errorf("%v came, want %v", got, want)
+				}
+				moves(t, a.end, b.end)
+				other := opened(t, "other", one)
+				to, err := a.Resolve("other")
+				noError(t, err)
+				noError(t, a.Inject(number(9), to))
+				to, err = other.Resolve("b")
+				noError(t, err)
+				noError(t, other.Inject(number(8), to))
+				if got := b.got(t); !slices.Equal(got, []uint64{8}) {
+					t.Errorf("%v came from another one", got)
+				}
+			})
+		}
+	}
+	t.Run("sender again", func(t *testing.T) { // both lanes are there when the member looks
+		ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
+		a, b := ends[0], ends[1]
+		for i := range uint64(5) {
+			if i > 0 {
+				noError(t, a.g.Close())
+				a.g = joins(t, a.end, fabric.GroupOptions{})
+			}
+			noError(t, a.Inject(number(i), a.g.Addr()))
+			if got := b.got(t); !slices.Equal(got, []uint64{i}) {
+				t.Fatalf("%v came in round %d", got, i)
+			}
+			moves(t, a.end)
+		}
+	})
+	t.Run("again", func(t *testing.T) {
+		ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
+		a, b := ends[0], ends[1]
+		for i := range uint64(50) {
+			noError(t, a.SendMsg(&fabric.Msg{Buf: number(i), Addr: a.g.Addr(), Flags: cq.FlagInjectCall}))
+			noError(t, b.g.Close())
+			if i%3 == 0 {
+				moves(t, a.end)
+			}
+			if i%2 == 0 {
+				moves(t, a.end, b.end)
+			}
+			b.g = joins(t, b.end, fabric.GroupOptions{})
+			m := fabric.Msg{Buf: number(100 + i), Addr: a.g.Addr(), Flags: cq.FlagInjectCall}
+			for {
+				err := a.SendMsg(&m)
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, cq.ErrFull) {
+					t.Fatal(err)
+				}
+				moves(t, b.end)
+			}
+			if got := b.got(t); !slices.Equal(got, []uint64{i, 100 + i}) {
+				t.Fatalf("%v came in round %d", got, i)
+			}
+		}
+		if s := b.Stats(); s.Corrupt+s.Refused > 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
