@@ -224,7 +224,6 @@ func laneObject(t testing.TB, row int) scribbler {
 // TestRefusedQueues: a queue that cannot be used is one typed error for everybody who comes, which
 // says what to do, and nothing in the directory changes by asking.
 func TestRefusedQueues(t *testing.T) {
-	const nobody = 65534
 	privacy := []error{shm.ErrOwner, syscall.EPERM}
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, dir string)

@@ -258,8 +258,7 @@ func (h halting) start(t *testing.T, role, step string) (*child, *net.UnixListen
 	must(t, l.SetDeadline(time.Now().Add(time.Minute))) // for a child that has ended
 	cmd := shmtest.Child(t, role, "SOCKET="+l.Addr().String(), envKind+"="+string(h), envStep+"="+step)
 	if h != sameUser {
-		cmd.SysProcAttr = asNobody(t)
-		cmd.Path = "/proc/self/exe"
+		shmtest.AsOther(t, cmd)
 	}
 	return start(t, cmd), l
 }

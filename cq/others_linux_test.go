@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,14 +18,7 @@ import (
 )
 
 // nobody is the user of the other process; its group is the same number.
-const nobody = 65534
-
-// asNobody starts a child as another user, without any capability.
-func asNobody(t testing.TB) *syscall.SysProcAttr {
-	t.Helper()
-	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-}
+const nobody = shmtest.Other
 
 // bothUsers allows this process's user and the other one.
 func bothUsers() *shm.AllowList { return &shm.AllowList{UIDs: []int{os.Geteuid(), nobody}} }
@@ -60,8 +52,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	l := listen(t)
 	defer l.Close()
 	cmd := shmtest.Child(t, role, append(args, "SOCKET="+l.Addr().String())...)
-	cmd.SysProcAttr = asNobody(t)
-	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
+	shmtest.AsOther(t, cmd)
 	c := start(t, cmd)
 	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
 	conn := shmtest.Have(l.AcceptUnix()).In(t)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -36,7 +37,7 @@ func (p *peer) at(t testing.TB, s site) *peer {
 		return p
 	}
 	if s.far {
-		_ = asNobody(t)
+		shmtest.NeedOther(t)
 	}
 	if p.other == nil {
 		p.other = &peer{t: p.t, user: true}

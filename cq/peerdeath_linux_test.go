@@ -385,7 +385,7 @@ var reporters = map[string]func(t *testing.T) reporter{
 		}, false}
 	},
 	"other user": func(t *testing.T) reporter { // whose lane goes
-		_ = asNobody(t) // a skip later would leave what is bound
+		shmtest.NeedOther(t) // a skip later would leave what is bound
 		q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
 		return reporter{q.BindEvents, q.FID(), cq.PeerWriter,
 			func() int { return killOther(t, q) }, false}

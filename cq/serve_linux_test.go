@@ -76,7 +76,7 @@ func TestServeSilentUser(t *testing.T) {
 		reports[reason(err)]++
 	})
 	cmd := shmtest.Child(t, "silent user", "SOCKET="+l.Addr().String(), envCount+"=60")
-	cmd.SysProcAttr, cmd.Path = asNobody(t), "/proc/self/exe"
+	shmtest.AsOther(t, cmd)
 	c := start(t, cmd)
 	c.Says(t, "ready")
 	if connections >= 60 {

@@ -27,7 +27,7 @@ func bothUsers() []device.Allow {
 }
 
 // nobody is a user without any privilege; its group is the same number.
-const nobody = 65534
+const nobody = shmtest.Other
 
 // app starts an application in another process, of a user without privilege.
 func (r *rig) app(port int, env ...string) *process { return startApp(r.t, r.path, port, env...) }
@@ -40,9 +40,7 @@ func startApp(t testing.TB, path string, port int, env ...string) *process {
 func appCommand(t testing.TB, role, path string, port int, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := shmtest.Child(t, role, append(env, "PATH_OF="+path, fmt.Sprintf("PORT=%d", port))...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
+	shmtest.AsOther(t, cmd)
 	return cmd
 }
 

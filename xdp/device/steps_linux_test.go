@@ -163,9 +163,7 @@ func life(t testing.TB, path string, port int, to netip.AddrPort, step crash.Lab
 	}
 	cmd := shmtest.Child(t, "device-life", "PATH_OF="+path, fmt.Sprintf("PORT=%d", port),
 		"TO="+to.String(), fmt.Sprintf("%s=%v:%d", crash.Env, step, nth))
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	cmd.Path = "/proc/self/exe"
+	shmtest.AsOther(t, cmd)
 	return start(t, cmd)
 }
 
