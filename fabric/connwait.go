@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/wake"
 )
@@ -163,7 +164,7 @@ func (m *mux) sleep(w *waiter) {
 // keep is the keeper, and ends the mux when there is nothing to keep.
 func (m *mux) keep() {
 	m.e.bell.Lock()
-	for m.listener != nil || m.used > 0 || m.owing > 0 || m.pins > 0 {
+	for !m.abandoned && (m.listener != nil || m.used > 0 || m.owing > 0 || m.pins > 0) {
 		switch {
 		case m.leader != nil:
 			m.keeper.queued = true
@@ -196,7 +197,8 @@ func (m *mux) keep() {
 }
 
 // leave waits for the end of a mux that its program has left, so that a process which ends next
-// leaves nothing behind. Who stands at the other end is not waited for long.
+// leaves nothing behind. Who stands at the other end is not waited for long, and of one that was met
+// over a socket, who may never answer, nothing is kept for long.
 func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0
@@ -212,7 +214,18 @@ func (m *mux) leave() {
 	select {
 	case <-m.done:
 	case <-late.C:
+		if m.e.dir == nil {
+			time.AfterFunc(place.MeetTimeout, m.abandon)
+		}
 	}
+}
+
+// abandon ends a mux whatever its peer has not answered.
+func (m *mux) abandon() {
+	m.e.bell.Lock()
+	defer m.e.bell.Unlock()
+	m.abandoned = true
+	m.wake(&m.keeper)
 }
 
 // settle has the keeper look whether there is something to keep.

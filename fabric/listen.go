@@ -31,6 +31,7 @@ type mux struct {
 	keeper    waiter
 	recent    bool // somebody led since the keeper looked
 	over      bool
+	abandoned bool          // its peer is waited for no more
 	late      []*news       // whose events wait for room
 	done      chan struct{} // closed when its endpoint is
 	budget    time.Duration

@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -43,19 +44,25 @@ type forger struct {
 func forge(t *testing.T) *forger {
 	t.Helper()
 	a, b := sockets(t)
-	f := &forger{t: t, conn: b, uuid: shm.NewUUID(), met: make(chan error, 1),
-		sealEndpoint: shm.SealOthers}
-	t.Cleanup(func() { _ = b.Close() })
-	id := kind.FabricOutboxID(1 << 40)
-	high, low := kind.UuidWords(f.uuid)
-	f.f = kind.Fabric{Rows: 1, Window: 1 << 16, Outbox: id}
-	f.o = kind.Outbox{Lanes: 1, Slots: 8, ID: id, High: high, Low: low, Generation: 1, Chunks: 2,
-		ChunkBytes: chunk}
+	f := forgerAt(t, b)
 	go func() {
 		var err error
 		f.e, err = meetEnd(a, nil, fabric.Options{})
 		f.met <- err
 	}()
+	return f
+}
+
+// forgerAt is a forger at one end of a connection.
+func forgerAt(t *testing.T, conn *net.UnixConn) *forger {
+	f := &forger{t: t, conn: conn, uuid: shm.NewUUID(), met: make(chan error, 1),
+		sealEndpoint: shm.SealOthers}
+	t.Cleanup(func() { _ = conn.Close() })
+	id := kind.FabricOutboxID(1 << 40)
+	high, low := kind.UuidWords(f.uuid)
+	f.f = kind.Fabric{Rows: 1, Window: 1 << 16, Outbox: id}
+	f.o = kind.Outbox{Lanes: 1, Slots: 8, ID: id, High: high, Low: low, Generation: 1, Chunks: 2,
+		ChunkBytes: chunk}
 	return f
 }
 
@@ -222,19 +229,85 @@ func TestMeetSilent(t *testing.T) {
 func forged(t *testing.T) *forger {
 	t.Helper()
 	f := forge(t)
-	f.make()
-	f.pass(f.obj.FD(), f.box.FD())
-	f.leads()
-	_, err := f.conn.Write(says(2))
-	noError(t, err)
+	f.meets()
 	noError(t, <-f.met)
 	t.Cleanup(func() { noError(t, f.e.close()) })
 	return f
 }
 
+// meets does all that an honest one does.
+func (f *forger) meets() {
+	f.make()
+	f.pass(f.obj.FD(), f.box.FD())
+	f.leads()
+	_, err := f.conn.Write(says(2))
+	noError(f.t, err)
+}
+
 // rings counts a ring for a message, as who may not mark does.
 func (f *forger) rings() {
 	f.lane.Rung.Add(1)
+	futex.WakeAll(&f.lane.Rung)
+}
+
+// says publishes message i of a connection.
+func (f *forger) says(i int, tag, data uint64, payload ...byte) {
+	s := &f.slots[i]
+	copy(s.Payload[:], payload)
+	s.Tag.Store(tag)
+	s.Data.Store(data)
+	s.Head.Store(kind.FabricMessage | kind.FabricTagged | kind.FabricWithData |
+		uint64(len(payload))<<32)
+	s.Seq.Store(uint64(i) + 1)
+	f.rings()
+}
+
+// TestOverAbandoned: one that lives, and answers no close and no ask, keeps nothing of who has left
+// the connection.
+func TestOverAbandoned(t *testing.T) {
+	defer func(d time.Duration) { place.MeetTimeout = d }(place.MeetTimeout)
+	place.MeetTimeout = time.Second
+	var f *forger
+	for name, leaves := range map[string]func(t *testing.T){
+		"close": func(t *testing.T) {
+			l, at := overListener(t)
+			conn, err := net.DialUnix("unix", nil, at)
+			noError(t, err)
+			f = forgerAt(t, conn)
+			f.meets()
+			f.says(0, 1, 1<<32, 0, 0, 1, 0, 0, 0, 0, 0) // asks
+			mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
+			noError(t, err)
+			answer := &kind.Overlays[kind.FabricSlot](mem)[0]
+			shmtest.Eventually(t, "an answer", func() bool { return answer.Seq.Load() == 1 })
+			f.says(1, 4|answer.Data.Load(), 0) // opened
+			noError(t, accepts(t, l).Close())
+			noError(t, l.Close())
+		},
+		"dial": func(t *testing.T) {
+			a, b := sockets(t)
+			f = forgerAt(t, b)
+			go f.meets()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := fabric.DialOver(ctx, a, nil)
+			failsWith(t, "a dial", err, context.DeadlineExceeded)
+			noError(t, a.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leaves(t)
+			noError(t, f.conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+			b := make([]byte, 16)
+			for n, err := 1, error(nil); n > 0 || err != nil; { // until the other end is closed
+				n, err = f.conn.Read(b)
+				if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+					break
+				}
+				noError(t, err)
+			}
+		})
+	}
 }
 
 // TestMetHostile: one that was met and writes what cannot be is cut off, and its memory, which it

@@ -35,7 +35,8 @@ const acceptAgain = 50 * time.Millisecond
 //
 // The listener takes the socket over, and Close closes it. At once 128 are met, or wait for Accept:
 // another one takes the place of the oldest of the user with most of them, unless its own user has
-// as many. Who does not come to an end within 10 seconds is sent away.
+// as many. Who does not come to an end within 10 seconds is sent away. So is who does not answer
+// the Close of a connection for as long: what it has not heard by then it does not hear.
 func ListenOver(socket *net.UnixListener, allow *shm.AllowList) net.Listener {
 	l := &overListener{UnixListener: socket, allow: allow, ready: make(chan *conn),
 		places: place.NewPlaces(mostBacklog)}
@@ -150,6 +151,7 @@ func DialOver(ctx context.Context, socket *net.UnixConn, allow *shm.AllowList) (
 	m.pins--
 	m.settle()
 	if err != nil {
+		go m.leave()
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: socket.RemoteAddr(), Err: err}
 	}
 	return c, nil
