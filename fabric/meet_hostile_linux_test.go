@@ -3,8 +3,10 @@ package fabric_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -37,6 +39,7 @@ type forger struct {
 	met          chan error
 	e            *end
 	uuid         shm.UUID
+	number       uint64 // of its connection, at the other end
 	sealEndpoint shm.Seals
 }
 
@@ -262,6 +265,18 @@ func (f *forger) says(i int, tag, data uint64, payload ...byte) {
 	f.rings()
 }
 
+// opens has a listener accept a connection.
+func (f *forger) opens(l net.Listener) net.Conn {
+	f.says(0, 1, 1<<32, 0, 0, 1, 0, 0, 0, 0, 0) // asks
+	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
+	noError(f.t, err)
+	answer := &kind.Overlays[kind.FabricSlot](mem)[0]
+	shmtest.Eventually(f.t, "an answer", func() bool { return answer.Seq.Load() == 1 })
+	f.number = answer.Data.Load()
+	f.says(1, 4|f.number, 0) // opened
+	return accepts(f.t, l)
+}
+
 // TestOverAbandoned: one that lives, and answers no close and no ask, keeps nothing of who has left
 // the connection.
 func TestOverAbandoned(t *testing.T) {
@@ -275,13 +290,7 @@ func TestOverAbandoned(t *testing.T) {
 			noError(t, err)
 			f = forgerAt(t, conn)
 			f.meets()
-			f.says(0, 1, 1<<32, 0, 0, 1, 0, 0, 0, 0, 0) // asks
-			mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
-			noError(t, err)
-			answer := &kind.Overlays[kind.FabricSlot](mem)[0]
-			shmtest.Eventually(t, "an answer", func() bool { return answer.Seq.Load() == 1 })
-			f.says(1, 4|answer.Data.Load(), 0) // opened
-			noError(t, accepts(t, l).Close())
+			noError(t, f.opens(l).Close())
 			noError(t, l.Close())
 		},
 		"dial": func(t *testing.T) {
@@ -350,6 +359,22 @@ func TestMetHostile(t *testing.T) {
 			shmtest.WantErr(t, "a send", f.e.Send(nil, 0, 1), fabric.ErrCorrupt)
 		})
 	}
+}
+
+// TestMetName: it is not called as it calls itself.
+func TestMetName(t *testing.T) {
+	l, at := overListener(t)
+	conn, err := net.DialUnix("unix", nil, at)
+	noError(t, err)
+	f := forgerAt(t, conn)
+	f.meets()
+	c := f.opens(l)
+	if got, want := c.RemoteAddr().String(), fmt.Sprintf("uid-%d-pid-%d", os.Geteuid(),
+		os.Getpid()); got != want {
+		t.Errorf("it is %s, not %s", got, want)
+	}
+	f.says(2, 8|f.number, 0) // closes
+	noError(t, c.Close())
 }
 
 // lane1 is the number of the lane that leads to it.

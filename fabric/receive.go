@@ -168,7 +168,9 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	if p.in != nil { // one lane a peer
 		return nil, false, ErrCorrupt
 	}
-	l.p, p.name = p, name
+	if l.p = p; e.dir != nil { // who came over a socket does not say what it is called
+		p.name = name
+	}
 	return l, head.Pays.Load() == 1, l.meet(place)
 }
 
