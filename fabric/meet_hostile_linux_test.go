@@ -377,6 +377,26 @@ func TestMetName(t *testing.T) {
 	noError(t, c.Close())
 }
 
+// TestMetReuses: one that announces messages by a number whose bytes it has not taken back is cut
+// off, and has nobody remember more for it than it may have under way.
+func TestMetReuses(t *testing.T) {
+	f := forged(t)
+	for i := range 2 * kind.FabricMostOps {
+		noError(t, f.e.Recv(make([]byte, 1), 1))
+		s := &f.slots[i%8]
+		s.Head.Store(kind.FabricRTS | kind.FabricInPool)
+		s.Seq.Store(uint64(i) + 1)
+		f.rings()
+		_, err := f.e.Progress()
+		noError(t, err)
+		if f.e.Stats().Corrupt == 1 {
+			return
+		}
+		completes(t, f.e)
+	}
+	t.Error("it was not cut off")
+}
+
 // lane1 is the number of the lane that leads to it.
 func (f *forger) lane1() uint64 {
 	v, err := kind.StoredFabric("victim", f.victim[0].Header())

@@ -153,6 +153,9 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 	if l.p.e.opt.Datagram {
 		return false
 	}
+	if len(l.owed) >= kind.FabricMostOps { // a number is used again when its record was taken
+		return false
+	}
 	if l.pulls == nil {
 		l.pulls = map[uint16]*pull{}
 	}
