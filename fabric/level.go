@@ -98,7 +98,7 @@ type deferred struct {
 // takesLater reports whether one more can wait. Those that have room in the queue are bounded by
 // that.
 func (e *Endpoint) takesLater(q later, op *sendOp) bool {
-	return len(q) < kind.FabricMostOps || e.opt.Transmit != nil && op.flags&cq.FlagInjectCall == 0
+	return len(q) < kind.FabricMostOps || e.tx != nil && e.tx.Holds(op.flags)
 }
 
 // fenced reports whether a fence is among them.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -376,4 +377,20 @@ func numbers(from, to uint64) (all []uint64) {
 		all = append(all, from)
 	}
 	return all
+}
+
+// TestWaitingBounded: sends that wait and report nothing if they go well, which have no room in the
+// queue, are as many as there can be headers.
+func TestWaitingBounded(t *testing.T) {
+	_, a, _, to := pair(t, fabric.Options{Selective: cq.FlagTransmit})
+	for _, flags := range []cq.Flags{0, cq.FlagFence} {
+		noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagMatchComplete | flags}))
+	}
+	for range 2 * kind.FabricMostOps {
+		if err := a.SendMsg(&fabric.Msg{Addr: to}); err != nil {
+			shmtest.WantErr(t, "a send", err, cq.ErrFull)
+			return
+		}
+	}
+	t.Error("any number can wait")
 }

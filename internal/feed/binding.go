@@ -133,9 +133,9 @@ func (b *Binding) Wants(op cq.Flags) bool {
 	return b.queue != nil && op&cq.FlagInjectCall == 0 && (!b.selective || op&askingFlags != 0)
 }
 
-// holds reports whether an operation reserves room: for its completion, or for the one that gives a
+// Holds reports whether an operation reserves room: for its completion, or for the one that gives a
 // multi-receive buffer back.
-func (b *Binding) holds(op cq.Flags) bool {
+func (b *Binding) Holds(op cq.Flags) bool {
 	return b.reserving && (b.Wants(op) || op&cq.FlagMultiRecv != 0)
 }
 
@@ -148,7 +148,7 @@ func (b *Binding) Begin(op cq.Flags) error {
 	if b.closed {
 		return cq.ErrClosed
 	}
-	if !b.holds(op) {
+	if !b.Holds(op) {
 		return nil
 	}
 	if b.ahead > 0 {
@@ -175,7 +175,7 @@ func (b *Binding) Expect(n int) {
 
 // Drop ends an operation that was begun and then not accepted. Nothing is reported or counted.
 func (b *Binding) Drop(op cq.Flags) {
-	if b.holds(op) && b.credits > 0 {
+	if b.Holds(op) && b.credits > 0 {
 		b.credits--
 		b.queue.Credits().Return(1)
 	}
@@ -299,7 +299,7 @@ func (b *Binding) reports(entry, op cq.Flags) bool {
 
 // spends says whether an entry is the one that its operation reserved room for.
 func (b *Binding) spends(entry, op cq.Flags) bool {
-	return b.holds(op) && (op&cq.FlagMultiRecv == 0 || entry&cq.FlagMultiRecv != 0)
+	return b.Holds(op) && (op&cq.FlagMultiRecv == 0 || entry&cq.FlagMultiRecv != 0)
 }
 
 // spent notes that a credited post used a credit up, unless it did not.
