@@ -121,7 +121,7 @@ func TestShowFollowsTheName(t *testing.T) {
 	must(t, q.Close())
 	_, err = look()
 	wantErr(t, "destroyed", err, fs.ErrNotExist)
-	q = shmtest.Have(cq.Create(cq.Named(d, "q"), cq.Options{Size: 16})).In(t)
+	_ = shmtest.Have(cq.Create(cq.Named(d, "q"), cq.Options{Size: 16})).In(t)
 	if s := seen(t, look); *s.UUID == *first.UUID || *s.Capacity != 16 {
 		t.Errorf("still sees the first queue: %+v", s)
 	}

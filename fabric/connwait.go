@@ -197,8 +197,8 @@ func (m *mux) keep() {
 }
 
 // leave waits for the end of a mux that its program has left, so that a process which ends next
-// leaves nothing behind. Who stands at the other end is not waited for long, and of one that was met
-// over a socket, who may never answer, nothing is kept for long.
+// leaves nothing behind. Who stands at the other end is not waited for long, and of one that was
+// met over a socket, who may never answer, nothing is kept for long.
 func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0

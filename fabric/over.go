@@ -143,10 +143,10 @@ func DialOver(ctx context.Context, socket *net.UnixConn, allow *shm.AllowList) (
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: socket.RemoteAddr(), Err: err}
 	}
-	m.pins++
-	go m.keep()
 	m.e.bell.Lock()
 	defer m.e.bell.Unlock()
+	m.pins++
+	go m.keep() // once ask sleeps, or it finds the peer gone before that is asked
 	c, err := m.ask(ctx, m.e.byAddr[0])
 	m.pins--
 	m.settle()
