@@ -49,7 +49,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	crash.At(crash.FabricLaneNamed)
 	row := l.claim()
-	if row < 0 || e.dir != nil && p.words.page.State.Load() == kind.FabricClosed {
+	if row < 0 || !e.met() && p.words.page.State.Load() == kind.FabricClosed {
 		if row >= 0 {
 			p.words.claims[row].CompareAndSwap(l.id, 0)
 		}
@@ -63,7 +63,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	p.out, e.out[place] = l, l
 	p.outBit.Store(int32(len(e.rows) + place + 1))
 	c := wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1}
-	if e.dir == nil {
+	if e.met() {
 		c.Rung = &l.row.Rung
 		l.silence = e.bell.Forward(len(e.rows)+place, c.Rung, l.row.Rev.Load)
 	}

@@ -214,7 +214,7 @@ func (m *mux) leave() {
 	select {
 	case <-m.done:
 	case <-late.C:
-		if m.e.dir == nil {
+		if m.e.met() {
 			time.AfterFunc(place.MeetTimeout, m.abandon)
 		}
 	}

@@ -209,7 +209,7 @@ func (e *Endpoint) create() (err error) {
 // make makes one of the endpoint's objects, with a name, or sealed and without one.
 func (e *Endpoint) make(name string, s shm.Spec, fill func(*shm.Object) error) (*shm.Object,
 	error) {
-	if e.dir == nil {
+	if e.met() {
 		return place.Sealed(s, shm.SealOthers, fill)
 	}
 	return collect.Create(e.dir, name, s, fill)
@@ -427,7 +427,7 @@ func (e *Endpoint) remove() {
 // collect removes the outbox of an endpoint that is gone if nobody has to examine what is in it.
 // Others do so too, and the last of them removes it.
 func (e *Endpoint) collect(box uint64) {
-	if e.dir == nil {
+	if e.met() {
 		return
 	}
 	name := kind.FabricOutboxName(box)

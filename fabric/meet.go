@@ -34,6 +34,10 @@ var meeting = place.Protocol{Pkg: pkg, Op: "meet", Magic: "shmfab\r\n", Version:
 	Count: func(step uint16, _ []byte) (n int, ok bool) { return 2 * int(stepReady-step), true },
 	Wrong: ErrCorrupt, No: func(status uint32, _ []byte) error { return place.StatusError(status) }}
 
+// met reports whether the endpoint is of [Meet]: it has one peer, which writes nothing of ours, and
+// no directory.
+func (e *Endpoint) met() bool { return e.dir == nil }
+
 // mostPassed is how large objects of a peer are mapped at least; else as large as our own.
 const mostPassed = 64 << 20
 
@@ -181,7 +185,7 @@ func (e *Endpoint) passedBy(who *place.Peer, fds []int) (p *peer, err error) {
 // ringer rings the peer, which is marked, or counts rings in a word of ours if it may not be.
 func (p *peer) ringer(row *wake.Row, bit int, rung *atomic.Uint32) *wake.Ringer {
 	c := wake.RingerConfig{Row: row, Arm: &p.words.page.Arm, Hints: p.words.hints, Bit: bit}
-	if p.e.dir == nil {
+	if p.e.met() {
 		c.Rung = rung
 	}
 	return wake.NewRinger(c)

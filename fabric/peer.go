@@ -90,7 +90,7 @@ func (e *Endpoint) Insert(a Address) (cq.Addr, error) {
 }
 
 func (e *Endpoint) addressable() error {
-	if e.link != nil || e.dir == nil {
+	if e.link != nil || e.met() {
 		return ErrNotSupported
 	}
 	return e.usable()
@@ -169,7 +169,7 @@ func (p *peer) open() (err error) {
 	switch {
 	case p.obj != nil:
 		return nil
-	case p.e.dir == nil: // it had been passed over a socket
+	case p.e.met(): // it had been passed over a socket
 		return ErrNoPeer
 	}
 	if p.name == "" {
@@ -221,7 +221,7 @@ func (e *Endpoint) openBox(id uint64) (*shm.Object, kind.Outbox, string, error) 
 	name := kind.FabricOutboxName(id)
 	var obj *shm.Object
 	err := fs.ErrNotExist
-	if e.dir != nil {
+	if !e.met() {
 		obj, err = e.dir.Open(name, shm.ReadOnly)
 	} else if obj = e.passed; obj != nil {
 		e.passed, err = nil, nil
@@ -283,7 +283,7 @@ func (p *peer) bury() {
 	p.buried = true
 	e.stats.Died++
 	crash.At(crash.FabricBurying)
-	if e.dir != nil {
+	if !e.met() {
 		_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
 			Object: p.addr.UUID})
 	}

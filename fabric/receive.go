@@ -95,7 +95,7 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	e.in[bit], l.p.in = l, l
 	l.p.inBit.Store(int32(bit + 1))
 	c = wake.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}
-	if e.dir == nil {
+	if e.met() {
 		c.ReaderPays, c.Rung = false, &l.lanes[l.place].Rung
 		l.silence = e.bell.Forward(bit, c.Rung, l.arrived)
 	}
@@ -150,7 +150,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	if l.pool, err = kind.OutboxPool(box, o); err != nil {
 		return nil, false, err
 	}
-	if e.dir != nil {
+	if !e.met() {
 		if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
 			return nil, false, err
 		}
@@ -168,7 +168,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	if p.in != nil { // one lane a peer
 		return nil, false, ErrCorrupt
 	}
-	if l.p = p; e.dir != nil { // who came over a socket does not say what it is called
+	if l.p = p; !e.met() { // who came over a socket does not say what it is called
 		p.name = name
 	}
 	return l, head.Pays.Load() == 1, l.meet(place)
