@@ -246,6 +246,9 @@ type Tool struct {
 	Play func(*Child) error
 }
 
+// Of is the tool in another build of this program, for [Spec.Program].
+func (t Tool) Of(program string) []string { return []string{program, verb(t.Name)} }
+
 // verb is the hidden first argument of the processes of a tool.
 func verb(tool string) string { return "__" + tool }
 

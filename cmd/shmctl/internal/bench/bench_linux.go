@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,9 @@ type Options struct {
 	Compiler  string        // "": cc; "none": measure without rivals
 	Cases     string        // pattern of path.Match for the cases to measure; "": all
 	Self      bool          // also measure the rival against itself: the error of the method
-	hurried   bool          // rounds begin at once: for tests, which want no figures
+	// Before is another build of this program, which is the rival in all rows; "": the usual ones.
+	Before  string
+	hurried bool // rounds begin at once: for tests, which want no figures
 
 	// Progress, if not nil, is called now and then from the goroutine that measures.
 	Progress func(Progress)
@@ -176,6 +179,19 @@ func withSelf(o Options, cases []benchCase) []benchCase {
 	return cases
 }
 
+// before leaves each command of our child once. Its rival is the same command of another build.
+func before(cases []benchCase) (kept []benchCase) {
+	for _, c := range cases {
+		c.rival, c.rivalName, c.rivalOurs, c.source = c.ours, Former, false, ""
+		if !slices.ContainsFunc(kept, func(k benchCase) bool {
+			return k.ours == c.ours && k.batch == c.batch && k.stagger == c.stagger
+		}) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
 // matching leaves the cases whose name matches the pattern, all if it is empty.
 func matching(cases []benchCase, pattern string) ([]benchCase, error) {
 	if pattern == "" {
@@ -217,6 +233,8 @@ const (
 	libfabricSource = "libfabric"
 	// socketBatch is that of the rows against rivals that are not AF_XDP.
 	socketBatch = 32
+	// Former is the name of another build of this program as the rival.
+	Former = "before"
 	// linkedIn is the name of an endpoint as a rival of a device process.
 	linkedIn = "linked-in"
 )

@@ -156,6 +156,9 @@ func (b Bench) cases(o Options) (cases []benchCase) {
 			cases = append(cases, c)
 		}
 	}
+	if o.Before != "" {
+		cases = before(cases)
+	}
 	return withSelf(o, cases)
 }
 

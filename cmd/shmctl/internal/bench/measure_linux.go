@@ -94,6 +94,12 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 	if rival != nil {
 		defer rival.duo.close()
 	}
+	if b.o.Before != "" { // it may not have the row, or want other words
+		if _, _, err := b.round(ctx, c, rival, 1); err != nil {
+			r.Note = "the other program does not measure it: " + err.Error()
+			return r, nil
+		}
+	}
 	count, err := b.calibrate(ctx, c, ours, rival)
 	if err != nil {
 		return r, err
@@ -131,7 +137,7 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 
 // missing says why the case has no rival here, nil if it has one.
 func (b *bencher) missing(ctx context.Context, c benchCase) error {
-	if c.rivalOurs {
+	if c.rivalOurs || b.o.Before != "" {
 		return nil
 	}
 	if b.tools == nil {
@@ -146,7 +152,9 @@ func (b *bencher) missing(ctx context.Context, c benchCase) error {
 func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, err error) {
 	var child, theirs []string // none: ours
 	alone := b.missing(ctx, c) != nil
-	if !c.rivalOurs && !alone {
+	if b.o.Before != "" {
+		theirs = Tool.Of(b.o.Before)
+	} else if !c.rivalOurs && !alone {
 		exe, err := b.tools.build(ctx, c.source)
 		if err != nil {
 			return nil, nil, err

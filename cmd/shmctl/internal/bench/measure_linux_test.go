@@ -203,6 +203,27 @@ func TestRivalAgainstItself(t *testing.T) {
 	t.Errorf("the same program against itself: ratio in [%v, %v]", *r.RatioLow, *r.RatioHigh)
 }
 
+// TestFormer: another build is the rival in each row that it has, once, and says so in the others.
+func TestFormer(t *testing.T) {
+	needTwo(t)
+	self, err := os.Executable()
+	shmtest.Must(t, err)
+	for program, alone := range map[string]bool{self: false, "/bin/false": true} {
+		o := short()
+		o.Before, o.Cases, o.Pairs = program, "trip*", 1
+		rows, err := benchOf(t, "cq").Run(t.Context(), o)
+		shmtest.Must(t, err)
+		if names(rows) != "trip-line trip" { // batches 1 and 32 of one command
+			t.Errorf("%s: rows %q", program, names(rows))
+		}
+		for _, r := range rows {
+			if r.RivalName != Former || (r.Note != "") != alone && r.Rounds > 0 {
+				t.Errorf("%s: %+v", program, r)
+			}
+		}
+	}
+}
+
 func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	needTwo(t)
 	o := short()

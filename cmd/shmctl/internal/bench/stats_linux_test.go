@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -148,45 +147,6 @@ func TestRelativeShares(t *testing.T) {
 		t.Errorf("%+v", pairs)
 	}
 	relativeShares([]pair{{}}) // a case without a rival
-}
-
-// TestCompare: rows are those that both programs have, against a rival that does not change with
-// us, and in the order of the newer one.
-func TestCompare(t *testing.T) {
-	row := func(name, rival string, ours, ratio float64) Row {
-		r := Row{Case: name, Batch: 1, Unit: "ns", RivalName: rival, Ours: &ours}
-		if ratio > 0 {
-			r.Ratio = &ratio
-		}
-		return r
-	}
-	var before, after [][]Row
-	for i := range 6 {
-		slow := float64(1 + i) // the machine's doing
-		before = append(before, []Row{row("against c", "c", 10*slow, 0.5), row("alone", "c", 10, 0),
-			row("price", "ours-unspec", 10, 2), row("gone", "c", 1, 1)})
-		after = append(after, []Row{row("price", "ours-unspec", 20, 2), row("alone", "c", 15, 0),
-			row("against c", "c", 90, 0.6), row("new", "c", 1, 1)})
-	}
-	var got []string
-	for _, r := range Compare(before, after) {
-		if r.Ratio == nil {
-			got = append(got, fmt.Sprintf("%s: %s", r.Case, r.Note))
-			continue
-		}
-		got = append(got, fmt.Sprintf("%s: %.2f, %.2f to %.2f, %.0f %s was %.0f, %d rounds", r.Case,
-			*r.Ratio, *r.RatioLow, *r.RatioHigh, *r.Ours, r.Unit, *r.Rival, r.Rounds))
-	}
-	want := []string{"price: 2.00, 2.00 to 2.00, 20 ns was 10, 6 rounds",
-		"alone: 1.50, 1.50 to 1.50, 15 ns was 10, 6 rounds",
-		"against c: 1.20, 1.20 to 1.20, 90 ns was 35, 6 rounds",
-		"new: too few rounds for an interval"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
-	if r := Compare(before[:5], after[:5])[0]; r.Ratio == nil || r.RatioLow != nil || r.Note == "" {
-		t.Errorf("of five rounds: %+v", r)
-	}
 }
 
 // Times fall into buckets that lie beside each other and are no wider than 1/64 of the time.

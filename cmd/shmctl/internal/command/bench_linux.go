@@ -2,12 +2,9 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -58,7 +55,9 @@ PKT/CALL packets for a system call, counted by the kernel.
 Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
 ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
 more is better, for ns less. OURS and RIVAL depend on where the processors of this machine sit;
-they are context only. "As fast" means that the interval stays within 5% of 1.`
+they are context only. "As fast" means that the interval stays within 5% of 1. With --before the
+rival is another build of shmctl, in all rows that it has: "as fast" is then within 3%, and the exit
+code is 1 if a row is slower. .ci/bench builds and measures a former commit so.`
 
 func newBench() *cobra.Command {
 	var (
@@ -78,7 +77,8 @@ func newBench() *cobra.Command {
   shmctl bench -j > bench.json            progress still shows on the terminal
   shmctl bench cq --case 'read*'          some of it
   shmctl bench ring --cpus 2,3 --cc clang
-  shmctl bench --report bench.html        tables and plots in one page`,
+  shmctl bench --report bench.html        tables and plots in one page
+  shmctl bench cq --before ./shmctl.old   what a change has cost`,
 		ValidArgs: benchNames(),
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -99,7 +99,6 @@ func newBench() *cobra.Command {
 			return runBenches(cmd, args, &o, opt, page)
 		},
 	}
-	cmd.AddCommand(newBenchCompare())
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.BoolVarP(&o.noHeader, "no-header", "H", false, "leave the heading out")
@@ -110,6 +109,7 @@ func newBench() *cobra.Command {
 	f.IntSliceVar(&cpus, "cpus", nil, "the two processors (`a,b`), the first two allowed if not given")
 	f.StringVar(&opt.Compiler, "cc", "", "C `compiler` for the rivals, or none")
 	f.StringVar(&opt.Cases, "case", "", "only the cases that match (`glob`)")
+	f.StringVar(&opt.Before, "before", "", "another build of `shmctl`, in place of the rivals")
 	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
 	return cmd
 }
@@ -123,7 +123,7 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 	p := progressOf(cmd)
 	results := map[string][]bench.Row{}
 	t := benchTable()
-	packets := false
+	packets, slower := false, 0
 	for _, b := range bench.Benches {
 		if len(args) > 0 && !slices.Contains(args, b.Name) {
 			continue
@@ -140,8 +140,11 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 		}
 		results[b.Name] = rows
 		for i := range rows {
-			t.add(benchRow(b.Name, &rows[i], margin)...)
+			t.add(benchRow(b.Name, &rows[i])...)
 			packets = packets || rows[i].Packets != nil
+			if verdict(&rows[i]) == slowerThan+bench.Former {
+				slower++
+			}
 		}
 	}
 	if !packets {
@@ -153,13 +156,17 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 		}
 	}
 	tails := tailTable(results["tail"])
-	return o.print(cmd.OutOrStdout(), "bench", results, func(p page) []string {
+	err := o.print(cmd.OutOrStdout(), "bench", results, func(p page) []string {
 		lines := t.lines(!o.noHeader, p, "")
 		if len(tails.rows) > 0 {
 			lines = append(append(lines, ""), tails.lines(!o.noHeader, p, "")...)
 		}
 		return lines
 	})
+	if err == nil && slower > 0 {
+		return opFailed("", fmt.Errorf("%d rows are slower than before", slower))
+	}
+	return err
 }
 
 // benchTable has a cell for each that [benchRow] returns.
@@ -170,7 +177,7 @@ func benchTable() *table {
 		left("AGAINST", 3), left("VERDICT", 0)}}
 }
 
-func benchRow(name string, r *bench.Row, margin float64) []string {
+func benchRow(name string, r *bench.Row) []string {
 	figure := func(x *float64) string {
 		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) })
 	}
@@ -193,17 +200,24 @@ func benchRow(name string, r *bench.Row, margin float64) []string {
 		calls = figure(p.OursPerCall) + "/" + figure(p.RivalPerCall)
 	}
 	return []string{name, r.Case, strconv.Itoa(r.Batch), ours(r.Ours), ours(r.Rival), r.Unit,
-		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), cpu, calls, r.RivalName, verdict(r, margin)}
+		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), cpu, calls, r.RivalName, verdict(r)}
 }
 
-// margin within which two things count as equally fast.
-const margin = 0.05
+// Within these margins two things are equally fast: ours and a rival, and two builds of ours.
+const (
+	rivalMargin  = 0.05
+	formerMargin = 0.03
+)
 
 // slowerThan begins the verdict on a row that is.
 const slowerThan = "slower than "
 
 // verdict says what the interval proves, and no more.
-func verdict(r *bench.Row, margin float64) string {
+func verdict(r *bench.Row) string {
+	margin := rivalMargin
+	if r.RivalName == bench.Former {
+		margin = formerMargin
+	}
 	if r.RatioLow == nil || r.RatioHigh == nil {
 		if r.Note != "" {
 			return r.Note
@@ -264,74 +278,4 @@ func (p *progress) clear() {
 	if p.term.on {
 		fmt.Fprintf(p.w, "\r%s", escToLineEnd)
 	}
-}
-
-// changeMargin within which a program is as fast as it was.
-const changeMargin = 0.03
-
-const benchCompareLong = `Compare what bench -o json said of two programs.
-
-Give two files of each round, the older program's first: measure in turns, since the machine changes
-too. RATIO is the median of the newer program's figure divided by the older one's of the same round,
-both as they stand to their rival where that is not ours; INTERVAL holds it with 95% confidence,
-which takes six rounds. "As fast" means that it is not slower by more than 3%; the exit code is 1 if
-a row is slower. .ci/bench builds and measures two commits so.`
-
-func newBenchCompare() *cobra.Command {
-	return &cobra.Command{
-		Use:     "compare OLD NEW [OLD NEW]...",
-		Short:   "Compare what bench -o json said of two programs",
-		Long:    benchCompareLong,
-		Example: "  shmctl bench compare old1.json new1.json old2.json new2.json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || len(args)%2 != 0 {
-				return wrong("give two files of each round: OLD NEW")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return compareBenches(cmd, args)
-		},
-	}
-}
-
-func compareBenches(cmd *cobra.Command, files []string) error {
-	rounds := map[string][2][][]bench.Row{} // by bench: older, newer
-	for i, path := range files {
-		var v struct{ Bench map[string][]bench.Row }
-		text, err := os.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(text, &v)
-		}
-		if err == nil && len(v.Bench) == 0 {
-			err = errors.New("no result of bench -o json")
-		}
-		if err != nil {
-			return opFailed(path, err)
-		}
-		for name, rows := range v.Bench {
-			all := rounds[name]
-			all[i%2] = append(all[i%2], rows)
-			rounds[name] = all
-		}
-	}
-	t, slower := benchTable(), 0
-	for _, name := range slices.Sorted(maps.Keys(rounds)) {
-		rows := bench.Compare(rounds[name][0], rounds[name][1])
-		for i := range rows {
-			t.add(benchRow(name, &rows[i], changeMargin)...)
-			if verdict(&rows[i], changeMargin) == slowerThan+rows[i].RivalName {
-				slower++
-			}
-		}
-	}
-	t.drop("CPU/PKT", "PKT/CALL", "AGAINST")
-	w := cmd.OutOrStdout()
-	if err := printLines(w, t.lines(true, terminalOf(w).page(), "")); err != nil {
-		return err
-	}
-	if slower > 0 {
-		return opFailed("", fmt.Errorf("%d rows are slower than before", slower))
-	}
-	return nil
 }

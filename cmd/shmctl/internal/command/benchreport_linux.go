@@ -56,7 +56,7 @@ func program() string {
 func benchSection(name, says string, rows []bench.Row) webpage.Section {
 	t := benchTable()
 	for i := range rows {
-		t.add(benchRow(name, &rows[i], margin)...)
+		t.add(benchRow(name, &rows[i])...)
 	}
 	t.drop("BENCH")
 	if name == "tail" {
