@@ -23,13 +23,14 @@ type Options struct {
 	// map what they look at, or leave it to the kernel to read it.
 	Syscalls bool
 
-	blind bool // as if there were no debug registers: for a test of that
+	blind bool // as if debug registers did nothing: for a test of that
 }
 
 const (
 	someValues   = 7
-	flippedBlind = 2 // words that are flipped between instructions where nothing tells of loads
-	mostSequence = 5 // loads of which all sequences are tried
+	flippedBlind = 2       // words that are flipped between instructions where nothing tells of loads
+	mostBlind    = 1 << 10 // instructions of a call between which they are
+	mostSequence = 5       // loads of which all sequences are tried
 )
 
 // attack is one victim, again and again.
@@ -52,6 +53,14 @@ func Attack(t testing.TB, cmd *exec.Cmd, o Options) Stats {
 	if a.o.Values == 0 {
 		a.o.Values = someValues
 	}
+	felt, err := a.v.feels()
+	if errors.Is(err, unix.EPERM) { // a machine that forbids it
+		shmtest.Require(t, "children", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.o.blind = a.o.blind || !felt
 	a.all()
 	return a.stats
 }
@@ -117,9 +126,6 @@ func (a *attack) once(word int, value func(honest uint64, n int) uint64, s *step
 	}
 	a.stats.Calls++
 	r, err := a.try(word, value, s)
-	if errors.Is(err, unix.EPERM) && a.stats.Calls == 1 { // a machine that forbids it
-		shmtest.Require(a.t, "children", err)
-	}
 	if err != nil {
 		name := fmt.Sprint(word)
 		if word < len(r.words) {
@@ -255,6 +261,9 @@ func (a *attack) instructions(word int, name string, k int) {
 	span := 0
 	for _, bad := range []bool{false, true} {
 		s := &steps{}
+		if !a.v.watches && !a.o.Syscalls {
+			s.most = mostBlind
+		}
 		r := a.once(word, func(honest uint64, _ int) uint64 { return choose(bad, honest, k) }, s)
 		if r == nil {
 			return
@@ -265,6 +274,9 @@ func (a *attack) instructions(word int, name string, k int) {
 			span = max(span, s.last+behind)
 		} else {
 			span = max(span, r.n)
+			if bad && s.most > 0 && r.n > s.most {
+				a.stats.Cut++
+			}
 		}
 	}
 	for bit := range bits.Len(uint(span)) {

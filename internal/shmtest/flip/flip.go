@@ -9,7 +9,10 @@
 // With debug registers every sequence of two values that the first five loads of a call can see is
 // tried. Without them, or beside them, the word is flipped after every 2^b instructions, for each b
 // in a call of its own: of any two instructions one sees one value and one the other in the call of
-// a bit in which their numbers differ.
+// a bit in which their numbers differ. Without them that is done for two words, and for the first
+// thousand instructions, since a step can take as long as ten thousand of them: such a machine shows
+// less. A virtual machine may take what is written to debug registers and do nothing with it, so
+// each attack asks first.
 //
 // What a call gives while the word changes has to be what it gives for one of the two values if it
 // does not change, or an error that says that the peer is broken.
@@ -47,7 +50,7 @@ type Stats struct {
 	Steps    int // instructions after which a call was stopped
 	Longest  int // instructions of one call
 	Syscalls int // times that a call was stopped for one
-	Cut      int // words with more loads than all sequences were tried of
+	Cut      int // words with more loads, or instructions, than were tried
 	Poisoned int // calls that gave the peer up
 }
 

@@ -88,8 +88,9 @@ func TestAttackFindsSecondLoad(t *testing.T) {
 				if (want == "") != (len(r.found) == 0) || !strings.Contains(text, want) {
 					t.Errorf("found %s, want %q", text, want)
 				}
-				if s.Words != 2 || !o.blind && s.Loads > 0 && s.Loaded != 1 ||
-					o.blind != (s.Steps > 0) {
+				// Not every machine has debug registers that do something.
+				if s.Words != 2 || s.Loads > 0 && (o.blind || s.Loaded != 1) ||
+					(s.Loads > 0) == (s.Steps > 0) {
 					t.Error(&s)
 				}
 			})

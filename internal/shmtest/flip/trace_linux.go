@@ -224,6 +224,29 @@ func (v *tracer) call(stopped func(n int) (how int, err error), end func() error
 	return n, o, err
 }
 
+// feels reports whether the victim stops for an access to what is watched: its own stack, at the
+// beginning of a call. A virtual machine may take debug registers and do nothing with them.
+func (v *tracer) feels() (felt bool, err error) {
+	if _, err = v.ask(); err != nil {
+		return false, err
+	}
+	at, err := v.stack()
+	if err == nil {
+		err = v.watch([]uint64{at, at + 8})
+	}
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return false, err
+	}
+	_, _, err = v.call(func(n int) (int, error) {
+		if n == 0 {
+			return unix.PTRACE_CONT, nil
+		}
+		felt = true
+		return unix.PTRACE_CONT, v.unwatch()
+	}, v.unwatch)
+	return felt, err
+}
+
 // Possible tells why calls cannot be attacked here, if they cannot.
 func Possible() error {
 	const emulator = "SHMRING_EMULATOR"

@@ -27,6 +27,13 @@ func (v *tracer) watch(addresses []uint64) error {
 	return v.debug(7, control)
 }
 
+// stack returns where the thread's next instructions find what they return to.
+func (v *tracer) stack() (uint64, error) {
+	var r unix.PtraceRegs
+	err := unix.PtraceGetRegs(v.tid, &r)
+	return r.Rsp, err
+}
+
 func (v *tracer) unwatch() error { return v.debug(7, 0) }
 
 func (v *tracer) debug(register int, value uint64) error {
