@@ -89,19 +89,18 @@ func TestBindErrors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	b := r.pair.B
-	in := func(f func() error) (err error) { return b.Do(f) }
 	try := func(queue uint32, o xdp.Options) error {
 		o.BusyTimeout = -1
-		return in(func() error { return tryOpen(b.Name, queue, o) })
+		return b.Do(func() error { return tryOpen(b.Name, queue, o) })
 	}
 	clear(t, try(0, xdp.Options{}), "ss --xdp", xdp.ErrQueueBusy, syscall.EBUSY)
 	clear(t, try(1, xdp.Options{}), "ethtool -l", xdp.ErrNoQueue, syscall.EINVAL)
-	clear(t, in(func() error {
+	clear(t, b.Do(func() error {
 		_, err := xdp.Open(context.Background(), b.Name, 0, r.umem, xdp.Options{})
 		return err
 	}), "new UMEM", xdp.ErrUMEMUsed)
 	must(t, r.socket.Close())
-	clear(t, in(func() error {
+	clear(t, b.Do(func() error {
 		return tryOpen(b.Name, 0, xdp.Options{Mode: xdp.BindZeroCopy})
 	}), "copy mode", xdp.ErrNoZeroCopy, syscall.EOPNOTSUPP, errors.ErrUnsupported)
 }
@@ -130,14 +129,9 @@ func TestProgramAttached(t *testing.T) {
 func TestWrongInterfaceForProgram(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	other := xdptest.NewPair(t, veth.Config{})
-	// Make the other pair's index differ from this one's.
-	var prog *xdp.Program
-	xdptest.Do(t, other.B, func() (err error) {
-		prog, err = xdp.Attach("lo", xdp.ProgramOptions{Mode: xdp.AttachGeneric})
-		return err
-	})
-	defer prog.Close()
+	lo := *xdptest.NewPair(t, veth.Config{}).B // whose index differs from this one's
+	lo.Name = "lo"
+	prog := xdptest.Attach(t, &lo, xdp.ProgramOptions{Mode: xdp.AttachGeneric})
 	clear(t, r.socket.Register(prog, 0), "interface of the socket", xdp.ErrOptions)
 }
 
@@ -250,9 +244,7 @@ func memlockChild() {
 func TestMemlock(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "xdp", errors.New("CAP_NET_RAW"))
-	}
+	shmtest.RequireRoot(t, "xdp", "CAP_NET_RAW")
 	out, err := shmtest.Child(t, "memlock").Output()
 	must(t, err)
 	if s := string(out); !strings.HasPrefix(s, "true true xdp: register UMEM") ||
@@ -359,9 +351,7 @@ func TestPeerReadsInPlace(t *testing.T) {
 	must(t, err)
 	p := r.receiveOne(t)
 	(&xdp.Record{Sequence: 77}).Put(xdp.Headroom(r.socket, p.Frame), false)
-	umem := os.NewFile(dup(t, r.umem.Region().Object().FD()), "umem")
-	defer umem.Close()
-	cmd := inNamespace(t, "read-umem", r.pair.B, umem)
+	cmd := inNamespace(t, "read-umem", r.pair.B, xdptest.UMEMFile(t, r.umem))
 	cmd.Env = append(cmd.Env, fmt.Sprintf("REF=%d", uint64(r.umem.Region().Ref(p.Off))),
 		fmt.Sprintf("LEN=%d", p.Len))
 	out, err := cmd.Output()

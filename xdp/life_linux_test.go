@@ -295,25 +295,17 @@ func TestXskTeardown(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
 	for range 10 {
-		var sockets [2]*xdp.Socket
-		var umems [2]*xdp.UMEM
-		for i, e := range []*veth.End{pair.A, pair.B} {
-			var err error
-			umems[i], err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
-			must(t, err)
-			xdptest.Do(t, e, func() (err error) {
-				sockets[i], err = xdp.Open(context.Background(), e.Name, 0, umems[i],
-					xdp.Options{BusyTimeout: patience})
-				return err
-			})
+		open := func(e *veth.End) *xdp.Socket {
+			return xdptest.Open(t, e, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256}),
+				xdp.Options{BusyTimeout: patience})
 		}
-		x := &xsk{tx: sockets[0], rx: sockets[1]}
+		x := &xsk{tx: open(pair.A), rx: open(pair.B)}
 		prog.put(t, 0, x.rx)
 		x.stream(t, x.tx, x.rx, 200, always(64))
 		x.finish(t)
-		for i := range sockets {
-			must(t, sockets[i].Close())
-			must(t, umems[i].Close(t.Context()))
+		for _, s := range []*xdp.Socket{x.tx, x.rx} {
+			must(t, s.Close())
+			must(t, s.UMEM().Close(t.Context()))
 		}
 	}
 }

@@ -74,9 +74,9 @@ func simulatedXsk(t *testing.T, c xskConfig) *xsk {
 	mtu := c.pair.MTU
 	x := &xsk{mode: "simulated"}
 	o := xdptest.SimOptions{Options: c.tx, MTU: mtu, StartIndex: c.start}
-	x.tx, x.wire[0] = newSim(t, c.txUMEM, o)
+	x.tx, x.wire[0] = xdptest.NewSim(t, c.txUMEM, o)
 	o.Options = c.rx
-	x.rx, x.wire[1] = newSim(t, c.rxUMEM, o)
+	x.rx, x.wire[1] = xdptest.NewSim(t, c.rxUMEM, o)
 	xskernel.Connect(x.wire[0], x.wire[1])
 	return x
 }

@@ -226,12 +226,7 @@ func TestSocketsSwapped(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	var second *xdp.Socket
-	xdptest.Do(t, r.pair.B, func() (err error) {
-		second, err = xdp.OpenShared(r.socket, xdp.Options{})
-		return err
-	})
-	defer second.Close()
+	second := openShared(t, r.pair.B, r.socket, xdp.Options{})
 	must(t, second.Register(r.prog, 1))
 	r.sendTo(t, testPort, 20)
 	take(t, r.socket, 20)
@@ -350,8 +345,8 @@ func TestManagementReachesTheHost(t *testing.T) {
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	all := addRule(t, r.prog, xdp.Rule{All: true}, xdp.Target{})
 	// Both ends have to ask for the other.
-	forget(t, r.pair.A, r.pair.B.Addr)
-	forget(t, r.pair.B, r.pair.A.Addr)
+	xdptest.Forget(t, r.pair.A)
+	xdptest.Forget(t, r.pair.B)
 	for _, addr := range []netip.Addr{r.pair.B.Addr, sixB} {
 		for _, port := range []uint16{22, 23} {
 			to := netip.AddrPortFrom(addr, port)
@@ -379,12 +374,9 @@ func TestManagementReachesTheHost(t *testing.T) {
 // within the wait is an error too.
 func connect(t testing.TB, pair *veth.Pair, to netip.AddrPort, wait time.Duration) error {
 	t.Helper()
-	var l net.Listener
-	xdptest.Do(t, pair.B, func() (err error) {
-		l, err = net.Listen("tcp", to.String())
-		return err
-	})
-	defer l.Close()
+	defer xdptest.Have(pair.B, func() (net.Listener, error) {
+		return net.Listen("tcp", to.String())
+	}).In(t).Close()
 	return pair.A.Do(func() error {
 		// A dialer would go on in a goroutine of another namespace.
 		fd, sa, err := tcpSocket(to)
@@ -413,12 +405,9 @@ func TestPingIsAnswered(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
-		var c net.PacketConn
-		xdptest.Do(t, r.pair.A, func() (err error) {
-			c, err = net.ListenPacket("ip4:icmp", r.pair.A.Addr.String())
-			return err
-		})
-		defer c.Close()
+		c := xdptest.Have(r.pair.A, func() (net.PacketConn, error) {
+			return net.ListenPacket("ip4:icmp", r.pair.A.Addr.String())
+		}).In(t)
 		echo := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1}
 		binary.BigEndian.PutUint16(echo[2:], ^uint16(0x0800+0x1234+1))
 		_, err := c.WriteTo(echo, &net.IPAddr{IP: r.pair.B.Addr.AsSlice()})

@@ -120,11 +120,7 @@ func TestChecksumToTheKernel(t *testing.T) {
 	s := newSender(t, xdp.Options{})
 	xdptest.AddIPv6(t, s.pair, sixA, sixB)
 	sinks := map[bool]*net.UDPConn{true: s.sink}
-	xdptest.Do(t, s.pair.A, func() (err error) {
-		sinks[false], err = net.ListenUDP("udp6", &net.UDPAddr{IP: sixA.AsSlice(), Port: 9000})
-		return err
-	})
-	defer sinks[false].Close()
+	sinks[false] = xdptest.UDPOn(t, s.pair.A, netip.AddrPortFrom(sixA, 9000))
 	four := packet.Path{LocalMAC: [6]byte(s.pair.B.MAC), NextMAC: [6]byte(s.pair.A.MAC),
 		Src: netip.AddrPortFrom(s.pair.B.Addr, testPort), Dst: netip.AddrPortFrom(s.pair.A.Addr, 9000)}
 	six, bare := four, four
@@ -193,13 +189,9 @@ func TestChecksumFromTheKernel(t *testing.T) {
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	for _, to := range []netip.Addr{r.pair.B.Addr, sixB} {
-		var from *net.UDPConn
-		xdptest.Do(t, r.pair.A, func() (err error) {
-			from, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(
-				netip.AddrPortFrom(to, testPort)))
-			return err
-		})
-		defer from.Close()
+		from := xdptest.Have(r.pair.A, func() (*net.UDPConn, error) {
+			return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, testPort)))
+		}).In(t)
 		_, err := from.Write([]byte("hello"))
 		must(t, err)
 		p := r.receiveOne(t)

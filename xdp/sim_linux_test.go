@@ -15,20 +15,6 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// newSim returns a simulated socket that is closed when the test ends.
-func newSim(t testing.TB, u xdp.UMEMOptions, o xdptest.SimOptions) (*xdp.Socket, *xskernel.Kernel) {
-	t.Helper()
-	umem := xdptest.NewUMEM(t, u)
-	s, k, err := xdptest.Simulate(umem, o)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s, k
-}
-
 // post sends one packet of n bytes, not yet flushed.
 func post(t testing.TB, s *xdp.Socket, b []byte, context uint64) {
 	t.Helper()
@@ -48,7 +34,7 @@ func numbered(n, size int) []byte {
 // TestSimKick: what a device that comes and goes, and a kernel without memory, do to who sends.
 func TestSimKick(t *testing.T) {
 	t.Parallel()
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 256}, xdptest.SimOptions{})
+	s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 256}, xdptest.SimOptions{})
 	k.SetDown(true)
 	post(t, s, numbered(0, 60), 0)
 	s.Flush()
@@ -75,7 +61,7 @@ func TestSimKick(t *testing.T) {
 
 func TestSimCloseForfeits(t *testing.T) {
 	t.Parallel()
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 64}, xdptest.SimOptions{})
+	s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 64}, xdptest.SimOptions{})
 	k.HoldCompletions(true)
 	for i := range 3 {
 		post(t, s, numbered(i, 60), uint64(i))
@@ -141,7 +127,7 @@ func newPoolModel(t *testing.T, seed uint64, start uint32, members int, honest b
 	if chains {
 		o.MTU = 9000
 	}
-	s, k := newSim(t, xdp.UMEMOptions{Frames: 128}, o)
+	s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 128}, o)
 	m := &poolModel{r: rand.New(rand.NewPCG(seed, 7)), honest: honest, chains: chains, started: 1}
 	m.add(s, k)
 	for range members - 1 {

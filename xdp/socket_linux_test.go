@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
@@ -52,17 +49,7 @@ func newRigOn(t testing.TB, pair *veth.Pair, mode xdp.AttachMode, uo xdp.UMEMOpt
 
 var must = shmtest.Must
 
-// udp opens a kernel socket in the namespace of an end.
-func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
-	t.Helper()
-	var c *net.UDPConn
-	xdptest.Do(t, e, func() (err error) {
-		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port})
-		return err
-	})
-	t.Cleanup(func() { c.Close() })
-	return c
-}
+var udp = xdptest.UDP
 
 var await = shmtest.Eventually
 
@@ -142,7 +129,6 @@ func TestOtherPortsReachTheKernel(t *testing.T) {
 	from, other := udp(t, r.pair.A, 0), udp(t, r.pair.B, 7777)
 	_, err := from.WriteToUDPAddrPort([]byte("to the stack"), netip.AddrPortFrom(r.pair.B.Addr, 7777))
 	must(t, err)
-	must(t, other.SetReadDeadline(time.Now().Add(patience)))
 	buf := make([]byte, 64)
 	n, err := other.Read(buf)
 	if err != nil || string(buf[:n]) != "to the stack" {
@@ -155,7 +141,6 @@ func TestOtherPortsReachTheKernel(t *testing.T) {
 	sendRead := func() {
 		_, err = from.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(r.pair.B.Addr, testPort))
 		must(t, err)
-		must(t, stack.SetReadDeadline(time.Now().Add(patience)))
 		_, err = stack.Read(buf)
 		must(t, err)
 	}
@@ -193,13 +178,8 @@ func TestReopen(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
 	for i := range 10 {
-		u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
-		must(t, err)
-		var s *xdp.Socket
-		xdptest.Do(t, pair.B, func() (err error) {
-			s, err = xdp.Open(context.Background(), pair.B.Name, 0, u, xdp.Options{BusyTimeout: patience})
-			return err
-		})
+		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+		s := xdptest.Open(t, pair.B, 0, u, xdp.Options{BusyTimeout: patience})
 		if err := u.Close(t.Context()); !errors.Is(err, xdp.ErrUMEMUsed) {
 			t.Fatalf("the UMEM of an open socket was closed: %v", err)
 		}
@@ -221,59 +201,27 @@ func TestBusyAndClosed(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
-	umem, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
-	must(t, err)
-	defer func() { must(t, umem.Close(t.Context())) }()
-	open := func(queue uint32) (s *xdp.Socket, err error) {
-		err = pair.B.Do(func() (err error) {
-			s, err = xdp.Open(context.Background(), pair.B.Name, queue, umem,
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+	open := func(queue uint32) shmtest.Opening[*xdp.Socket] {
+		return xdptest.Have(pair.B, func() (*xdp.Socket, error) {
+			return xdp.Open(context.Background(), pair.B.Name, queue, umem,
 				xdp.Options{Frames: 16, SendFrames: 8, BusyTimeout: patience})
-			return err
 		})
-		return s, err
 	}
-	first, err := open(1)
-	shmtest.Require(t, "xdp", err)
-	defer func() { must(t, first.Close()) }()
-	before, err := open(0)
-	must(t, err)
-	type opened struct {
-		s   *xdp.Socket
-		err error
-	}
-	waiting := make(chan opened)
-	go func() {
-		s, err := open(0)
-		waiting <- opened{s, err}
-	}()
+	open(1).Where(t, "xdp")
+	before := open(0).In(t)
+	waiting := make(chan shmtest.Opening[*xdp.Socket])
+	go func() { waiting <- open(0) }()
 	time.Sleep(50 * time.Millisecond) // it has tried in vain
 	must(t, before.Close())
-	o := <-waiting
-	must(t, o.err) // had it kept the other one from closing until it gave up, it would be busy
-	must(t, o.s.Close())
+	(<-waiting).In(t) // had it kept the other one from closing until it gave up, it would be busy
 }
 
 func addrOf(e *veth.End, port int) *net.UDPAddr {
 	return &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port}
 }
 
-// dup returns a descriptor that is the caller's.
-func dup(t testing.TB, fd int) uintptr {
-	t.Helper()
-	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	must(t, err)
-	return uintptr(n)
-}
-
 var (
 	sixA = netip.MustParseAddr("fd00::a")
 	sixB = netip.MustParseAddr("fd00::b")
 )
-
-// forget removes what an end knows of a neighbour.
-func forget(t testing.TB, e *veth.End, addr netip.Addr) {
-	t.Helper()
-	xdptest.Do(t, e, func() error {
-		return netlink.NeighDel(&netlink.Neigh{LinkIndex: e.Index, IP: addr.AsSlice()})
-	})
-}

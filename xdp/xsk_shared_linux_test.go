@@ -36,26 +36,13 @@ func (x *xsk) share(t *testing.T, n int, o xdp.Options) (tx, rx []*xdp.Socket) {
 
 func openShared(t testing.TB, e *veth.End, first *xdp.Socket, o xdp.Options) *xdp.Socket {
 	t.Helper()
-	var s *xdp.Socket
-	must(t, e.Do(func() (err error) { s, err = xdp.OpenShared(first, o); return err }))
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return xdptest.Have(e, func() (*xdp.Socket, error) { return xdp.OpenShared(first, o) }).In(t)
 }
 
 func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xskernel.Kernel) {
 	t.Helper()
 	s, k, err := xdp.SimulateShared(first, o)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s, k
+	return shmtest.Have(s, err).In(t), k
 }
 
 // shared sends shares of the packets by each of several sockets; packet n is for the socket that

@@ -330,7 +330,7 @@ func TestKickGating(t *testing.T) {
 					if zeroCopy {
 						o.Mode = xdp.BindZeroCopy
 					}
-					s, k := newSim(t, xdp.UMEMOptions{Frames: 16}, xdptest.SimOptions{Options: o})
+					s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 16}, xdptest.SimOptions{Options: o})
 					k.NeedWakeup(asks, asks)
 					if pending {
 						post(t, s, numbered(0, 60), 0)

@@ -62,9 +62,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
 	must(t, err)
 	r.peer = peers[0]
-	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
-	socket, kernel, err := xdptest.Simulate(umem, xdptest.SimOptions{})
-	must(t, err)
+	socket, kernel := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 256}, xdptest.SimOptions{})
 	r.kernel = kernel
 	hop := xdp.Hop{LocalMAC: [6]byte{2, 0, 0, 0, 0, 1}, NextMAC: [6]byte{2, 0, 0, 0, 0, 2},
 		Source: local.Addr(), MTU: 1500}

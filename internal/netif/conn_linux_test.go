@@ -98,12 +98,9 @@ func TestReceiveMeetsDump(t *testing.T) {
 func TestConn(t *testing.T) {
 	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
-	var c *conn
-	xdptest.Do(t, p.A, func() (err error) {
-		c, err = openConn(join(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR))
-		return err
-	})
-	defer func() { _ = c.Close() }()
+	c := xdptest.Have(p.A, func() (*conn, error) {
+		return openConn(join(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR))
+	}).In(t)
 	send := func(b []byte) {
 		t.Helper()
 		must(t, c.Send(b))
@@ -133,9 +130,9 @@ func TestConn(t *testing.T) {
 		errno, ok := m.Errno()
 		return ok && m.Seq == 7 && errno == unix.ENODEV
 	})
-	change(t, p.A, func(l netlink.Link) error {
+	must(t, p.A.Change(func(l netlink.Link) error {
 		return netlink.LinkSetMTU(l, 1300)
-	})
+	}))
 	receiveUntil(t, c, "change", func(m message) bool {
 		l, ok := m.Link()
 		return ok && m.Port != c.Port() && l.MTU == 1300
@@ -149,12 +146,7 @@ func TestConn(t *testing.T) {
 // TestConnLost: a receiver that sleeps too long is told, and can go on.
 func TestConnLost(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
-	var c *conn
-	xdptest.Do(t, p.A, func() (err error) {
-		c, err = openConn(join(unix.RTNLGRP_LINK))
-		return err
-	})
-	defer func() { _ = c.Close() }()
+	c := xdptest.Have(p.A, func() (*conn, error) { return openConn(join(unix.RTNLGRP_LINK)) }).In(t)
 	if err := c.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
 	}); err != nil {

@@ -31,17 +31,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // openTable opens the table of an end for the time of the test.
 func openTable(t testing.TB, e *veth.End, o TableOptions) *Table {
 	t.Helper()
-	var table *Table
-	xdptest.Do(t, e, func() (err error) {
-		table, err = OpenTable(e.Index, o)
-		return err
-	})
-	t.Cleanup(func() {
-		if err := table.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return table
+	return xdptest.Have(e, func() (*Table, error) { return OpenTable(e.Index, o) }).In(t)
 }
 
 // setting writes a sysctl of the end's namespace.
@@ -115,11 +105,8 @@ func watching(t testing.TB, o WatchOptions, open func(WatchOptions) (*Watcher, e
 		}
 	}
 	var err error
-	if w.Watcher, err = open(o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
+	w.Watcher, err = open(o)
+	return shmtest.Have(w, err).In(t)
 }
 
 func (w *watched) Close() error {
@@ -130,12 +117,8 @@ func (w *watched) Close() error {
 // watchEnd watches an end.
 func watchEnd(t testing.TB, e *veth.End, o WatchOptions) *watched {
 	t.Helper()
-	return watching(t, o, func(o WatchOptions) (w *Watcher, err error) {
-		err = e.Do(func() error {
-			w, err = Watch(e.Index, o)
-			return err
-		})
-		return w, err
+	return watching(t, o, func(o WatchOptions) (*Watcher, error) {
+		return xdptest.Have(e, func() (*Watcher, error) { return Watch(e.Index, o) }).In(t), nil
 	})
 }
 
@@ -184,17 +167,6 @@ var eventually = shmtest.Eventually
 
 var must = shmtest.Must
 
-// change changes the link of an end.
-func change(t testing.TB, e *veth.End, f func(netlink.Link) error) {
-	t.Helper()
-	must(t, e.Change(f))
-}
-
-func setUp(t testing.TB, e *veth.End, up bool) {
-	t.Helper()
-	must(t, e.SetUp(up))
-}
-
 func neigh(e *veth.End, ip netip.Addr, mac net.HardwareAddr, state int) *netlink.Neigh {
 	family := unix.AF_INET
 	if ip.Is6() {
@@ -213,8 +185,6 @@ func network(s string) *net.IPNet {
 func forgetful(t testing.TB) *veth.Pair {
 	t.Helper()
 	p := xdptest.NewPair(t, veth.Config{})
-	xdptest.Do(t, p.A, func() error {
-		return netlink.NeighDel(neigh(p.A, p.B.Addr, p.B.MAC, 0))
-	})
+	xdptest.Forget(t, p.A)
 	return p
 }

@@ -67,7 +67,7 @@ func TestGateway(t *testing.T) {
 func TestSixForFour(t *testing.T) {
 	t.Parallel()
 	p := forgetful(t)
-	six(t, p)
+	xdptest.AddIPv6(t, p, addr("2001:db8::1"), addr("2001:db8::2"))
 	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
 		Via: &netlink.Via{AddrFamily: unix.AF_INET6, Addr: net.ParseIP("2001:db8::2")}})
 	hop := mustResolve(t, openTable(t, p.A, TableOptions{}), addr("198.51.100.7"))
@@ -76,32 +76,12 @@ func TestSixForFour(t *testing.T) {
 	}
 }
 
-// six gives both ends IPv6 addresses, 2001:db8::1 and ::2, and link-local ones.
-func six(t testing.TB, p *veth.Pair) {
-	t.Helper()
-	for e, a := range map[*veth.End]string{p.A: "2001:db8::1/64", p.B: "2001:db8::2/64"} {
-		for _, which := range []string{"all", "default", e.Name} {
-			setting(t, e, "ipv6/conf/"+which+"/disable_ipv6", 0)
-			setting(t, e, "ipv6/conf/"+which+"/accept_dad", 0)
-		}
-		xdptest.Do(t, e, func() error {
-			l, err := netlink.LinkByName(e.Name)
-			if err != nil {
-				return err
-			}
-			return errors.Join(
-				netlink.AddrAdd(l, &netlink.Addr{IPNet: network(a), Flags: unix.IFA_F_NODAD}),
-				netlink.AddrAdd(l, &netlink.Addr{IPNet: network("fe80::" + a[10:11] + "/64"),
-					Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_LINK}))
-		})
-	}
-}
-
 // TestIPv6: neighbour discovery, link-local destinations with and without zone, and groups.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	p := forgetful(t)
-	six(t, p)
+	xdptest.AddIPv6(t, p, addr("2001:db8::1"), addr("2001:db8::2"))
+	xdptest.AddIPv6(t, p, addr("fe80::1"), addr("fe80::2"))
 	table := openTable(t, p.A, TableOptions{})
 	for dst, source := range map[string]string{"2001:db8::2": "2001:db8::1", "fe80::2": "fe80::1",
 		"fe80::2%" + p.A.Name: "fe80::1"} {
@@ -135,9 +115,9 @@ func TestSource(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	mustResolve(t, table, p.B.Addr)
-	change(t, p.A, func(l netlink.Link) error {
+	must(t, p.A.Change(func(l netlink.Link) error {
 		return netlink.AddrAdd(l, &netlink.Addr{IPNet: network("192.0.2.50/24")})
-	})
+	}))
 	dst := addr("198.51.100.7")
 	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
 		Gw: p.B.Addr.AsSlice(), Src: net.IPv4(192, 0, 2, 50)})
@@ -147,9 +127,9 @@ func TestSource(t *testing.T) {
 	if hop := mustResolve(t, table, p.B.Addr); hop.Source != p.A.Addr {
 		t.Errorf("%+v", hop)
 	}
-	change(t, p.A, func(l netlink.Link) error {
+	must(t, p.A.Change(func(l netlink.Link) error {
 		return netlink.AddrDel(l, &netlink.Addr{IPNet: network("192.0.2.50/24")})
-	})
+	}))
 	await(t, table, dst, "gone with its address", func(h xdp.Hop, err error) bool {
 		return h.Source != addr("192.0.2.50")
 	})
@@ -171,9 +151,9 @@ func TestMTU(t *testing.T) {
 		t.Errorf("%+v", before)
 	}
 	setMTU := func(mtu int) {
-		change(t, p.A, func(l netlink.Link) error {
+		must(t, p.A.Change(func(l netlink.Link) error {
 			return netlink.LinkSetMTU(l, mtu)
-		})
+		}))
 	}
 	setMTU(1400)
 	after := await(t, table, p.B.Addr, "smaller", func(h xdp.Hop, _ error) bool {
@@ -245,18 +225,18 @@ func TestInterface(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	table := openTable(t, p.A, TableOptions{})
 	mustResolve(t, table, p.B.Addr)
-	setUp(t, p.A, false)
+	must(t, p.A.SetUp(false))
 	await(t, table, p.B.Addr, "down", func(_ xdp.Hop, err error) bool {
 		return err == xdp.ErrLinkDown
 	})
-	setUp(t, p.A, true)
+	must(t, p.A.SetUp(true))
 	await(t, table, p.B.Addr, "up", func(h xdp.Hop, err error) bool {
 		return err == nil && h.NextMAC == [6]byte(p.B.MAC)
 	})
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
-	change(t, p.A, func(l netlink.Link) error {
+	must(t, p.A.Change(func(l netlink.Link) error {
 		return netlink.LinkSetHardwareAddr(l, mac)
-	})
+	}))
 	await(t, table, p.B.Addr, "another address", func(h xdp.Hop, err error) bool {
 		return h.LocalMAC == [6]byte(mac)
 	})
@@ -286,7 +266,7 @@ func TestOpenAndClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	xdptest.FewerGoroutines(t, goroutines, hang)
+	xdptest.FewerGoroutines(t, goroutines)
 	table := openTable(t, p.A, TableOptions{MaxDestinations: 2})
 	mustResolve(t, table, p.B.Addr)
 	_, _ = table.Lookup(addr("192.0.2.8"))

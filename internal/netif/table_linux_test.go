@@ -373,18 +373,13 @@ func TestNeighbourFailed(t *testing.T) {
 	if err != packet.ErrUnreachable {
 		t.Fatal(err)
 	}
-	change(t, p.B, func(l netlink.Link) error {
+	must(t, p.B.Change(func(l netlink.Link) error {
 		return netlink.AddrAdd(l, &netlink.Addr{IPNet: network("192.0.2.77/24")})
-	})
-	for deadline := time.Now().Add(hang); ; time.Sleep(time.Millisecond) {
+	}))
+	eventually(t, "the neighbour", func() bool {
 		hop, err := eager.Lookup(dst)
-		if err == nil && hop.NextMAC == [6]byte(p.B.MAC) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err, hop)
-		}
-	}
+		return err == nil && hop.NextMAC == [6]byte(p.B.MAC)
+	})
 	// The other table asked nobody and heard of it all the same.
 	await(t, table, dst, "the other table", func(_ xdp.Hop, err error) bool { return err == nil })
 	if s := table.Stats(); s.Solicits != 1 {
@@ -446,15 +441,10 @@ func TestNeighbourStale(t *testing.T) {
 		return state
 	}
 	for range 2 {
-		for deadline := time.Now().Add(hang); state() != netlink.NUD_REACHABLE; {
-			if _, err := table.Lookup(p.B.Addr); err != nil {
-				t.Fatal(err)
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("state %#x; %+v", state(), table.Stats())
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		eventually(t, "reachable", func() bool {
+			mustLookup(t, table, p.B.Addr)
+			return state() == netlink.NUD_REACHABLE
+		})
 		xdptest.Do(t, p.A, func() error {
 			return netlink.NeighSet(neigh(p.A, p.B.Addr, p.B.MAC, netlink.NUD_STALE))
 		})
@@ -506,9 +496,7 @@ func TestConcurrent(t *testing.T) {
 	await(t, table, p.B.Addr, "the last change", func(h xdp.Hop, _ error) bool {
 		return h.NextMAC == last
 	})
-	if err := table.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, table.Close())
 	users.Wait()
 }
 

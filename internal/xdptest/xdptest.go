@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -28,23 +30,46 @@ func NewPair(t testing.TB, c veth.Config) *veth.Pair {
 // Do runs f in the namespace of an end and fails the test if it returns an error.
 func Do(t testing.TB, e *veth.End, f func() error) {
 	t.Helper()
-	if err := e.Do(f); err != nil {
-		t.Fatal(err)
+	shmtest.Must(t, e.Do(f))
+}
+
+// Have is [shmtest.Have] of what open returns in the namespace of an end.
+func Have[C io.Closer](e *veth.End, open func() (C, error)) shmtest.Opening[C] {
+	var c C
+	err := e.Do(func() (err error) {
+		c, err = open()
+		return err
+	})
+	return shmtest.Have(c, err)
+}
+
+// UDP opens a socket of the kernel on the IPv4 address of an end for the time of the test. What
+// waits at it fails after a minute.
+func UDP(t testing.TB, e *veth.End, port uint16) *net.UDPConn {
+	t.Helper()
+	return UDPOn(t, e, netip.AddrPortFrom(e.Addr, port))
+}
+
+// UDPOn is UDP on any address.
+func UDPOn(t testing.TB, e *veth.End, local netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	network := "udp4"
+	if local.Addr().Is6() {
+		network = "udp6"
 	}
+	c := Have(e, func() (*net.UDPConn, error) {
+		return net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
+	}).In(t)
+	shmtest.Must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	return c
 }
 
 // NewUMEM returns a UMEM that is closed when the test ends, after sockets that were opened later.
 func NewUMEM(t testing.TB, o xdp.UMEMOptions) *xdp.UMEM {
 	t.Helper()
 	u, err := xdp.NewUMEM(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := u.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	shmtest.Must(t, err)
+	t.Cleanup(func() { shmtest.Must(t, u.Close(context.WithoutCancel(t.Context()))) })
 	return u
 }
 
@@ -52,23 +77,15 @@ func NewUMEM(t testing.TB, o xdp.UMEMOptions) *xdp.UMEM {
 // XDP or the privilege is missing the test is skipped, or fails if SHMRING_REQUIRE has xdp.
 func Attach(t testing.TB, e *veth.End, o xdp.ProgramOptions) *xdp.Program {
 	t.Helper()
-	var p *xdp.Program
-	err := e.Do(func() (err error) {
-		p, err = xdp.Attach(e.Name, o)
-		return err
-	})
-	return shmtest.Have(p, err).Where(t, "xdp")
+	return Have(e, func() (*xdp.Program, error) { return xdp.Attach(e.Name, o) }).Where(t, "xdp")
 }
 
 // Open opens a socket on queue 0 of an end for the time of the test.
 func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *xdp.Socket {
 	t.Helper()
-	var s *xdp.Socket
-	err := e.Do(func() (err error) {
-		s, err = xdp.Open(context.Background(), e.Name, queue, u, o)
-		return err
-	})
-	return shmtest.Have(s, err).Where(t, "xdp")
+	return Have(e, func() (*xdp.Socket, error) {
+		return xdp.Open(context.Background(), e.Name, queue, u, o)
+	}).Where(t, "xdp")
 }
 
 // SimOptions describe a simulated device and the socket on it. Zero values stand for the defaults.
@@ -96,12 +113,18 @@ func Simulate(umem *xdp.UMEM, o SimOptions) (*xdp.Socket, *xskernel.Kernel, erro
 	return s.(*xdp.Socket), k, nil
 }
 
+// NewSim is Simulate with a UMEM of its own, for the time of the test.
+func NewSim(t testing.TB, u xdp.UMEMOptions, o SimOptions) (*xdp.Socket, *xskernel.Kernel) {
+	t.Helper()
+	s, k, err := Simulate(NewUMEM(t, u), o)
+	return shmtest.Have(s, err).In(t), k
+}
+
 // Steer adds the rule that UDP datagrams to a port go to the sockets from slot base on.
 func Steer(t testing.TB, p *xdp.Program, port uint16, base uint32) {
 	t.Helper()
-	if _, err := p.AddRule(xdp.Rule{UDPPort: port}, xdp.Target{Base: base}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.AddRule(xdp.Rule{UDPPort: port}, xdp.Target{Base: base})
+	shmtest.Must(t, err)
 }
 
 // Raw sends whole frames from end A of a pair.
@@ -126,14 +149,10 @@ func (w *Raw) Frame(mac [6]byte, to netip.AddrPort, tags []packet.Tag, payload s
 	}
 	tpl, err := packet.Path{LocalMAC: [6]byte(w.pair.A.MAC), NextMAC: mac, Tags: tags,
 		Src: netip.AddrPortFrom(src, 7000), Dst: to, HopLimit: 9}.Template()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	shmtest.Must(w.t, err)
 	b := make([]byte, 1600)
 	n, err := tpl.Build(b, []byte(payload))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	shmtest.Must(w.t, err)
 	return b[:n]
 }
 
@@ -144,14 +163,10 @@ func (w *Raw) Send(frame []byte) {
 	for end := time.Now().Add(time.Minute); ; {
 		w.s.Reap(done[:])
 		if id, buf, ok := w.s.Acquire(); ok {
-			err := w.s.Post(id, copy(buf, frame), 0)
-			if err == nil {
-				w.s.Flush()
-				_, err = w.s.Kick()
-			}
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			shmtest.Must(w.t, w.s.Post(id, copy(buf, frame), 0))
+			w.s.Flush()
+			_, err := w.s.Kick()
+			shmtest.Must(w.t, err)
 			return
 		}
 		if time.Now().After(end) {
@@ -162,15 +177,9 @@ func (w *Raw) Send(frame []byte) {
 
 // FewerGoroutines waits until there are no more goroutines than there were: one that has said its
 // last word, as that of Do has, may not have ended yet.
-func FewerGoroutines(t testing.TB, before int, most time.Duration) {
+func FewerGoroutines(t testing.TB, before int) {
 	t.Helper()
-	for deadline := time.Now().Add(most); ; time.Sleep(time.Millisecond) {
-		n := runtime.NumGoroutine()
-		if n <= before {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", n, before)
-		}
-	}
+	shmtest.Eventually(t, "the end of goroutines", func() bool {
+		return runtime.NumGoroutine() <= before
+	})
 }

@@ -22,16 +22,8 @@ import (
 
 func newEvents(t testing.TB) *cq.EventQueue {
 	t.Helper()
-	d, err := shm.OpenDir("")
-	must(t, err)
-	q, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Write: true})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := errors.Join(q.Close(), d.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return q
+	d := shmtest.Have(shm.OpenDir("")).In(t)
+	return shmtest.Have(cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Write: true})).In(t)
 }
 
 // TestCloseAnswers: what was under way is answered with ECANCELED, and its frames are not used
@@ -103,18 +95,14 @@ func TestSilentDeviceGone(t *testing.T) {
 	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.kernel.Remove()
-	deadline := time.Now().Add(time.Minute)
-	for {
+	shmtest.Eventually(t, "the end", func() bool {
 		_, err := s.Progress()
-		if errors.Is(err, xdp.ErrDeviceGone) {
-			return
+		gone := errors.Is(err, xdp.ErrDeviceGone)
+		if !gone {
+			must(t, err)
 		}
-		must(t, err)
-		if time.Now().After(deadline) {
-			t.Fatal("nobody notices")
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return gone
+	})
 }
 
 // TestLinkDown: packets wait for the link, and go out without anything being opened again.
@@ -232,9 +220,8 @@ func TestManualProgress(t *testing.T) {
 
 func TestConfigRefused(t *testing.T) {
 	s := alone(t, nil)
-	av, err := cq.CreateAddresses(cq.Unnamed("opaque"), cq.AddressOptions{Format: cq.AddrOpaque})
-	must(t, err)
-	defer av.Close()
+	av := shmtest.Have(cq.CreateAddresses(cq.Unnamed("opaque"),
+		cq.AddressOptions{Format: cq.AddrOpaque})).In(t)
 	for what, change := range map[string]func(c *endpoint.Config){
 		"no socket":       func(c *endpoint.Config) { c.Socket = nil },
 		"no queue":        func(c *endpoint.Config) { c.Receive, c.Transmit = nil, nil },
@@ -263,16 +250,10 @@ func TestConfigRefused(t *testing.T) {
 // closer takes the queue over and closes it: that is for another process to do.
 func closer() {
 	d, err := shm.OpenDir("")
-	if err == nil {
-		var q *cq.Queue
-		if q, err = cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true}); err == nil {
-			err = q.Close()
-		}
-	}
-	if err != nil {
-		_, _ = os.Stderr.WriteString(err.Error())
-		os.Exit(1)
-	}
+	need(err)
+	q, err := cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true})
+	need(err)
+	need(q.Close())
 }
 
 // TestQueueClosed: a queue that its reader closed is told to whoever posts and drives, and no frame

@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -123,10 +122,7 @@ func (m *model) frame() {
 				return
 			}
 		}
-		err := m.AbandonFrame(f)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		must(m.t, m.AbandonFrame(f))
 		return
 	}
 	f, err := m.Frame()
@@ -247,47 +243,29 @@ func (m *model) rest() {
 	m.maybe(err)
 }
 
-// holder is a reader in another process that never gives back what it reads.
+// holder is a reader in another process that never gives back what it reads: it reads frames where
+// they are, in memory that it cannot write to.
 func holder() {
 	d, err := shm.OpenDir("")
-	if err == nil {
-		err = hold(d)
-	}
-	_, _ = os.Stderr.WriteString(err.Error())
-	os.Exit(1)
-}
-
-// hold reads frames where they are, in memory that this process cannot write to.
-func hold(d *shm.Dir) error {
+	need(err)
 	frames, geo, err := xdp.OpenUMEM(3, "umem", 0)
-	if err != nil {
-		return err
-	}
+	need(err)
 	q, err := cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true})
-	if err != nil {
-		return err
-	}
+	need(err)
 	var es [8]cq.Entry
 	n, err := cq.ReadContext(context.Background(), q, es[:], cq.ReadOptions{Timeout: time.Minute})
-	if err != nil {
-		return err
-	}
+	need(err)
 	for _, e := range es[:n] {
 		loan, err := frames.View(e.Buf, int(e.Len))
-		if err != nil {
-			return err
-		}
+		need(err)
 		r, err := xdp.ReadFrame(frames, geo, e.Buf)
-		if err != nil {
-			return err
-		}
+		need(err)
 		if string(loan.Bytes()) != "x" || r.Src != addrB || uint32(r.Sequence) != e.Meta.Seq() {
-			return fmt.Errorf("%q, %+v", loan.Bytes(), r)
+			need(fmt.Errorf("%q, %+v", loan.Bytes(), r))
 		}
 	}
 	_, _ = os.Stdout.Write([]byte{byte(n)})
-	time.Sleep(time.Minute)
-	return errors.New("nobody kills this process")
+	shmtest.UntilTold() // it is killed before
 }
 
 // TestReaderKilled: the frames of a reader that was killed come back.
@@ -298,10 +276,8 @@ func TestReaderKilled(t *testing.T) {
 	for range 5 {
 		must(t, s.q.Detach())
 		cmd := shmtest.Child(t, "holder")
-		umem := os.NewFile(dup(t, s.Socket().UMEM().Region().Object().FD()), "umem")
-		cmd.ExtraFiles = []*os.File{umem}
+		cmd.ExtraFiles = []*os.File{xdptest.UMEMFile(t, s.Socket().UMEM())}
 		c := shmtest.Start(t, cmd)
-		must(t, umem.Close())
 		for range 20 {
 			s.arrive(t, addrB, addrA, "x")
 		}
@@ -309,9 +285,8 @@ func TestReaderKilled(t *testing.T) {
 		taken, err := c.Out.ReadByte()
 		must(t, err)
 		c.Kill()
-		if s.q, err = cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true}); err != nil {
-			t.Fatal(err)
-		}
+		s.q, err = cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true})
+		must(t, err)
 		m.kill()
 		s.drive(t)
 		es := s.read(t)
@@ -327,12 +302,4 @@ func TestReaderKilled(t *testing.T) {
 	if n := s.Stats().Reclaimed; n == 0 {
 		t.Error("nothing was reclaimed")
 	}
-}
-
-// dup returns a descriptor that is the caller's.
-func dup(t testing.TB, fd int) uintptr {
-	t.Helper()
-	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	must(t, err)
-	return uintptr(n)
 }

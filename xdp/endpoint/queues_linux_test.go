@@ -77,10 +77,9 @@ func TestVethOneQueue(t *testing.T) {
 			for i := range ws {
 				s := first
 				if i > 0 {
-					xdptest.Do(t, pair.B, func() (err error) {
-						s, err = xdp.OpenShared(first, xdp.Options{})
-						return err
-					})
+					s = xdptest.Have(pair.B, func() (*xdp.Socket, error) {
+						return xdp.OpenShared(first, xdp.Options{})
+					}).In(t)
 				}
 				base, port := uint32(i), uint16(testPort+i)
 				must(t, s.Register(prog, base))
@@ -130,7 +129,7 @@ func TestVethQueues(t *testing.T) {
 		_, err := c.WriteToUDP([]byte{byte(n)}, ws[0].target())
 		must(t, err)
 		must(t, c.Close())
-		for deadline := time.Now().Add(patience); got[0]+got[1] <= n; {
+		shmtest.Eventually(t, "the datagram", func() bool {
 			for q, w := range ws {
 				w.drive(t)
 				for _, e := range w.read(t) {
@@ -141,10 +140,8 @@ func TestVethQueues(t *testing.T) {
 					got[q]++
 				}
 			}
-			if time.Now().After(deadline) {
-				t.Fatal("lost")
-			}
-		}
+			return got[0]+got[1] > n
+		})
 		if got[0] > 4 && got[1] > 4 {
 			break
 		}
@@ -202,18 +199,11 @@ func TestVethJumbo(t *testing.T) {
 // eventReader is another process that reads an event queue and prints what it is told.
 func eventReader() {
 	d, err := shm.OpenDir("")
-	if err == nil {
-		var q *cq.EventQueue
-		if q, err = cq.CreateEvents(cq.Named(d, "device events"), cq.EventOptions{}); err == nil {
-			fmt.Println("ready")
-			err = printEvents(q)
-			err = errors.Join(err, q.Close(), d.Close())
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	need(err)
+	q, err := cq.CreateEvents(cq.Named(d, "device events"), cq.EventOptions{})
+	need(err)
+	shmtest.Say("ready")
+	need(errors.Join(printEvents(q), q.Close(), d.Close()))
 }
 
 func printEvents(q *cq.EventQueue) error {
@@ -250,11 +240,9 @@ func TestVethEvents(t *testing.T) {
 		c.Says(t, fmt.Sprintf("event %d %d %x 77", kind, data, payload))
 	}
 	c.Says(t, "ready")
-	d, err := shm.OpenDir("")
-	must(t, err)
-	events, err := cq.AttachEvents(t.Context(), cq.Named(d, "device events"), cq.WriterOptions{})
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(events.Close(), d.Close())) })
+	d := shmtest.Have(shm.OpenDir("")).In(t)
+	events := shmtest.Have(cq.AttachEvents(t.Context(), cq.Named(d, "device events"),
+		cq.WriterOptions{})).In(t)
 	wire(t, "elsewhere", pair, prog, socket, testPort, func(c *endpoint.Config) {
 		c.Events, c.Context = events, 77
 		c.Watch = &endpoint.WatchOptions{Poll: 10 * time.Millisecond}
@@ -391,18 +379,10 @@ func (s *side) shown(t testing.TB) uint64 {
 // holds up nothing of the other.
 func TestTwoQueues(t *testing.T) {
 	shmtest.Conforms(t)
-	d, err := shm.OpenDir("")
-	must(t, err)
-	received, err := cq.Create(cq.Named(d, "received"), cq.Options{Size: 8})
-	must(t, err)
-	lane, err := cq.Attach(t.Context(), cq.Named(d, "received"), cq.WriterOptions{})
-	must(t, err)
+	d := shmtest.Have(shm.OpenDir("")).In(t)
+	received := shmtest.Have(cq.Create(cq.Named(d, "received"), cq.Options{Size: 8})).In(t)
+	lane := shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "received"), cq.WriterOptions{})).In(t)
 	s := alone(t, configured(func(c *endpoint.Config) { c.Receive = lane }))
-	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), lane.Close(), received.Close(), d.Close()); err != nil {
-			t.Error(err)
-		}
-	})
 	for range 12 { // four more than there is room for
 		s.arrive(t, addrB, addrA, "in")
 	}
@@ -476,12 +456,7 @@ func TestShared(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(patience); received.Load() < 4000; {
-		time.Sleep(time.Millisecond)
-		if time.Now().After(deadline) {
-			t.Fatalf("%d received", received.Load())
-		}
-	}
+	shmtest.Eventually(t, "arrivals", func() bool { return received.Load() >= 4000 })
 	var closers sync.WaitGroup
 	for _, s := range []*side{a, b} {
 		for range 2 {
@@ -493,12 +468,7 @@ func TestShared(t *testing.T) {
 		}
 	}
 	closers.Wait()
-	for deadline := time.Now().Add(patience); answered.Load() < sent.Load(); {
-		time.Sleep(time.Millisecond)
-		if time.Now().After(deadline) {
-			break
-		}
-	}
+	shmtest.Eventually(t, "all answers", func() bool { return answered.Load() >= sent.Load() })
 	stop()
 	all.Wait()
 	if answered.Load() != sent.Load() {

@@ -44,11 +44,10 @@ func TestSources(t *testing.T) {
 	if e := s.one(t); e.Src.Addr() != cq.AddrNotAvail {
 		t.Errorf("%+v", e)
 	}
-	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, stranger)}, cq.InsertOptions{})
-	must(t, err)
+	known := s.know(t, stranger)
 	s.arrive(t, stranger, addrA, "x")
 	e := s.one(t)
-	if e.Src.Addr() != as[0] {
+	if e.Src.Addr() != known {
 		t.Errorf("%+v", e)
 	}
 	r, err := s.Record(e.Buf)

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 		"event reader": eventReader})
 }
 
-var must = shmtest.Must
+var must, need = shmtest.Must, shmtest.Need
 
 var (
 	addrA = netip.MustParseAddrPort("192.0.2.1:4791")
@@ -62,17 +62,13 @@ func sideOptions() options {
 // newSide opens an endpoint that knows one peer.
 func newSide(t testing.TB, name string, o options) *side {
 	t.Helper()
-	umem := xdptest.NewUMEM(t, o.umem)
-	socket, kernel, err := xdptest.Simulate(umem, o.sim)
-	must(t, err)
+	socket, kernel := xdptest.NewSim(t, o.umem, o.sim)
 	s := &side{name: name, kernel: kernel, lies: o.lies}
 	s.prepare(t, o.queue, 8)
 	if o.opened != nil {
 		o.opened(s)
 	}
-	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, o.peer)}, cq.InsertOptions{})
-	must(t, err)
-	s.peer = as[0]
+	s.peer = s.know(t, o.peer)
 	s.open(t, endpoint.Config{Socket: socket, Local: o.self,
 		Resolver: endpoint.Static{o.peer.Addr(): xdp.Hop{LocalMAC: o.mac,
 			NextMAC: o.next, Source: o.self.Addr(), MTU: 1500}}}, o.config)
@@ -82,9 +78,8 @@ func newSide(t testing.TB, name string, o options) *side {
 // prepare makes what an endpoint reports to and looks up in.
 func (s *side) prepare(t testing.TB, o cq.Options, peers int) {
 	t.Helper()
+	s.dir = shmtest.Have(shm.OpenDir("")).In(t)
 	var err error
-	s.dir, err = shm.OpenDir("")
-	must(t, err)
 	s.q, err = cq.Create(cq.Named(s.dir, s.name), o)
 	must(t, err)
 	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
@@ -107,11 +102,7 @@ func (s *side) open(t testing.TB, c endpoint.Config, change func(c *endpoint.Con
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close(),
-			s.dir.Close())
-		if err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close()))
 		if !s.lies {
 			s.checkFrames(t)
 		}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
@@ -54,12 +53,9 @@ func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket 
 	port uint16, change func(c *endpoint.Config)) *wired {
 	t.Helper()
 	w := &wired{pair: pair, prog: prog, side: &side{name: name}}
-	xdptest.Do(t, pair.B, func() (err error) {
-		w.table, err = netif.OpenTable(pair.B.Index,
-			netif.TableOptions{Attempt: 100 * time.Millisecond})
-		return err
-	})
-	t.Cleanup(func() { must(t, w.table.Close()) })
+	w.table = xdptest.Have(pair.B, func() (*netif.Table, error) {
+		return netif.OpenTable(pair.B.Index, netif.TableOptions{Attempt: 100 * time.Millisecond})
+	}).In(t)
 	w.prepare(t, cq.Options{}, 0)
 	w.open(t, endpoint.Config{Socket: socket, Resolver: w.table,
 		Local: netip.AddrPortFrom(netip.Addr{}, port)}, // the address is the route's
@@ -77,17 +73,16 @@ func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket 
 // kernelSocket opens a UDP socket of the kernel on end A and makes it known.
 func (w *wired) kernelSocket(t testing.TB) (*net.UDPConn, cq.Addr) {
 	t.Helper()
-	var c *net.UDPConn
-	xdptest.Do(t, w.pair.A, func() (err error) {
-		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: w.pair.A.Addr.AsSlice()})
-		return err
-	})
-	t.Cleanup(func() { c.Close() })
-	must(t, c.SetDeadline(time.Now().Add(patience)))
-	as, err := w.av.Insert([][]byte{cq.AppendSockaddr(nil, c.LocalAddr().(*net.UDPAddr).AddrPort())},
-		cq.InsertOptions{})
+	c := xdptest.UDP(t, w.pair.A, 0)
+	return c, w.know(t, c.LocalAddr().(*net.UDPAddr).AddrPort())
+}
+
+// know makes an address known.
+func (s *side) know(t testing.TB, a netip.AddrPort) cq.Addr {
+	t.Helper()
+	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, a)}, cq.InsertOptions{})
 	must(t, err)
-	return c, as[0]
+	return as[0]
 }
 
 func (w *wired) target() *net.UDPAddr {
@@ -95,32 +90,33 @@ func (w *wired) target() *net.UDPAddr {
 }
 
 // persist repeats what is EAGAIN or waits for the link, driving the endpoint.
-func (w *wired) persist(t testing.TB, f func() error) error {
+func (w *wired) persist(t testing.TB, f func() error) (err error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		err := f()
-		again := errors.Is(err, syscall.EAGAIN) || errors.Is(err, xdp.ErrLinkDown)
-		if !again || time.Now().After(deadline) {
-			return err
-		}
-		_, err = w.Progress()
-		must(t, err)
-	}
+	w.await(t, "a post that is accepted", func() bool {
+		err = f()
+		return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, xdp.ErrLinkDown)
+	})
+	return err
 }
 
 // await drives until ok.
 func (w *wired) await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if n, err := w.Progress(); err != nil {
-			t.Fatal(err)
-		} else if n == 0 {
-			time.Sleep(100 * time.Microsecond)
+	shmtest.Eventually(t, what, func() bool {
+		if ok() {
+			return true
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen", what)
-		}
-	}
+		_, err := w.Progress()
+		must(t, err)
+		return false
+	})
+}
+
+// sleeps waits until a Run in another goroutine has nothing to do.
+func (w *wired) sleeps(t testing.TB) {
+	t.Helper()
+	before := w.Stats().Polls
+	shmtest.Eventually(t, "sleep", func() bool { return w.Stats().Polls >= before+2 })
 }
 
 // TestVethEcho: datagrams of a kernel socket come complete and in order, and it takes the answers,
@@ -218,17 +214,7 @@ func TestVethGroup(t *testing.T) {
 	}
 	must(t, w.Release(es[0]))
 
-	var l *net.UDPConn
-	xdptest.Do(t, w.pair.A, func() error {
-		ifi, err := net.InterfaceByIndex(w.pair.A.Index)
-		if err != nil {
-			return err
-		}
-		l, err = net.ListenMulticastUDP("udp4", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 7777})
-		return err
-	})
-	defer l.Close()
-	must(t, l.SetDeadline(time.Now().Add(patience)))
+	l := xdptest.Member(t, w.pair.A, netip.AddrPortFrom(group, 7777))
 	must(t, w.persist(t, func() error {
 		return w.SendMsg(&endpoint.Msg{Buf: []byte("hello members"),
 			Dest: netip.AddrPortFrom(group, 7777), Flags: cq.FlagMulticast})
@@ -272,9 +258,7 @@ func TestVethRun(t *testing.T) {
 	c, peer := w.kernelSocket(t)
 	for i := range uint64(20) {
 		if i%5 == 0 { // let it fall asleep
-			for before := w.Stats().Polls; w.Stats().Polls < before+2; {
-				time.Sleep(time.Millisecond)
-			}
+			w.sleeps(t)
 		}
 		_, err := c.WriteToUDP([]byte("one"), w.target())
 		must(t, err)
@@ -303,9 +287,7 @@ func TestVethRun(t *testing.T) {
 		t.Errorf("stopped: %v", err)
 	}
 	_, result = started(t, w.Run) // it can go on
-	for before := w.Stats().Polls; w.Stats().Polls < before+2; {
-		time.Sleep(time.Millisecond)
-	}
+	w.sleeps(t)
 	must(t, w.Close())
 	if err := result(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed: %v", err)
@@ -329,40 +311,15 @@ func TestVethRemoved(t *testing.T) {
 	}
 }
 
-// six gives both ends IPv6 addresses, one of them for this link only.
-func six(t testing.TB, p *veth.Pair) {
-	t.Helper()
-	for e, last := range map[*veth.End]string{p.A: "1", p.B: "2"} {
-		xdptest.Do(t, e, func() error {
-			for _, which := range []string{"all", "default", e.Name} {
-				dir := "/proc/sys/net/ipv6/conf/" + which
-				err := errors.Join(os.WriteFile(dir+"/disable_ipv6", []byte("0"), 0),
-					os.WriteFile(dir+"/accept_dad", []byte("0"), 0))
-				if err != nil {
-					return err
-				}
-			}
-			l, err := netlink.LinkByName(e.Name)
-			for _, prefix := range []string{"2001:db8::", "fe80::"} {
-				a := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(prefix + last),
-					Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}
-				if err == nil {
-					err = netlink.AddrAdd(l, a)
-				}
-			}
-			return err
-		})
-	}
-}
-
 // TestVeth6: a kernel socket and an endpoint talk IPv6, with addresses of the link too, and the
 // kernel keeps the membership of a group.
 func TestVeth6(t *testing.T) {
 	shmtest.Conforms(t)
 	w := newWired(t, xdp.AttachNative, nil)
-	six(t, w.pair)
 	for _, local := range []string{"2001:db8::1", "fe80::1"} {
-		t.Run(strings.ReplaceAll(local, ":", "-"), func(t *testing.T) { w.talk6(t, local) })
+		self := netip.MustParseAddr(local)
+		xdptest.AddIPv6(t, w.pair, self, self.Next())
+		t.Run(strings.ReplaceAll(local, ":", "-"), func(t *testing.T) { w.talk6(t, self) })
 	}
 	group := netip.MustParseAddr("ff02::4321")
 	member := func() (yes bool) {
@@ -383,35 +340,26 @@ func TestVeth6(t *testing.T) {
 	}
 }
 
-func (w *wired) talk6(t *testing.T, local string) {
-	self := netip.MustParseAddr(local)
+func (w *wired) talk6(t *testing.T, self netip.Addr) {
 	other := self.Next()
 	seen := self // as the endpoint sees it
 	if self.IsLinkLocalUnicast() {
 		seen = self.WithZone(strconv.Itoa(w.pair.B.Index))
 		self, other = self.WithZone(w.pair.A.Name), other.WithZone(w.pair.A.Name)
 	}
-	var c *net.UDPConn
-	xdptest.Do(t, w.pair.A, func() (err error) {
-		c, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(self, 0)))
-		if err == nil {
-			_, err = c.WriteToUDPAddrPort([]byte("six"), netip.AddrPortFrom(other, testPort))
-		}
+	c := xdptest.UDPOn(t, w.pair.A, netip.AddrPortFrom(self, 0))
+	xdptest.Do(t, w.pair.A, func() error { // where the zone has its name
+		_, err := c.WriteToUDPAddrPort([]byte("six"), netip.AddrPortFrom(other, testPort))
 		return err
 	})
-	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(patience)))
-	port := c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-	as, err := w.av.Insert([][]byte{cq.AppendSockaddr(nil, netip.AddrPortFrom(seen, port))},
-		cq.InsertOptions{})
-	must(t, err)
+	peer := w.know(t, netip.AddrPortFrom(seen, c.LocalAddr().(*net.UDPAddr).AddrPort().Port()))
 	var es []cq.Entry
 	w.await(t, "the arrival", func() bool { es = w.read(t); return len(es) > 0 })
-	if es[0].Src.Addr() != as[0] || w.text(t, &es[0]) != "six" {
+	if es[0].Src.Addr() != peer || w.text(t, &es[0]) != "six" {
 		t.Errorf("%+v, %q", es[0], w.text(t, &es[0]))
 	}
 	must(t, w.persist(t, func() error {
-		return w.Forward(&es[0], 3, &endpoint.Msg{To: as[0]})
+		return w.Forward(&es[0], 3, &endpoint.Msg{To: peer})
 	}))
 	buf := make([]byte, 16)
 	n, from, err := c.ReadFromUDPAddrPort(buf)

@@ -31,18 +31,13 @@ import (
 // serve runs a device process's server on an end, at path, until stop is called.
 func serve(t *testing.T, e *veth.End, path string) (stop func()) {
 	t.Helper()
-	var table *netif.Table
-	var s *device.Server
-	err := e.Do(func() (err error) {
-		if table, err = netif.OpenTable(e.Index, netif.TableOptions{}); err != nil {
-			return err
-		}
-		s, err = device.NewServer(t.Context(), device.Config{Interface: e.Name, Resolver: table})
-		return err
-	})
-	shmtest.Require(t, "xdp", err)
-	l, err := device.Listen(path)
-	must(t, err)
+	table := xdptest.Have(e, func() (*netif.Table, error) {
+		return netif.OpenTable(e.Index, netif.TableOptions{})
+	}).In(t)
+	s := xdptest.Have(e, func() (*device.Server, error) {
+		return device.NewServer(t.Context(), device.Config{Interface: e.Name, Resolver: table})
+	}).Where(t, "xdp")
+	l := shmtest.Have(device.Listen(path)).In(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx, l.UnixListener) }()
@@ -53,6 +48,12 @@ func serve(t *testing.T, e *veth.End, path string) (stop func()) {
 		}
 		must(t, errors.Join(s.Close(), l.Close(), table.Close()))
 	}
+}
+
+// openDevice opens a stack on the interface of a device process for the time of the test.
+func openDevice(t *testing.T, path string) *udp.Stack {
+	t.Helper()
+	return shmtest.Have(udp.OpenDevice(t.Context(), path, device.Request{}, udp.StackOptions{})).In(t)
 }
 
 func socketPath(t *testing.T) string {
@@ -69,17 +70,13 @@ func TestParityDevice(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)
 	defer serve(t, p.B, path)()
-	s, err := udp.OpenDevice(t.Context(), path, device.Request{Name: "parity"}, udp.StackOptions{})
-	must(t, err)
-	defer s.Close()
+	s := openDevice(t, path)
 	kernel := kernelHosts{p}
 	runParity(t, kernel, mixed{kernel, 1, s})
 	taken := listen(t, s, p.B.Addr, 7)
-	other, err := udp.OpenDevice(t.Context(), path, device.Request{}, udp.StackOptions{})
-	must(t, err)
-	defer other.Close()
+	other := openDevice(t, path)
 	var op *net.OpError
-	_, err = other.Listen(addrPort(taken))
+	_, err := other.Listen(addrPort(taken))
 	if !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) {
 		t.Errorf("a port of another application: %v", err)
 	}
@@ -91,12 +88,8 @@ func TestWriteThenClose(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)
 	defer serve(t, p.B, path)()
-	s, err := udp.OpenDevice(t.Context(), path, device.Request{}, udp.StackOptions{})
-	must(t, err)
-	defer s.Close()
-	k := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
-	defer k.Close()
-	must(t, k.SetDeadline(time.Now().Add(long)))
+	s := openDevice(t, path)
+	k := xdptest.UDP(t, p.A, 0)
 	for range 10 {
 		c := listen(t, s, p.B.Addr, 7)
 		for range 20 {
@@ -118,9 +111,7 @@ func TestDeviceComesBack(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)
 	stop := serve(t, p.B, path)
-	s, err := udp.OpenDevice(t.Context(), path, device.Request{}, udp.StackOptions{})
-	must(t, err)
-	defer s.Close()
+	s := openDevice(t, path)
 	c := listen(t, s, p.B.Addr, 7)
 	go func() { // until it is closed
 		buf := make([]byte, 100)
@@ -137,8 +128,7 @@ func TestDeviceComesBack(t *testing.T) {
 			}
 		}
 	}()
-	k := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
-	defer k.Close()
+	k := xdptest.UDP(t, p.A, 0)
 	echo := func() bool {
 		_, err := k.WriteTo([]byte("there"), c.LocalAddr())
 		must(t, err)
@@ -158,30 +148,15 @@ func TestDeviceComesBack(t *testing.T) {
 	stop()
 }
 
-// forget takes the permanent neighbours that package veth sets away from both ends.
-func forget(t *testing.T, p *veth.Pair) {
-	t.Helper()
-	for _, e := range []*veth.End{p.A, p.B} {
-		xdptest.Do(t, e, func() error {
-			ns, err := netlink.NeighList(e.Index, unix.AF_INET)
-			for i := range ns {
-				err = errors.Join(err, netlink.NeighDel(&ns[i]))
-			}
-			return err
-		})
-	}
-}
-
 // TestUnknownNeighbour: the first datagrams wait for the kernel to find the next hop, and a program
 // does not notice but for the time.
 func TestUnknownNeighbour(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
-	forget(t, p)
-	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
-	defer k.Close()
-	must(t, k.SetDeadline(time.Now().Add(long)))
+	xdptest.Forget(t, p.A)
+	xdptest.Forget(t, p.B)
+	k := xdptest.UDP(t, p.B, 0)
 	c := listen(t, openOn(t, p.A, udp.Options{}), p.A.Addr, 0)
 	for i := range 20 {
 		_, err := c.WriteTo([]byte{byte(i)}, k.LocalAddr())
@@ -227,25 +202,17 @@ func TestNowhere(t *testing.T) {
 	})
 }
 
-// enable6 gives both ends an IPv6 address.
-func enable6(t *testing.T, p *veth.Pair) (a, b netip.Addr) {
-	t.Helper()
-	a, b = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
-	xdptest.AddIPv6(t, p, a, b)
-	return a, b
-}
-
 // TestIPv6: both ways, to the byte that still fits; and one connection for both families.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
-	six, peer := enable6(t, p)
+	six := netip.MustParseAddr("2001:db8::1")
+	peer := six.Next()
+	xdptest.AddIPv6(t, p, six, peer)
 	s := openOn(t, p.A, udp.Options{})
-	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(peer, 0))
-	defer k.Close()
+	k := xdptest.UDPOn(t, p.B, netip.AddrPortFrom(peer, 0))
 	c := listen(t, s, six, 0)
-	must(t, k.SetDeadline(time.Now().Add(long)))
 	must(t, c.SetDeadline(time.Now().Add(long)))
 	const most = 1500 - 48
 	payload := bytes.Repeat([]byte("six"), most)[:most+1]
@@ -277,7 +244,7 @@ func TestIPv6(t *testing.T) {
 	must(t, both.SetDeadline(time.Now().Add(long)))
 	port := addrPort(both).Port()
 	for _, to := range []netip.Addr{six, p.A.Addr} {
-		k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(map[bool]netip.Addr{true: peer,
+		k := xdptest.UDPOn(t, p.B, netip.AddrPortFrom(map[bool]netip.Addr{true: peer,
 			false: p.B.Addr}[to.Is6()], 0))
 		_, err := k.WriteTo([]byte("any"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))
 		must(t, err)
@@ -287,7 +254,6 @@ func TestIPv6(t *testing.T) {
 		}
 		_, err = both.WriteTo(buf[:n], from)
 		must(t, err)
-		must(t, k.SetDeadline(time.Now().Add(long)))
 		_, back, err := k.ReadFrom(buf)
 		if err != nil || back.String() != netip.AddrPortFrom(to, port).String() {
 			t.Fatalf("from %v, %v", back, err)
@@ -321,9 +287,7 @@ func linkLocal(t *testing.T, p *veth.Pair, s *udp.Stack) {
 	}
 	a, b := local(p.A), local(p.B)
 	c := listen(t, s, a, 0)
-	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(b, 0))
-	defer k.Close()
-	must(t, k.SetDeadline(time.Now().Add(long)))
+	k := xdptest.UDPOn(t, p.B, netip.AddrPortFrom(b, 0))
 	must(t, c.SetDeadline(time.Now().Add(long)))
 	to := netip.AddrPortFrom(b.WithZone(p.A.Name), k.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	_, err := c.WriteToUDPAddrPort([]byte("near"), to)
@@ -348,35 +312,25 @@ func TestCloseUnderFire(t *testing.T) {
 	b := openOn(t, p.B, udp.Options{})
 	to := addrPort(listen(t, b, p.B.Addr, 0))
 	for range 5 {
-		var s *udp.Stack
-		xdptest.Do(t, p.A, func() (err error) {
-			s, err = udp.Open(t.Context(), p.A.Name, udp.Options{})
-			return err
-		})
+		s := openOn(t, p.A, udp.Options{})
 		var wg sync.WaitGroup
 		for range 3 {
 			c := listen(t, s, p.A.Addr, 0)
 			for range 2 {
-				wg.Go(func() {
-					for {
-						if _, err := c.WriteToUDPAddrPort(make([]byte, 100), to); err != nil {
-							if !errors.Is(err, net.ErrClosed) {
-								t.Error(err)
-							}
-							return
+				for _, use := range []func(b []byte) error{
+					func(b []byte) error { _, err := c.WriteToUDPAddrPort(b, to); return err },
+					func(b []byte) error { _, _, err := c.ReadFromUDPAddrPort(b); return err },
+				} {
+					wg.Go(func() {
+						var err error
+						for b := make([]byte, 100); err == nil; {
+							err = use(b)
 						}
-					}
-				})
-				wg.Go(func() {
-					for {
-						if _, _, err := c.ReadFromUDPAddrPort(make([]byte, 100)); err != nil {
-							if !errors.Is(err, net.ErrClosed) {
-								t.Error(err)
-							}
-							return
+						if !errors.Is(err, net.ErrClosed) {
+							t.Error(err)
 						}
-					}
-				})
+					})
+				}
 			}
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -394,9 +348,8 @@ var (
 func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xskernel.Kernel,
 	*endpoint.Endpoint) {
 	t.Helper()
-	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 1024})
-	socket, kernel, err := xdptest.Simulate(umem, xdptest.SimOptions{Name: name})
-	must(t, err)
+	socket, kernel := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 1024},
+		xdptest.SimOptions{Name: name})
 	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone})
 	must(t, err)
 	w, err := q.Writer()

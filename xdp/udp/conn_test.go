@@ -240,11 +240,7 @@ func TestFullInbox(t *testing.T) {
 
 func await(t testing.TB, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(long); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("in vain")
-		}
-	}
+	shmtest.Eventually(t, "what is waited for", done)
 }
 
 // TestResolving: what cannot be sent yet is sent once it can be, in order, and a program does not

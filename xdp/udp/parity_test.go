@@ -42,8 +42,8 @@ var (
 type hosts interface {
 	addr(host int) netip.Addr
 	// listen and dial make sockets on the first or the second host.
-	listen(t *testing.T, host int, local netip.AddrPort) socket
-	dial(t *testing.T, host int, local, remote netip.AddrPort) socket
+	listen(t testing.TB, host int, local netip.AddrPort) socket
+	dial(t testing.TB, host int, local, remote netip.AddrPort) socket
 }
 
 // said is what a case tells of what it saw; both kinds of socket have to say the same.
@@ -347,7 +347,7 @@ func (loopback) addr(host int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + host)})
 }
 
-func (l loopback) listen(t *testing.T, _ int, local netip.AddrPort) socket {
+func (l loopback) listen(t testing.TB, _ int, local netip.AddrPort) socket {
 	c, err := l.open(local)
 	must(t, err)
 	return c
@@ -361,7 +361,7 @@ func (loopback) open(local netip.AddrPort) (socket, error) {
 	return net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
 }
 
-func (loopback) dial(t *testing.T, _ int, local, remote netip.AddrPort) socket {
+func (loopback) dial(t testing.TB, _ int, local, remote netip.AddrPort) socket {
 	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
 	must(t, err)
 	return c
@@ -372,13 +372,13 @@ type stacks [2]*udp.Stack
 
 func (stacks) addr(host int) netip.Addr { return [2]netip.Addr{addrA, addrB}[host] }
 
-func (s stacks) listen(t *testing.T, host int, local netip.AddrPort) socket {
+func (s stacks) listen(t testing.TB, host int, local netip.AddrPort) socket {
 	c, err := s[host].Listen(local)
 	must(t, err)
 	return c
 }
 
-func (s stacks) dial(t *testing.T, host int, local, remote netip.AddrPort) socket {
+func (s stacks) dial(t testing.TB, host int, local, remote netip.AddrPort) socket {
 	c, err := s[host].Dial(local, remote)
 	must(t, err)
 	return c

@@ -26,14 +26,9 @@ import (
 // openOn opens a stack on an end of a pair for the time of the test.
 func openOn(t testing.TB, e *veth.End, o udp.Options) *udp.Stack {
 	t.Helper()
-	var s *udp.Stack
-	err := e.Do(func() (err error) {
-		s, err = udp.Open(t.Context(), e.Name, o)
-		return err
-	})
-	shmtest.Require(t, "xdp", err)
-	t.Cleanup(func() { must(t, s.Close()) })
-	return s
+	return xdptest.Have(e, func() (*udp.Stack, error) {
+		return udp.Open(t.Context(), e.Name, o)
+	}).Where(t, "xdp")
 }
 
 // kernelHosts are the two ends of a pair with sockets of the kernel.
@@ -43,24 +38,16 @@ func (k kernelHosts) end(host int) *veth.End { return []*veth.End{k.A, k.B}[host
 
 func (k kernelHosts) addr(host int) netip.Addr { return k.end(host).Addr }
 
-func (k kernelHosts) listen(t *testing.T, host int, local netip.AddrPort) socket {
+func (k kernelHosts) listen(t testing.TB, host int, local netip.AddrPort) socket {
 	t.Helper()
-	var c socket
-	xdptest.Do(t, k.end(host), func() (err error) {
-		c, err = loopback{}.open(local)
-		return err
-	})
-	return c
+	return xdptest.Have(k.end(host), func() (socket, error) { return loopback{}.open(local) }).In(t)
 }
 
-func (k kernelHosts) dial(t *testing.T, host int, local, remote netip.AddrPort) socket {
+func (k kernelHosts) dial(t testing.TB, host int, local, remote netip.AddrPort) socket {
 	t.Helper()
-	var c socket
-	xdptest.Do(t, k.end(host), func() (err error) {
-		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
-		return err
-	})
-	return c
+	return xdptest.Have(k.end(host), func() (socket, error) {
+		return net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
+	}).In(t)
 }
 
 // mixed has a stack on one of the ends and sockets of the kernel on the other.
@@ -70,20 +57,18 @@ type mixed struct {
 	s    *udp.Stack
 }
 
-func (m mixed) listen(t *testing.T, host int, local netip.AddrPort) socket {
+func (m mixed) stack() stacks { return stacks{m.s, m.s} }
+
+func (m mixed) listen(t testing.TB, host int, local netip.AddrPort) socket {
 	if host == m.ours {
-		c, err := m.s.Listen(local)
-		must(t, err)
-		return c
+		return m.stack().listen(t, host, local)
 	}
 	return m.kernelHosts.listen(t, host, local)
 }
 
-func (m mixed) dial(t *testing.T, host int, local, remote netip.AddrPort) socket {
+func (m mixed) dial(t testing.TB, host int, local, remote netip.AddrPort) socket {
 	if host == m.ours {
-		c, err := m.s.Dial(local, remote)
-		must(t, err)
-		return c
+		return m.stack().dial(t, host, local, remote)
 	}
 	return m.kernelHosts.dial(t, host, local, remote)
 }
@@ -111,18 +96,13 @@ func TestListen(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
-	peer := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
-	defer peer.Close()
-	must(t, peer.SetDeadline(time.Now().Add(long)))
+	peer := xdptest.UDP(t, p.A, 0)
 	for range 2 {
-		var c *udp.Conn
-		err := p.B.Do(func() (err error) {
-			c, err = udp.Listen(t.Context(), p.B.Name, netip.AddrPortFrom(p.B.Addr, 5353),
+		c := xdptest.Have(p.B, func() (*udp.Conn, error) {
+			return udp.Listen(t.Context(), p.B.Name, netip.AddrPortFrom(p.B.Addr, 5353),
 				udp.Options{})
-			return err
-		})
-		shmtest.Require(t, "xdp", err)
-		_, err = peer.WriteTo([]byte("ping"), c.LocalAddr())
+		}).Where(t, "xdp")
+		_, err := peer.WriteTo([]byte("ping"), c.LocalAddr())
 		must(t, err)
 		must(t, c.SetDeadline(time.Now().Add(long)))
 		buf := make([]byte, 16)
@@ -136,8 +116,7 @@ func TestListen(t *testing.T) {
 		}
 		must(t, c.Close())
 		// The port is the kernel's again.
-		k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 5353))
-		must(t, k.SetDeadline(time.Now().Add(long)))
+		k := xdptest.UDP(t, p.B, 5353)
 		_, err = peer.WriteTo([]byte("kernel"), k.LocalAddr())
 		must(t, err)
 		if n, _, err := k.ReadFrom(buf); err != nil || string(buf[:n]) != "kernel" {
@@ -180,8 +159,7 @@ func TestOpenErrors(t *testing.T) {
 		return nil
 	})
 	// What the kernel has we do not get, and the other way round.
-	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
-	defer k.Close()
+	k := xdptest.UDP(t, p.B, 0)
 	var op *net.OpError
 	_, err := s.Listen(k.LocalAddr().(*net.UDPAddr).AddrPort())
 	if !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) || op.Op != "listen" {
@@ -232,15 +210,9 @@ func TestRemoved(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
-	var s *udp.Stack
-	err := p.B.Do(func() (err error) {
-		o := udp.Options{}
-		o.CheckEvery = time.Hour // it is told, and does not have to look
-		s, err = udp.Open(t.Context(), p.B.Name, o)
-		return err
-	})
-	shmtest.Require(t, "xdp", err)
-	defer s.Close()
+	o := udp.Options{}
+	o.CheckEvery = time.Hour // it is told, and does not have to look
+	s := openOn(t, p.B, o)
 	c := listen(t, s, p.B.Addr, 0)
 	done := make(chan error)
 	go func() {
@@ -267,8 +239,7 @@ func TestMTU(t *testing.T) {
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
 	s := openOn(t, p.A, udp.Options{})
-	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
-	defer k.Close()
+	k := xdptest.UDP(t, p.B, 0)
 	c := listen(t, s, p.A.Addr, 0)
 	const most = 1400 - 28
 	payload := make([]byte, most+1)
@@ -282,7 +253,6 @@ func TestMTU(t *testing.T) {
 	}
 	_, err = c.WriteTo(payload[:most], k.LocalAddr())
 	must(t, err)
-	must(t, k.SetDeadline(time.Now().Add(long)))
 	buf := make([]byte, 2000)
 	n, _, err := k.ReadFrom(buf)
 	if err != nil || !bytes.Equal(buf[:n], payload[:most]) {
@@ -294,20 +264,10 @@ func TestMTU(t *testing.T) {
 func TestToGroup(t *testing.T) {
 	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
-	group := &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 5353}
-	var k *net.UDPConn
-	xdptest.Do(t, p.B, func() error {
-		ifi, err := net.InterfaceByName(p.B.Name)
-		if err != nil {
-			return err
-		}
-		k, err = net.ListenMulticastUDP("udp4", ifi, group)
-		return err
-	})
-	defer k.Close()
-	must(t, k.SetDeadline(time.Now().Add(long)))
+	group := netip.MustParseAddrPort("239.1.2.3:5353")
+	k := xdptest.Member(t, p.B, group)
 	c := listen(t, openOn(t, p.A, udp.Options{}), p.A.Addr, 0)
-	_, err := c.WriteTo([]byte("all"), group)
+	_, err := c.WriteToUDPAddrPort([]byte("all"), group)
 	must(t, err)
 	buf := make([]byte, 8)
 	n, from, err := k.ReadFrom(buf)
@@ -483,16 +443,11 @@ func benchPair(b *testing.B, ours [2]bool) (client, server socket) {
 	p := xdptest.NewPair(b, veth.Config{})
 	out := [2]socket{}
 	for i, e := range []*veth.End{p.A, p.B} {
-		local := netip.AddrPortFrom(e.Addr, 7)
 		if ours[i] {
 			out[i] = listen(b, openOn(b, e, udp.Options{}), e.Addr, 7)
 		} else {
-			xdptest.Do(b, e, func() (err error) {
-				out[i], err = loopback{}.open(local)
-				return err
-			})
+			out[i] = kernelHosts{p}.listen(b, i, netip.AddrPortFrom(e.Addr, 7))
 		}
-		b.Cleanup(func() { out[i].Close() })
 	}
 	return out[0], out[1]
 }
