@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
@@ -85,9 +83,7 @@ func TestAddressVector(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, device.Config{})
 	peer := r.peer(6000)
-	v, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
-	must(t, err)
-	defer func() { must(t, v.Close()) }()
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})).In(t)
 	e := r.dial(device.Request{Ports: []uint16{5000}, Addresses: v})
 	index, err := v.Insert([][]byte{cq.AppendSockaddr(nil, addrOf(peer))}, cq.InsertOptions{})
 	must(t, err)
@@ -264,30 +260,16 @@ var (
 	sixB = netip.MustParseAddr("fd00::b")
 )
 
-// later is a resolver that the test fills in when it has the interface.
-type later struct{ xdp.Resolver }
-
 // TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first waits.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	resolver := &later{}
+	resolver := &laterTable{}
 	r := newRig(t, device.Config{Resolver: resolver})
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)
-	xdptest.Do(t, r.pair.B, func() error {
-		table, err := netif.OpenTable(r.pair.B.Index, netif.TableOptions{})
-		resolver.Resolver = table
-		return err
-	})
-	defer resolver.Resolver.(*netif.Table).Close()
+	resolver.Store(openTable(t, r.pair.B))
 	e := r.dial(device.Request{Ports: []uint16{5000}})
-	var peer *net.UDPConn
-	xdptest.Do(t, r.pair.A, func() (err error) {
-		peer, err = net.ListenUDP("udp6", &net.UDPAddr{IP: sixA.AsSlice(), Port: 6000})
-		return err
-	})
-	defer peer.Close()
-	must(t, peer.SetDeadline(time.Now().Add(time.Minute)))
+	peer := xdptest.UDPOn(t, r.pair.A, netip.AddrPortFrom(sixA, 6000))
 	most := e.Info().MaxPayload + packet.IPv4Bytes - packet.IPv6Bytes
 	want := make([]byte, most)
 	copy(want, "over IPv6")
@@ -317,12 +299,10 @@ func TestIPv6(t *testing.T) {
 // to ask for the address, on a machine that has no time, than a datagram waits.
 func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.AddrPort) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	for {
 		must(t, e.SendTo(payload, 0, to, 1))
 		var es [1]cq.Entry
-		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
+		n, err := read(t, e, es[:])
 		if n == 1 && es[0].Context == 1 {
 			return
 		}
@@ -340,22 +320,17 @@ func TestDeviceGone(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
-	var s *device.Server
-	err := pair.B.Do(func() (err error) {
-		s, err = device.NewServer(t.Context(), device.Config{Interface: pair.B.Name,
+	s := xdptest.Have(pair.B, func() (*device.Server, error) {
+		return device.NewServer(t.Context(), device.Config{Interface: pair.B.Name,
 			Resolver: wires{pair.B, pair.A}})
-		return err
-	})
-	shmtest.Require(t, "xdp", err)
+	}).Where(t, "xdp")
 	path := socketPath(t)
-	l, err := device.Listen(path)
-	must(t, err)
+	l := shmtest.Have(device.Listen(path)).In(t)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background(), l.UnixListener) }()
 	events := make(chan device.Event, 1)
-	e, err := device.Dial(t.Context(), path, device.Request{Ports: []uint16{5000},
-		NoReconnect: true, Notify: func(ev device.Event) { events <- ev }})
-	must(t, err)
+	e := dial(t, path, device.Request{Ports: []uint16{5000}, NoReconnect: true,
+		Notify: func(ev device.Event) { events <- ev }})
 	// Down first: it goes on, and up again it is as before.
 	must(t, pair.B.SetUp(false))
 	must(t, e.SendTo([]byte("x"), 0, netip.AddrPortFrom(pair.A.Addr, 6000), 1))
@@ -374,8 +349,6 @@ func TestDeviceGone(t *testing.T) {
 	if ev := <-events; ev.Err == nil {
 		t.Errorf("%+v", ev)
 	}
-	must(t, e.Close())
-	must(t, l.Close())
 }
 
 // TestNoAllocations: sending and receiving allocates nothing, on neither side: the server is in

@@ -136,10 +136,8 @@ func TestPartsOnce(t *testing.T) {
 	r := newRig(t, device.Config{})
 	way := newRelay(t, r.path)
 	events := make(chan device.Event, 100)
-	e, err := device.Dial(t.Context(), way.path, device.Request{Ports: []uint16{5001},
+	e := dial(t, way.path, device.Request{Ports: []uint16{5001},
 		Notify: func(ev device.Event) { events <- ev }})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, addrOf(r.peer(6001)))
 	cancelled := 0
 	for range 20 {
@@ -172,10 +170,8 @@ func TestSlowStart(t *testing.T) {
 	r := newRig(t, device.Config{})
 	way := newRelay(t, r.path)
 	events := make(chan device.Event, 100)
-	e, err := device.Dial(t.Context(), way.path, device.Request{Ports: []uint16{5000},
+	e := dial(t, way.path, device.Request{Ports: []uint16{5000},
 		Notify: func(ev device.Event) { events <- ev }})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, addrOf(r.peer(6000)))
 	way.held.Lock()
 	way.lie(device.Done())
@@ -229,16 +225,12 @@ func (r *rig) admitted() *net.UnixConn {
 	must(t, err)
 	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	must(t, shm.SendFDs(c, device.Memory(), p.Object().FD()))
-	q, err := cq.Create(cq.Unnamed("unread"), cq.Options{Size: 1024, MaxLanes: 4,
-		Trust: cq.CrossUser})
-	must(t, err)
-	t.Cleanup(func() { must(t, q.Close()) })
+	q := shmtest.Have(cq.Create(cq.Unnamed("unread"), cq.Options{Size: 1024, MaxLanes: 4,
+		Trust: cq.CrossUser})).In(t)
 	for range 2 {
 		must(t, q.Accept(ctx, c))
 	}
-	w, err := cq.Attach(ctx, cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
+	shmtest.Have(cq.Attach(ctx, cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})).In(t)
 	_, _, err = shm.RecvFDs(c, make([]byte, 256), 0) // ready
 	must(t, err)
 	must(t, shm.SendFDs(c, device.Start()))
@@ -255,7 +247,6 @@ func TestEarlyQuestion(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, e.AskEarly(ctx, 5003))
-
 }
 
 // TestStrangers: who is not on the allow-list is told so and gets nothing, as often as he comes,

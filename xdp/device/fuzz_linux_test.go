@@ -96,14 +96,13 @@ func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 	for i := range a.payload.Bytes() {
 		a.payload.Bytes()[i] = byte(rnd.Uint32())
 	}
-	own := xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
+	sock, kernel := xdptest.NewSim(f, xdp.UMEMOptions{Frames: 32},
+		xdptest.SimOptions{Options: xdp.Options{SendFrames: 16}})
+	own := sock.UMEM()
 	if a.umem = own; !inPlace {
 		a.umem = xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
 	}
 	a.geo = a.umem.Geometry()
-	sock, kernel, err := xdptest.Simulate(own,
-		xdptest.SimOptions{Options: xdp.Options{SendFrames: 16}})
-	must(f, err)
 	r.wire, r.in = kernel, fuzzPacket(f)
 	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })
 	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),

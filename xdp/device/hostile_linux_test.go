@@ -19,6 +19,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -28,9 +29,8 @@ import (
 // raw connects to a server without saying anything.
 func (r *rig) raw() *net.UnixConn {
 	r.t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: r.path, Net: "unixpacket"})
-	must(r.t, err)
-	r.t.Cleanup(func() { _ = c.Close() })
+	c := shmtest.Have(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: r.path,
+		Net: "unixpacket"})).In(r.t)
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return c
 }
@@ -82,9 +82,8 @@ func TestHostileMessages(t *testing.T) {
 	l := bystander(r)
 	good := device.Hello()
 	r1, w1, err := os.Pipe()
-	must(t, err)
-	defer r1.Close()
-	defer w1.Close()
+	shmtest.Have(r1, err).In(t)
+	shmtest.Have(w1, nil).In(t)
 	c := r.raw()
 	must(t, shm.SendFDs(c, good, int(r1.Fd()), int(w1.Fd())))
 	ends(t, "descriptors", c)
@@ -354,8 +353,7 @@ func TestSilentPeers(t *testing.T) {
 		_ = c.Close()
 	}
 	must(t, <-dialled)
-	must(t, p.in.Close())
-	must(t, p.cmd.Wait())
+	p.Stop(t)
 	await(t, "the end of all", func() bool { return len(r.server.Stats().Apps) == 0 })
 	if err := r.reported(); !errors.Is(err, device.ErrBusy) {
 		t.Errorf("%v", err)
@@ -386,6 +384,14 @@ func TestLaneMemory(t *testing.T) {
 	await(t, "the memory", func() bool { return r.server.LaneBytes() == 0 })
 }
 
+// openTable opens the table of an end for the time of the test.
+func openTable(t testing.TB, e *veth.End) *netif.Table {
+	t.Helper()
+	return xdptest.Have(e, func() (*netif.Table, error) {
+		return netif.OpenTable(e.Index, netif.TableOptions{})
+	}).In(t)
+}
+
 // laterTable is a table that is opened when the interface is there.
 type laterTable struct{ atomic.Pointer[netif.Table] }
 
@@ -399,15 +405,11 @@ func TestSpray(t *testing.T) {
 	resolver := &laterTable{}
 	r := newRig(t, device.Config{Resolver: resolver,
 		Allow: []device.Allow{{ID: 0, Destinations: 8}}})
-	var table *netif.Table
-	xdptest.Do(t, r.pair.B, func() (err error) {
-		if err = netlink.RouteAdd(&netlink.Route{LinkIndex: r.pair.B.Index,
-			Gw: r.pair.A.Addr.AsSlice()}); err == nil {
-			table, err = netif.OpenTable(r.pair.B.Index, netif.TableOptions{})
-		}
-		return err
+	xdptest.Do(t, r.pair.B, func() error {
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: r.pair.B.Index,
+			Gw: r.pair.A.Addr.AsSlice()})
 	})
-	defer table.Close()
+	table := openTable(t, r.pair.B)
 	resolver.Store(table)
 	e := r.dial(device.Request{Ports: []uint16{5000}, Sends: 32})
 	const n = 300
@@ -441,9 +443,7 @@ func TestUnreadablePayload(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
-	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5001},
-		NoReconnect: true})
-	must(t, err)
+	e := r.dial(device.Request{Ports: []uint16{5001}, NoReconnect: true})
 	to := addrOf(r.peer(6001))
 	must(t, e.SendTo([]byte("x"), 0, to, 1))
 	next(t, e)

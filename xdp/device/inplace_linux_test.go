@@ -121,7 +121,7 @@ func TestInPlaceKilled(t *testing.T) {
 			write(t, peer, r, 5000, fmt.Sprint("lost ", i))
 		}
 		await(t, "packets", func() bool { return lent(r.server) == 20 })
-		p.kill()
+		p.Kill()
 		await(t, "the end of the process", func() bool { return len(r.server.Stats().Apps) == 0 })
 		if n := lent(r.server); n != 0 {
 			t.Fatalf("%d frames are lent", n)

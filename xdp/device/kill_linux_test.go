@@ -30,9 +30,11 @@ func bothUsers() []device.Allow {
 const nobody = shmtest.Other
 
 // app starts an application in another process, of a user without privilege.
-func (r *rig) app(port int, env ...string) *process { return startApp(r.t, r.path, port, env...) }
+func (r *rig) app(port int, env ...string) *shmtest.Proc {
+	return startApp(r.t, r.path, port, env...)
+}
 
-func startApp(t testing.TB, path string, port int, env ...string) *process {
+func startApp(t testing.TB, path string, port int, env ...string) *shmtest.Proc {
 	t.Helper()
 	return start(t, appCommand(t, "device-app", path, port, env...))
 }
@@ -88,7 +90,7 @@ func TestAppsKilled(t *testing.T) {
 			_ = l.post(4)
 			l.drain()
 		}
-		must(t, p.cmd.Process.Kill())
+		must(t, p.Process.Kill())
 		at := time.Now()
 		await(t, "the end of the application", func() bool {
 			_ = l.post(4)
@@ -98,7 +100,7 @@ func TestAppsKilled(t *testing.T) {
 		if took := time.Since(at); took > 30*time.Second { // on a machine that is all but stuck
 			t.Errorf("kill %d: everything was back after %v", i, took)
 		}
-		_ = p.cmd.Wait()
+		_ = p.Wait()
 		if before == 0 {
 			before = settled(t)
 		}
@@ -215,26 +217,25 @@ func TestServerStopped(t *testing.T) {
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()
-	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
+	e := dial(t, r.path, device.Request{Ports: []uint16{5000},
 		Notify: func(ev device.Event) { t.Errorf("%+v", ev) }})
-	must(t, err)
 	l := newLedger(t, e, to)
 	for range 2 {
 		before := l.echoes
 		await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+50 })
-		must(t, server.cmd.Process.Signal(syscall.SIGSTOP))
+		must(t, server.Process.Signal(syscall.SIGSTOP))
 		for until := time.Now().Add(stopped); time.Now().Before(until); time.Sleep(time.Millisecond) {
 			_ = l.post(1) // until there is no slot
 			l.drain()
 		}
-		must(t, server.cmd.Process.Signal(syscall.SIGCONT))
+		must(t, server.Process.Signal(syscall.SIGCONT))
 		l.settle()
 	}
 	if l.lost != 0 || e.Stats().Reconnects != 0 {
 		t.Errorf("%d sends were lost, %+v", l.lost, e.Stats())
 	}
 	must(t, e.Close())
-	server.end()
+	terminate(t, server)
 }
 
 // TestAppStopped: an application that is stopped keeps its port, its frames and its place; packets
@@ -255,7 +256,7 @@ func TestAppStopped(t *testing.T) {
 		t.Fatal("the application is gone")
 		return a
 	}
-	must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	must(t, p.Process.Signal(syscall.SIGSTOP))
 	flood := func() {
 		for range 16 {
 			_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(5001))
@@ -273,15 +274,14 @@ func TestAppStopped(t *testing.T) {
 		return a.Loaned == a.Frames && a.NoFrame > 0 && len(a.Ports) == 1
 	})
 	l.goesOn()
-	must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	must(t, p.Process.Signal(syscall.SIGCONT))
 	await(t, "the frames", func() bool { a := count(); return a.Loaned == 0 && a.UnderWay == 0 })
 	before := count().Received
 	await(t, "a packet", func() bool { flood(); return count().Received > before })
 	if s := r.server.Stats(); s.Evicted != 0 || l.lost != 0 {
 		t.Errorf("%+v, %d sends of the other one lost", s, l.lost)
 	}
-	must(t, p.in.Close())
-	must(t, p.cmd.Wait())
+	p.Stop(t)
 }
 
 const envScene = "SHMRING_TEST_SCENE"

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
 )
@@ -173,7 +174,7 @@ func TestServerOutOfFiles(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRemote(t)
 	server := r.serve()
-	pid := server.cmd.Process.Pid
+	pid := server.Process.Pid
 	var had unix.Rlimit
 	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &had))
 	// One that was served first: what the server opens for all of them it has then.
@@ -215,7 +216,7 @@ func TestServerOutOfFiles(t *testing.T) {
 	if failures < 5 {
 		t.Errorf("only %d meetings failed", failures)
 	}
-	server.end()
+	terminate(t, server)
 }
 
 // TestAcceptOutOfFiles: a server that cannot accept says so a few times and not each time that it
@@ -321,26 +322,25 @@ func TestUnprivilegedApplications(t *testing.T) {
 	r := newRemote(t)
 	server := r.serve()
 	a, b := startApp(t, r.path, 5001), startApp(t, r.path, 5002)
-	peer := udp(t, r.pair.A, 6000)
+	peer := xdptest.UDP(t, r.pair.A, 6000)
 	ask(t, peer, r, 5001, 200)
 	ask(t, peer, r, 5002, 200)
 	for range 3 {
-		server.kill()
+		server.Kill()
 		server = r.serve()
 		ask(t, peer, r, 5001, 20)
 		ask(t, peer, r, 5002, 20)
 	}
-	a.kill()
+	a.Kill()
 	ask(t, peer, r, 5002, 20)
-	must(t, b.in.Close()) // it leaves by itself
-	must(t, b.cmd.Wait())
+	b.Stop(t) // it leaves by itself
 	c := startApp(t, r.path, 5002)
 	ask(t, peer, r, 5002, 20)
-	server.end()
+	terminate(t, server)
 	server = r.serve() // also after one that was not killed
 	ask(t, peer, r, 5002, 20)
-	c.kill()
-	server.end()
+	c.Kill()
+	terminate(t, server)
 }
 
 // TestSaysThatItCloses: whoever is connected to a server that ends is told that, however it ends

@@ -1,11 +1,9 @@
 package device_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -18,24 +16,16 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
-
-	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func init() {
-	roles["device-server"] = func() { child("server", serverChild) }
-	roles["device-app"] = func() { child("application", appChild) }
-}
-
-func child(what string, f func() error) {
-	if err := f(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", what, err)
-		os.Exit(1)
-	}
+	roles["device-server"] = serverChild
+	roles["device-app"] = appChild
 }
 
 // world is what a server in another process needs to know.
@@ -48,7 +38,7 @@ func world(p *veth.Pair, path string) []string {
 var made = func(*device.Server) {}
 
 // serverChild serves the end of a pair whose namespace is descriptor 3, until it is terminated.
-func serverChild() error {
+func serverChild() {
 	ends := strings.Fields(os.Getenv("ENDS"))
 	var local, remote veth.End
 	local.Name = ends[0]
@@ -59,86 +49,43 @@ func serverChild() error {
 	var allow []device.Allow
 	for text := range strings.FieldsSeq(os.Getenv("ALLOW")) {
 		a, err := device.ParseAllow(text)
-		if err != nil {
-			return err
-		}
+		need(err)
 		allow = append(allow, a)
 	}
 	runtime.LockOSThread()
-	if err := veth.Enter(3); err != nil {
-		return err
-	}
+	need(veth.Enter(3))
 	s, err := device.NewServer(context.Background(), device.Config{Interface: local.Name, Allow: allow,
 		Resolver: wires{&local, &remote},
 		NoObject: true, // one that is killed would leave it to the next
 		// Of one that was killed the kernel frees the queue when the machine has time for that.
 		Socket: xdp.Options{BusyTimeout: time.Minute},
 		Report: func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
-	if err != nil {
-		return err
-	}
+	need(err)
 	made(s)
 	l, err := device.Listen(os.Getenv("PATH_OF"))
-	if err != nil {
-		return err
-	}
-	fmt.Println("ready")
+	need(err)
+	shmtest.Say("ready")
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	if err := s.Serve(ctx, l.UnixListener); ctx.Err() == nil {
-		return err
+		need(err)
 	}
-	return errors.Join(s.Close(), l.Close())
+	need(errors.Join(s.Close(), l.Close()))
 }
 
-// process is a child that has said that it is ready.
-type process struct {
-	t   testing.TB
-	cmd *exec.Cmd
-	out *bufio.Reader
-	in  io.WriteCloser
-}
-
-func start(t testing.TB, cmd *exec.Cmd) *process {
+// start starts a child that says that it is ready.
+func start(t testing.TB, cmd *exec.Cmd) *shmtest.Proc {
 	t.Helper()
-	p := launch(t, cmd)
-	p.line("ready")
+	p := shmtest.Start(t, cmd)
+	p.Says(t, "ready")
 	return p
 }
 
-// launch starts a child that may be ready late.
-func launch(t testing.TB, cmd *exec.Cmd) *process {
+// terminate has a server close.
+func terminate(t testing.TB, server *shmtest.Proc) {
 	t.Helper()
-	p := &process{t: t, cmd: cmd}
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	p.in, err = cmd.StdinPipe()
-	must(t, err)
-	p.out = bufio.NewReader(out)
-	must(t, cmd.Start())
-	return p
-}
-
-// line reads what the process says next, which begins with a word, and returns the rest.
-func (p *process) line(word string) string {
-	p.t.Helper()
-	text, err := p.out.ReadString('\n')
-	rest, ok := strings.CutPrefix(strings.TrimSpace(text), word)
-	if err != nil || !ok {
-		p.t.Fatalf("waiting for %q: got %q, %v", word, text, err)
-	}
-	return rest
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-func (p *process) end() {
-	p.t.Helper()
-	must(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
-	must(p.t, p.cmd.Wait())
+	must(t, server.Process.Signal(syscall.SIGTERM))
+	must(t, server.Wait())
 }
 
 // remote is a pair with a server in another process on its end B.
@@ -155,7 +102,7 @@ func newRemote(t testing.TB) *remote {
 		allow: "uid:0 uid:65534,ports=5000-5099"}
 }
 
-func (r *remote) serve(env ...string) *process {
+func (r *remote) serve(env ...string) *shmtest.Proc {
 	r.t.Helper()
 	cmd := shmtest.Child(r.t, "device-server", append(append(world(r.pair, r.path),
 		"ALLOW="+r.allow), env...)...)
@@ -164,8 +111,8 @@ func (r *remote) serve(env ...string) *process {
 }
 
 // echo answers every datagram to a kernel socket at the other end.
-func (r *remote) echo(port int) netip.AddrPort {
-	c := udp(r.t, r.pair.A, port)
+func (r *remote) echo(port uint16) netip.AddrPort {
+	c := xdptest.UDP(r.t, r.pair.A, port)
 	echo(c)
 	return addrOf(c)
 }
@@ -278,13 +225,9 @@ func serverKilled(t *testing.T, inPlace bool) {
 	to := r.echo(6000)
 	server := r.serve()
 	events := make(chan device.Event, 100)
-	eq, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true})
-	must(t, err)
-	defer func() { must(t, eq.Close()) }()
-	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000}, InPlace: inPlace,
+	eq := shmtest.Have(cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true})).In(t)
+	e := dial(t, r.path, device.Request{Ports: []uint16{5000}, InPlace: inPlace,
 		Notify: func(ev device.Event) { events <- ev }, Events: eq, Context: 77})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, to)
 	generation := e.Info().Generation
 	for round := range 6 {
@@ -294,12 +237,12 @@ func serverKilled(t *testing.T, inPlace bool) {
 			_ = l.post(i)
 			runtime.Gosched()
 		}
-		must(t, server.cmd.Process.Kill())
+		must(t, server.Process.Kill())
 		// Sends of which the server may have done any part, or sends that nobody took.
 		for round%2 == 1 && !errors.Is(l.post(1), device.ErrServerGone) {
 			l.drain()
 		}
-		_ = server.cmd.Wait()
+		_ = server.Wait()
 		gone := <-events
 		if gone.Err == nil || gone.Generation != generation {
 			t.Fatalf("%+v", gone)
@@ -321,7 +264,7 @@ func serverKilled(t *testing.T, inPlace bool) {
 	await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+200 })
 	l.settle()
 	t.Logf("%d echoes, %d sent, %d cancelled", l.echoes, l.sent, l.lost)
-	server.end()
+	terminate(t, server)
 }
 
 func (r *remote) target(port uint16) netip.AddrPort {
@@ -331,10 +274,8 @@ func (r *remote) target(port uint16) netip.AddrPort {
 // told takes the next event.
 func told(t testing.TB, eq *cq.EventQueue, kind cq.EventKind, data uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var ev cq.Event
-	_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
+	_, err := eq.ReadContext(t.Context(), &ev, cq.ReadOptions{Timeout: time.Minute})
 	must(t, err)
 	if ev.Event != kind || ev.Data != data || ev.Context != 77 {
 		t.Fatalf("%+v, want %v with %d", ev, kind, data)

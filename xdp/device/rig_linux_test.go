@@ -29,7 +29,7 @@ var roles = map[string]func(){}
 
 func TestMain(m *testing.M) { shmtest.Main(m, roles) }
 
-var must = shmtest.Must
+var must, need = shmtest.Must, shmtest.Need
 
 var await = shmtest.Eventually
 
@@ -74,11 +74,9 @@ func newRig(t testing.TB, c device.Config) *rig {
 		defer r.mu.Unlock()
 		r.errs = append(r.errs, err)
 	}
-	err := r.pair.B.Do(func() (err error) {
-		r.server, err = device.NewServer(t.Context(), c)
-		return err
-	})
-	shmtest.Require(t, "xdp", err)
+	r.server = xdptest.Have(r.pair.B, func() (*device.Server, error) {
+		return device.NewServer(t.Context(), c)
+	}).Where(t, "xdp")
 	// What a machine that stands still for seconds is not to be taken for.
 	r.server.SetHelloTimeout(time.Minute)
 	r.server.SetParked(time.Minute)
@@ -124,30 +122,17 @@ func (r *rig) reported() error {
 
 func (r *rig) dial(q device.Request) *device.Endpoint {
 	r.t.Helper()
-	e, err := device.Dial(r.t.Context(), r.path, q)
-	must(r.t, err)
-	r.t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			r.t.Error(err)
-		}
-	})
-	return e
+	return dial(r.t, r.path, q)
+}
+
+// dial makes an endpoint for the time of the test.
+func dial(t testing.TB, path string, q device.Request) *device.Endpoint {
+	t.Helper()
+	return shmtest.Have(device.Dial(t.Context(), path, q)).In(t)
 }
 
 // peer is a kernel socket at the other end.
-func (r *rig) peer(port int) *net.UDPConn { return udp(r.t, r.pair.A, port) }
-
-func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
-	t.Helper()
-	var c *net.UDPConn
-	xdptest.Do(t, e, func() (err error) {
-		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port})
-		return err
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	return c
-}
+func (r *rig) peer(port uint16) *net.UDPConn { return xdptest.UDP(r.t, r.pair.A, port) }
 
 // echo has a kernel socket answer every datagram with itself.
 func echo(c *net.UDPConn) {
@@ -172,13 +157,16 @@ func addrOf(c *net.UDPConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
+// read waits for completions of an endpoint.
+func read(t testing.TB, e *device.Endpoint, es []cq.Entry) (int, error) {
+	return cq.ReadContext(t.Context(), e.Queue(), es, cq.ReadOptions{Timeout: time.Minute})
+}
+
 // next returns the next completion of an endpoint.
 func next(t testing.TB, e *device.Endpoint) cq.Entry {
 	t.Helper()
 	var es [1]cq.Entry
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{}); err != nil {
+	if _, err := read(t, e, es[:]); err != nil {
 		t.Fatalf("read completion: %v", err)
 	}
 	return es[0]
@@ -188,10 +176,7 @@ func next(t testing.TB, e *device.Endpoint) cq.Entry {
 func nextError(t testing.TB, e *device.Endpoint) cq.ErrorEntry {
 	t.Helper()
 	var es [1]cq.Entry
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{}); !errors.Is(err,
-		cq.ErrAvail) {
+	if _, err := read(t, e, es[:]); !errors.Is(err, cq.ErrAvail) {
 		t.Fatalf("read: %v, %+v", err, es[0])
 	}
 	var entry cq.ErrorEntry
@@ -227,19 +212,15 @@ func isGone(err error) bool { return errors.Is(err, xdp.ErrDeviceGone) }
 
 // appChild is an application in a process of its own: it answers every datagram to its port with
 // the same payload, until it is killed, or has nobody at its standard input.
-func appChild() error {
+func appChild() {
 	port, err := strconv.ParseUint(os.Getenv("PORT"), 10, 16)
-	if err != nil {
-		return err
-	}
+	need(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	request := device.Request{Name: "echo", Ports: []uint16{uint16(port)},
 		InPlace: os.Getenv("IN_PLACE") != ""}
 	if !request.InPlace {
-		if err := unprivileged(); err != nil {
-			return err
-		}
+		need(unprivileged())
 	}
 	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), request)
 	// One that was killed a moment ago can have both.
@@ -247,14 +228,11 @@ func appChild() error {
 		time.Sleep(5 * time.Millisecond)
 		e, err = device.Dial(ctx, os.Getenv("PATH_OF"), request)
 	}
-	if err != nil {
-		return err
-	}
+	need(err)
 	defer e.Close()
-	fmt.Println("ready")
+	shmtest.Say("ready")
 	go func() {
-		var b [1]byte
-		_, _ = os.Stdin.Read(b[:])
+		shmtest.UntilTold()
 		cancel()
 	}()
 	hold := os.Getenv("HOLD") != "" // never gives a frame back
@@ -262,24 +240,16 @@ func appChild() error {
 	for {
 		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
 		if errors.Is(err, context.Canceled) {
-			return nil
+			return
 		}
 		if errors.Is(err, cq.ErrAvail) {
-			var x cq.ErrorEntry
-			if err := e.Queue().ReadErr(&x); err != nil {
-				return err
-			}
+			need(e.Queue().ReadErr(new(cq.ErrorEntry)))
 			continue
 		}
-		if err != nil {
-			return err
-		}
+		need(err)
 		for i := range es[:n] {
-			if es[i].Flags&cq.FlagFrame == 0 || hold {
-				continue
-			}
-			if err := answer(e, &es[i]); err != nil {
-				return err
+			if es[i].Flags&cq.FlagFrame != 0 && !hold {
+				need(answer(e, &es[i]))
 			}
 		}
 	}

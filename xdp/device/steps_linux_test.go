@@ -23,10 +23,11 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp/device"
 )
 
-func init() { roles["device-life"] = func() { child("life", lifeChild) } }
+func init() { roles["device-life"] = lifeChild }
 
 // stepsOf returns the labels that begin with a prefix.
 func stepsOf(prefix string) (ls []crash.Label) {
@@ -51,13 +52,11 @@ func TestServerStep(t *testing.T) {
 	to := r.echo(6000)
 	server := r.serve()
 	events := make(chan device.Event, 100)
-	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
+	e := dial(t, r.path, device.Request{Ports: []uint16{5000},
 		Notify: func(ev device.Event) { events <- ev }})
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, to)
 	for _, step := range stepsOf("dev-") {
-		server.kill()
+		server.Kill()
 		l.hears(events, true)
 		nth := 30
 		if slices.Contains(seldom, step) {
@@ -72,10 +71,7 @@ func TestServerStep(t *testing.T) {
 		l.settle()
 		cancel()
 		must(t, <-others)
-		_ = server.cmd.Wait()
-		if ws := server.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
-			t.Fatalf("%v: %v", step, server.cmd.ProcessState)
-		}
+		dies(t, server, step)
 		server = r.serve()
 		l.hears(events, false)
 		before := l.echoes
@@ -86,7 +82,7 @@ func TestServerStep(t *testing.T) {
 		})
 		l.settle()
 	}
-	server.end()
+	terminate(t, server)
 }
 
 // comeAndGo has endpoints that take ports, drop them and leave, as long as there is a server.
@@ -109,31 +105,23 @@ func comeAndGo(ctx context.Context, path string) error {
 }
 
 // lifeChild is an application that does everything, until it dies at its step.
-func lifeChild() error {
+func lifeChild() {
 	to, err := netip.ParseAddrPort(os.Getenv("TO"))
-	if err != nil {
-		return err
-	}
+	need(err)
 	port, err := strconv.ParseUint(os.Getenv("PORT"), 10, 16)
-	if err != nil {
-		return err
-	}
+	need(err)
 	go func() { // nobody is to outlive the test
-		_, _ = os.Stdin.Read(make([]byte, 1))
+		shmtest.UntilTold()
 		os.Exit(3)
 	}()
-	fmt.Println("ready")
+	shmtest.Say("ready")
 	ctx := context.Background()
 	eq, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true, Size: 4096})
-	if err != nil {
-		return err
-	}
+	need(err)
 	q := device.Request{Name: "life", Ports: []uint16{uint16(port)}, Events: eq}
 	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), q)
-	if err != nil {
-		return err
-	}
-	fmt.Println("up")
+	need(err)
+	shmtest.Say("up")
 	var es [16]cq.Entry
 	for i := 0; ; i++ {
 		_ = e.SendTo([]byte("send of a life"), 0, to, 0)
@@ -155,7 +143,7 @@ func lifeChild() error {
 }
 
 // life starts one that dies at a step.
-func life(t testing.TB, path string, port int, to netip.AddrPort, step crash.Label) *process {
+func life(t testing.TB, path string, port int, to netip.AddrPort, step crash.Label) *shmtest.Proc {
 	t.Helper()
 	nth := 1
 	if step == crash.AppFilled || step == crash.AppPosted || step == crash.AppReturned {
@@ -168,19 +156,13 @@ func life(t testing.TB, path string, port int, to netip.AddrPort, step crash.Lab
 }
 
 // dies waits for that.
-func (p *process) dies(step crash.Label) {
-	p.t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- p.cmd.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		_ = p.cmd.Process.Kill()
-		<-done
-		p.t.Fatalf("%v was not reached", step)
-	}
-	if ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
-		p.t.Fatalf("%v: %v", step, p.cmd.ProcessState)
+func dies(t testing.TB, p *shmtest.Proc, step crash.Label) {
+	t.Helper()
+	late := time.AfterFunc(time.Minute, func() { _ = p.Process.Signal(syscall.SIGTERM) })
+	defer late.Stop()
+	_ = p.Wait()
+	if ws := p.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+		t.Fatalf("%v: %v", step, p.ProcessState)
 	}
 }
 
@@ -201,8 +183,7 @@ func TestAppStep(t *testing.T) {
 		if slices.Contains(needsDeath, step) {
 			continue
 		}
-		p := life(t, r.path, 5001, to, step)
-		p.dies(step)
+		dies(t, life(t, r.path, 5001, to, step), step)
 		await(t, "the end of it", func() bool {
 			s := r.server.Stats()
 			return len(s.Apps) == 1 && r.server.LaneBytes() == lanes && r.server.Places() == 1
@@ -227,25 +208,24 @@ func TestOrphanStep(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
 	to := r.echo(6000)
-	peer := udp(t, r.pair.A, 6001)
+	peer := xdptest.UDP(t, r.pair.A, 6001)
 	for _, step := range needsDeath {
 		server := r.serve()
 		p := life(t, r.path, 5001, to, step)
-		p.line("up")
-		server.kill()
+		p.Says(t, "up")
+		server.Kill()
 		server = r.serve()
-		p.dies(step)
+		dies(t, p, step)
 		next := startApp(t, r.path, 5001)
 		ask(t, peer, r, 5001, 5)
-		must(t, next.in.Close())
-		must(t, next.cmd.Wait())
-		server.end()
+		next.Stop(t)
+		terminate(t, server)
 	}
 }
 
 func init() {
-	roles["device-halting-server"] = func() { child("server", haltingServerChild) }
-	roles["device-halting-app"] = func() { child("application", haltingAppChild) }
+	roles["device-halting-server"] = haltingServerChild
+	roles["device-halting-app"] = haltingAppChild
 }
 
 const (
@@ -257,10 +237,10 @@ const (
 
 // haltAt stops this process at the step that it was given, once. The signal is for the thread that
 // passes, so that it does not pass before the process has it.
-func haltAt(first func()) error {
+func haltAt(first func()) {
 	l, ok := crash.Parse(os.Getenv(envHalt))
 	if !ok {
-		return fmt.Errorf("no step %q", os.Getenv(envHalt))
+		need(fmt.Errorf("no step %q", os.Getenv(envHalt)))
 	}
 	crash.Passing(l, 1, func() {
 		first()
@@ -268,26 +248,23 @@ func haltAt(first func()) error {
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
 		runtime.UnlockOSThread()
 	})
-	return nil
 }
 
 // haltingServerChild is in a hurry until it has been stopped.
-func haltingServerChild() (err error) {
+func haltingServerChild() {
 	made = func(s *device.Server) {
 		s.SetHelloTimeout(shortHello)
-		err = haltAt(func() { s.SetHelloTimeout(time.Minute) })
+		haltAt(func() { s.SetHelloTimeout(time.Minute) })
 	}
-	return errors.Join(serverChild(), err)
+	serverChild()
 }
 
-func haltingAppChild() error {
-	if err := haltAt(func() {}); err != nil {
-		return err
-	}
-	return appChild()
+func haltingAppChild() {
+	haltAt(func() {})
+	appChild()
 }
 
-func (r *remote) serveHalting(step string) *process {
+func (r *remote) serveHalting(step string) *shmtest.Proc {
 	r.t.Helper()
 	cmd := shmtest.Child(r.t, "device-halting-server", append(world(r.pair, r.path),
 		"ALLOW="+r.allow, envHalt+"="+step)...)
@@ -296,13 +273,13 @@ func (r *remote) serveHalting(step string) *process {
 }
 
 // stops waits until all threads of the process are stopped.
-func (p *process) stops() {
-	p.t.Helper()
-	await(p.t, "the stop", p.isStopped)
+func stops(t testing.TB, p *shmtest.Proc) {
+	t.Helper()
+	await(t, "the stop", func() bool { return isStopped(p) })
 }
 
-func (p *process) isStopped() bool {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+func isStopped(p *shmtest.Proc) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
 	for _, path := range threads {
 		if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
 			return false
@@ -311,12 +288,12 @@ func (p *process) isStopped() bool {
 	return err == nil && len(threads) > 0
 }
 
-func (p *process) goOn() {
-	p.t.Helper()
-	if !p.isStopped() {
-		p.t.Error("it went on by itself")
+func goOn(t testing.TB, p *shmtest.Proc) {
+	t.Helper()
+	if !isStopped(p) {
+		t.Error("it went on by itself")
 	}
-	must(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
+	must(t, p.Process.Signal(syscall.SIGCONT))
 }
 
 // small wants so little that there is room for those too who gave up, and whom the server has not
@@ -336,7 +313,7 @@ func TestServerStoppedAtStep(t *testing.T) {
 		crash.DevAttached} {
 		t.Run(step.String(), func(t *testing.T) {
 			server := r.serveHalting(step.String())
-			defer server.kill() // or the next one finds the interface taken
+			defer server.Kill() // or the next one finds the interface taken
 			type dialed struct {
 				e   *device.Endpoint
 				err error
@@ -346,7 +323,7 @@ func TestServerStoppedAtStep(t *testing.T) {
 				e, err := device.Dial(t.Context(), r.path, small(5000))
 				done <- dialed{e, err}
 			}()
-			server.stops()
+			stops(t, server)
 			ctx, cancel := context.WithTimeout(t.Context(), halted)
 			_, err := device.Dial(ctx, r.path, small(5001))
 			cancel()
@@ -356,7 +333,7 @@ func TestServerStoppedAtStep(t *testing.T) {
 			if _, err := device.Listen(r.path); !errors.Is(err, device.ErrServing) {
 				t.Errorf("in its place: %v", err)
 			}
-			server.goOn()
+			goOn(t, server)
 			got := <-done
 			must(t, got.err)
 			l := newLedger(t, got.e, to)
@@ -367,7 +344,7 @@ func TestServerStoppedAtStep(t *testing.T) {
 			other, err := device.Dial(t.Context(), r.path, small(5002))
 			must(t, err)
 			must(t, errors.Join(other.Close(), got.e.Close()))
-			server.end()
+			terminate(t, server)
 		})
 	}
 }
@@ -382,16 +359,14 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 	events := make(chan device.Event, 100)
 	request := small(5000)
 	request.Notify = func(ev device.Event) { events <- ev }
-	e, err := device.Dial(t.Context(), r.path, request)
-	must(t, err)
-	defer func() { must(t, e.Close()) }()
+	e := dial(t, r.path, request)
 	l := newLedger(t, e, to)
 	for _, step := range []crash.Label{crash.DevGranted, crash.DevAttached} {
 		l.goesOn()
-		server.kill()
+		server.Kill()
 		l.hears(events, true)
 		server = r.serveHalting(step.String())
-		server.stops()
+		stops(t, server)
 		until := time.Now().Add(halted + shortHello)
 		for ; time.Now().Before(until); time.Sleep(time.Millisecond) {
 			_ = l.post(1) // while it has been granted nothing, ErrServerGone
@@ -400,7 +375,7 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 		if len(events) != 0 {
 			t.Errorf("%v: while it is stopped: %+v", step, <-events)
 		}
-		server.goOn()
+		goOn(t, server)
 		l.hears(events, false)
 		l.settle()
 		l.lost = 0 // what the dead one had
@@ -408,7 +383,7 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 	if len(events) != 0 {
 		t.Errorf("more events: %+v", <-events)
 	}
-	server.end()
+	terminate(t, server)
 }
 
 // TestAppStoppedAtStep: an application that is stopped in the middle of its hello keeps nobody
@@ -424,9 +399,9 @@ func TestAppStoppedAtStep(t *testing.T) {
 	for _, step := range []crash.Label{crash.AppHello, crash.AppMemory, crash.AppStarting,
 		crash.AppStarted} {
 		r.server.SetHelloTimeout(shortHello)
-		p := launch(t, appCommand(t, "device-halting-app", r.path, 5001,
+		p := shmtest.Start(t, appCommand(t, "device-halting-app", r.path, 5001,
 			envHalt+"="+step.String()))
-		p.stops()
+		stops(t, p)
 		// Who has said the last word is served, if that was in time.
 		said := step == crash.AppStarting || step == crash.AppStarted
 		if said {
@@ -453,11 +428,10 @@ func TestAppStoppedAtStep(t *testing.T) {
 		if n := len(r.server.Stats().Apps); n == 2 && !said || n == 1 && step == crash.AppStarted {
 			t.Errorf("%v: %d applications", step, n)
 		}
-		p.goOn()
-		p.line("ready")
+		goOn(t, p)
+		p.Says(t, "ready")
 		await(t, "an answer", func() bool { return answers(peer, r) })
-		must(t, p.in.Close())
-		must(t, p.cmd.Wait())
+		p.Stop(t)
 		await(t, "its end", func() bool { return r.server.LaneBytes() == lanes })
 	}
 	l.goesOn()

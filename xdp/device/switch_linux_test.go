@@ -22,15 +22,9 @@ func linked(t *testing.T) (*session, *net.UnixConn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	at := &net.UnixAddr{Name: path, Net: "unixpacket"}
-	l, err := net.ListenUnix("unixpacket", at)
-	must(t, err)
-	defer l.Close()
-	c, err := net.DialUnix("unixpacket", nil, at)
-	must(t, err)
-	server, err := l.AcceptUnix()
-	must(t, err)
-	t.Cleanup(func() { _ = errors.Join(c.Close(), server.Close()) })
-	return newSession(c), server
+	l := shmtest.Have(net.ListenUnix("unixpacket", at)).In(t)
+	c := shmtest.Have(net.DialUnix("unixpacket", nil, at)).In(t)
+	return newSession(c), shmtest.Have(l.AcceptUnix()).In(t)
 }
 
 // TestDropWhileSwitching: a port that is dropped while the endpoint talks to the next server, which
@@ -228,34 +222,20 @@ func TestParkedWithoutPort(t *testing.T) {
 // die. Until the completion is published the send has not ended, and its slot is not free.
 func TestWindow(t *testing.T) {
 	t.Parallel()
-	check := func(err error) {
-		t.Helper()
-		must(t, err)
-	}
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	check(err)
-	defer l.Close()
-	q, err := newCompletions(cq.Options{}, nil)
-	check(err)
-	c, err := net.Dial("unix", path)
-	check(err)
-	defer c.Close()
-	server, err := l.AcceptUnix()
-	check(err)
-	defer server.Close()
+	s, server := linked(t)
+	q := shmtest.Have(newCompletions(cq.Options{}, nil)).In(t)
 	accepted := make(chan error, 1)
-	go func() { accepted <- q.Accept(context.Background(), c.(*net.UnixConn)) }()
-	w, err := attachQueue(context.Background(), server, nil, maxLaneBytes)
-	check(errors.Join(err, <-accepted))
+	go func() { accepted <- q.Accept(context.Background(), s.wire.Conn) }()
+	w := shmtest.Have(attachQueue(context.Background(), server, nil, maxLaneBytes)).In(t)
+	must(t, <-accepted)
 	page, err := newPage(1, 2, 1)
-	check(err)
-	defer func() { check(errors.Join(w.Close(), q.Close(), page.close())) }()
+	must(t, err)
+	defer func() { must(t, page.close()) }()
 
 	e := &Endpoint{q: q, slots: make([]sendSlot, 2)}
 	lane, err := q.Lane(w.Lane(), shm.UUID{})
-	check(err)
-	s := &session{page: page, txLane: w.Lane(), txObject: lane.Object}
+	must(t, err)
+	s = &session{page: page, txLane: w.Lane(), txObject: lane.Object}
 	for range 3 {
 		i := e.freeSlot(s)
 		if i != 0 {
@@ -269,7 +249,7 @@ func TestWindow(t *testing.T) {
 		if e.ended(s, i) || e.freeSlot(s) == i {
 			t.Error("ended without a completion")
 		}
-		check(w.Post(&cq.Entry{Context: 1}))
+		must(t, w.Post(&cq.Entry{Context: 1}))
 		if !e.ended(s, i) || e.freeSlot(s) != i {
 			t.Error("did not end")
 		}
