@@ -86,29 +86,18 @@ func (c Counters) Seen() (n uint64) {
 	return n
 }
 
-// Steer adds or changes the rule that names a port and nothing else.
+// Steer adds the rule that names a port and nothing else.
 func (p *Program) Steer(port uint16, base uint32) error {
-	to := Target{Base: base}
-	_, err := p.AddRule(Rule{UDPPort: port}, to)
-	if errors.Is(err, ErrRuleExists) {
-		return p.SetTarget(p.ruleOf(port), to)
-	}
+	_, err := p.AddRule(Rule{UDPPort: port}, Target{Base: base})
 	return err
 }
 
 // Unsteer removes the rule of Steer, if there is one.
 func (p *Program) Unsteer(port uint16) error {
-	if id := p.ruleOf(port); id != 0 {
-		return p.RemoveRule(id)
+	if i := p.find(Rule{UDPPort: port}); i >= 0 {
+		return p.RemoveRule(p.rules[i].id)
 	}
 	return nil
-}
-
-func (p *Program) ruleOf(port uint16) RuleID {
-	if i := p.find(Rule{UDPPort: port}); i >= 0 {
-		return p.rules[i].id
-	}
-	return 0
 }
 
 // RuleStats is one entry of Rules.

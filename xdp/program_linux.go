@@ -359,40 +359,13 @@ func (p *Program) find(r Rule) int {
 	return slices.IndexFunc(p.rules, func(o *installed) bool { return o.rule == r })
 }
 
-func (p *Program) findID(id RuleID) (int, error) {
-	i := slices.IndexFunc(p.rules, func(o *installed) bool { return o.id == id })
-	if i < 0 {
-		return i, fmt.Errorf("%w: number %d", ErrNoRule, id)
-	}
-	return i, nil
-}
-
-// SetTarget changes where frames of a rule go. No frame misses the rule meanwhile. Error:
-// [ErrNoRule], and those of AddRule for the target.
-func (p *Program) SetTarget(id RuleID, to Target) error {
-	return p.locked(fmt.Sprintf("change rule %d", id), func() error {
-		i, err := p.findID(id)
-		if err != nil {
-			return err
-		}
-		if err := to.check(); err != nil {
-			return err
-		}
-		n := *p.rules[i]
-		n.target = to
-		next := slices.Clone(p.rules)
-		next[i] = &n
-		return p.install(next)
-	})
-}
-
 // RemoveRule takes a rule away; frames that it decided about are for the next rule that matches
 // them, or for the kernel's stack. Error: [ErrNoRule].
 func (p *Program) RemoveRule(id RuleID) error {
 	return p.locked(fmt.Sprintf("remove rule %d", id), func() error {
-		i, err := p.findID(id)
-		if err != nil {
-			return err
+		i := slices.IndexFunc(p.rules, func(o *installed) bool { return o.id == id })
+		if i < 0 {
+			return fmt.Errorf("%w: number %d", ErrNoRule, id)
 		}
 		return p.install(slices.Delete(slices.Clone(p.rules), i, i+1))
 	})

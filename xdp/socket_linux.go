@@ -218,7 +218,8 @@ func (s *Socket) error(op string, err error, hint string) error {
 }
 
 // Register tells the steering program to send what it redirects on this queue, for the group of
-// ports that begins at slot base, to this socket. Close undoes it.
+// ports that begins at slot base, to this socket, also if another one had the slot: no frame misses
+// the rules meanwhile. Close undoes it.
 func (s *Socket) Register(p *Program, base uint32) error {
 	if s.closed {
 		return s.error("register socket", os.ErrClosed, "")

@@ -71,9 +71,6 @@ func (*Program) Info() ProgramInfo { return ProgramInfo{Refused: errSystem} }
 // AddRule needs Linux.
 func (*Program) AddRule(Rule, Target) (RuleID, error) { return 0, errSystem }
 
-// SetTarget needs Linux.
-func (*Program) SetTarget(RuleID, Target) error { return errSystem }
-
 // RemoveRule needs Linux.
 func (*Program) RemoveRule(RuleID) error { return errSystem }
 
