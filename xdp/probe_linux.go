@@ -157,18 +157,6 @@ func field(path, key string) string {
 	return ""
 }
 
-// Attributes and values of IFLA_XDP that x/sys does not name.
-const (
-	iflaXDPAttached  = 2
-	iflaXDPProgID    = 4
-	iflaXDPDrvProgID = 5 // these three if there are several
-	iflaXDPSKBProgID = 6
-	iflaXDPHWProgID  = 7
-	xdpAttachedDrv   = 1
-	xdpAttachedSKB   = 2
-	netlinkAttrFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
-)
-
 // refuseAttached returns a *BusyError if the interface has a program.
 func refuseAttached(ifi *net.Interface) error {
 	info, err := attachedProgram(ifi.Index)
@@ -182,32 +170,28 @@ func refuseAttached(ifi *net.Interface) error {
 }
 
 // attachedProgram asks rtnetlink for the XDP program of an interface; its ID is 0 if it has none.
+// Of several it is the one in the driver, which the netlink package's own answer does not tell.
 func attachedProgram(ifindex int) (info ProgramInfo, err error) {
-	rib, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
-	if err != nil {
-		return info, err
-	}
-	msgs, err := syscall.ParseNetlinkMessage(rib)
-	if err != nil {
-		return info, err
-	}
+	req, about := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0), nl.NewIfInfomsg(unix.AF_UNSPEC)
+	about.Index = int32(ifindex)
+	req.AddData(about)
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	for _, m := range msgs {
-		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg ||
-			binary.NativeEndian.Uint32(m.Data[4:]) != uint32(ifindex) {
-			continue
-		}
-		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
-		if err != nil {
-			return info, err
-		}
-		for _, a := range attrs {
-			if a.Attr.Type&^netlinkAttrFlags == unix.IFLA_XDP {
-				info = parseXDPAttr(a.Value)
+		link, err1 := attributes(m[min(len(m), unix.SizeofIfInfomsg):])
+		programs, err2 := attributes(link[unix.IFLA_XDP])
+		err = errors.Join(err, err1, err2)
+		for _, in := range []struct {
+			where uint16
+			mode  AttachMode
+		}{{unix.IFLA_XDP_HW_PROG_ID, AttachAuto}, {unix.IFLA_XDP_SKB_PROG_ID, AttachGeneric},
+			{unix.IFLA_XDP_DRV_PROG_ID, AttachNative}} {
+			if id := number(programs[in.where]); id != 0 {
+				info.ID, info.Mode = uint32(id), in.mode
 			}
 		}
 	}
 	info.Name = programName(info.ID)
-	return info, nil
+	return info, err
 }
 
 // programName asks for what takes a privilege of its own, so not knowing it is no error.
@@ -225,40 +209,6 @@ func programName(id uint32) string {
 		return ""
 	}
 	return info.Name
-}
-
-// parseXDPAttr walks the attributes nested in IFLA_XDP.
-func parseXDPAttr(b []byte) (info ProgramInfo) {
-	several := map[uint16]uint32{} // by attribute
-	for len(b) >= unix.SizeofRtAttr {
-		n := int(binary.NativeEndian.Uint16(b))
-		kind := binary.NativeEndian.Uint16(b[2:]) &^ uint16(netlinkAttrFlags)
-		if n < unix.SizeofRtAttr || n > len(b) {
-			break
-		}
-		v := b[unix.SizeofRtAttr:n]
-		switch {
-		case kind == iflaXDPProgID && len(v) >= 4:
-			info.ID = binary.NativeEndian.Uint32(v)
-		case kind >= iflaXDPDrvProgID && kind <= iflaXDPHWProgID && len(v) >= 4:
-			several[kind] = binary.NativeEndian.Uint32(v)
-		case kind == iflaXDPAttached && len(v) >= 1 && v[0] == xdpAttachedDrv:
-			info.Mode = AttachNative
-		case kind == iflaXDPAttached && len(v) >= 1 && v[0] == xdpAttachedSKB:
-			info.Mode = AttachGeneric
-		}
-		b = b[min(len(b), (n+3)&^3):]
-	}
-	switch drv, skb := several[iflaXDPDrvProgID], several[iflaXDPSKBProgID]; {
-	case info.ID != 0:
-	case drv != 0:
-		info.ID, info.Mode = drv, AttachNative
-	case skb != 0:
-		info.ID, info.Mode = skb, AttachGeneric
-	default:
-		info.ID = several[iflaXDPHWProgID]
-	}
-	return info
 }
 
 // The netdev family of generic netlink, which x/sys does not name.
@@ -359,17 +309,23 @@ func genlAsk(family int, command uint8, flags int, attr nl.NetlinkRequestData) (
 		if len(m.Data) < nl.SizeofGenlmsg {
 			return nil, unix.EBADMSG
 		}
-		attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofGenlmsg:])
+		answer, err := attributes(m.Data[nl.SizeofGenlmsg:])
 		if err != nil {
 			return nil, err
-		}
-		answer := map[uint16][]byte{}
-		for _, a := range attrs {
-			answer[a.Attr.Type&^uint16(netlinkAttrFlags)] = a.Value
 		}
 		answers = append(answers, answer)
 	}
 	return answers, nil
+}
+
+// attributes returns those in a message, or nested in another one, by type.
+func attributes(b []byte) (map[uint16][]byte, error) {
+	attrs, err := nl.ParseRouteAttr(b)
+	out := map[uint16][]byte{}
+	for _, a := range attrs {
+		out[a.Attr.Type&^uint16(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = a.Value
+	}
+	return out, err
 }
 
 // exchange sends a request and returns the answers to it: one, or with dump all up to the end. The

@@ -145,26 +145,14 @@ func (m message) Link() (l linkNews, ok bool) {
 	return l, true
 }
 
-func programID(nested []byte) uint32 {
-	var one, driver, generic, device uint32
+func programID(nested []byte) (id uint32) {
+	first := uint16(unix.IFLA_XDP_HW_PROG_ID + 1)
 	for t, v := range attributes(nested) {
-		switch t {
-		case unix.IFLA_XDP_PROG_ID:
-			one = number(v)
-		case unix.IFLA_XDP_DRV_PROG_ID:
-			driver = number(v)
-		case unix.IFLA_XDP_SKB_PROG_ID:
-			generic = number(v)
-		case unix.IFLA_XDP_HW_PROG_ID:
-			device = number(v)
+		if n := number(v); n != 0 && t >= unix.IFLA_XDP_DRV_PROG_ID && t < first {
+			first, id = t, n
 		}
 	}
-	for _, id := range []uint32{driver, generic, device} {
-		if id != 0 {
-			return id
-		}
-	}
-	return one
+	return id
 }
 
 // addressNews is what a message says about an interface's own address (RTM_NEWADDR, RTM_DELADDR).
