@@ -21,28 +21,18 @@ const mmapOffsetsBytes = 128
 
 // mapRings sizes the four rings, maps them and lays the ends of core and pool over them.
 func (s *Socket) mapRings(o Options) error {
-	err := s.sizeRing(unix.XDP_UMEM_FILL_RING, o.FillEntries)
-	if err == nil {
-		err = s.sizeRing(unix.XDP_UMEM_COMPLETION_RING, o.CompEntries)
-	}
-	if err == nil {
-		err = s.mapOwnRings(o)
-	}
-	if err != nil {
-		return err
-	}
-	off, err := s.ringOffsets()
+	off, err := s.mapOwnRings(o)
 	if err != nil {
 		return err
 	}
 	pool := &s.pool.maps
-	fill, fillSlots, err := mapRing[uint64](s, pool, unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr,
-		o.FillEntries)
+	fill, fillSlots, err := mapRing[uint64](s, pool, unix.XDP_UMEM_FILL_RING,
+		unix.XDP_UMEM_PGOFF_FILL_RING, off.Fr, o.FillEntries)
 	if err != nil {
 		return err
 	}
-	comp, compSlots, err := mapRing[uint64](s, pool, unix.XDP_UMEM_PGOFF_COMPLETION_RING, off.Cr,
-		o.CompEntries)
+	comp, compSlots, err := mapRing[uint64](s, pool, unix.XDP_UMEM_COMPLETION_RING,
+		unix.XDP_UMEM_PGOFF_COMPLETION_RING, off.Cr, o.CompEntries)
 	if err != nil {
 		return err
 	}
@@ -51,36 +41,22 @@ func (s *Socket) mapRings(o Options) error {
 }
 
 // mapOwnRings does it for the receive and the transmit ring, which no two sockets share.
-func (s *Socket) mapOwnRings(o Options) error {
-	err := s.sizeRing(unix.XDP_RX_RING, o.RxEntries)
-	if err == nil {
-		err = s.sizeRing(unix.XDP_TX_RING, o.TxEntries)
+func (s *Socket) mapOwnRings(o Options) (off unix.XDPMmapOffsets, err error) {
+	if off, err = s.ringOffsets(); err != nil {
+		return off, err
 	}
+	rx, rxSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_RX_RING,
+		unix.XDP_PGOFF_RX_RING, off.Rx, o.RxEntries)
 	if err != nil {
-		return err
+		return off, err
 	}
-	off, err := s.ringOffsets()
+	tx, txSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_TX_RING,
+		unix.XDP_PGOFF_TX_RING, off.Tx, o.TxEntries)
 	if err != nil {
-		return err
-	}
-	rx, rxSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_PGOFF_RX_RING, off.Rx, o.RxEntries)
-	if err != nil {
-		return err
-	}
-	tx, txSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_PGOFF_TX_RING, off.Tx, o.TxEntries)
-	if err != nil {
-		return err
+		return off, err
 	}
 	s.rx, s.tx = newConsumer(rx, rxSlots), newProducer(tx, txSlots)
-	return nil
-}
-
-func (s *Socket) sizeRing(option int, entries uint32) error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, option, int(entries)); err != nil {
-		return s.error("size ring of", fmt.Errorf("%d entries: %w", entries, err),
-			"take smaller rings")
-	}
-	return nil
+	return off, nil
 }
 
 func (s *Socket) ringOffsets() (off unix.XDPMmapOffsets, err error) {
@@ -95,10 +71,13 @@ func (s *Socket) ringOffsets() (off unix.XDPMmapOffsets, err error) {
 	return off, nil
 }
 
-// mapRing maps one ring and keeps the mapping in maps.
-func mapRing[E uint64 | xskernel.Desc](s *Socket, maps *[][]byte, pgoff int64,
-	off unix.XDPRingOffset,
-	entries uint32) (ringWords, []E, error) {
+// mapRing sizes one ring, maps it and keeps the mapping in maps.
+func mapRing[E uint64 | xskernel.Desc](s *Socket, maps *[][]byte, option int, pgoff int64,
+	off unix.XDPRingOffset, entries uint32) (ringWords, []E, error) {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, option, int(entries)); err != nil {
+		return ringWords{}, nil, s.error("size ring of", fmt.Errorf("%d entries: %w", entries, err),
+			"take smaller rings")
+	}
 	const saneBytes = 1 << 20 // of what precedes the entries
 	if off.Desc > saneBytes {
 		return ringWords{}, nil, s.error("map ring of", fmt.Errorf("entries at %d", off.Desc), "")

@@ -202,7 +202,7 @@ func (s *Socket) openShared(first *Socket, o Options) error {
 	} else if err := s.newSocket(); err != nil {
 		return err
 	}
-	if err := s.mapOwnRings(o); err != nil {
+	if _, err := s.mapOwnRings(o); err != nil {
 		return err
 	}
 	s.tune(o)
