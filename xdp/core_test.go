@@ -16,10 +16,10 @@ import (
 func TestRingFaultIsFullNotWild(t *testing.T) {
 	t.Parallel()
 	c, k := newFake(fakeConfig{})
-	k.ForgeIndex(xskernel.FillRing, 5) // taken more than was ever given
-	k.ForgeIndex(xskernel.TransmitRing, 1<<31)
-	k.ForgeIndex(xskernel.ReceiveRing, 1<<20)
-	k.ForgeIndex(xskernel.CompletionRing, ^uint32(0))
+	k.Fill.Cons.Add(5) // taken more than was ever given
+	k.Tx.Cons.Add(1 << 31)
+	k.Rx.Prod.Add(1 << 20)
+	k.Comp.Prod.Add(^uint32(0))
 	if n := c.Fill(20); n != 0 {
 		t.Errorf("filled %d", n)
 	}

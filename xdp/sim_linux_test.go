@@ -377,7 +377,8 @@ func (m *poolModel) check(t *testing.T) {
 		return
 	}
 	var loans, held, built int
-	waiting := m.members[0].k.Filled() // with the kernel: to receive into, and in receive rings
+	// With the kernel: to receive into, and in receive rings.
+	waiting := int(m.members[0].k.Fill.Used())
 	for _, p := range m.members {
 		waiting += p.s.Pending(1000)
 		loans += len(p.loans)

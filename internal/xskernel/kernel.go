@@ -88,15 +88,7 @@ type Config struct {
 type Kernel struct {
 	*Queue
 	Rx, Tx   *Ring[Desc]
-	mem      []byte
-	chunk    uint64
-	headroom uint64
-	mtu      int
-	odd      bool // chunks are unaligned
-	chains   bool
-	zeroCopy bool
-	signal   func() // makes the socket's descriptor readable; rxMu
-	budget   int
+	c        Config          // rxMu for Signal
 	refuse   int             // packets that are to be refused
 	failures []syscall.Errno // of the next kicks
 	hold     bool
@@ -112,12 +104,8 @@ type Kernel struct {
 
 // NewKernel makes the kernel's side of a socket on a queue, with its receive and transmit rings.
 func NewKernel(q *Queue, c Config) *Kernel {
-	k := &Kernel{
-		Queue: q, mem: c.Mem, chunk: c.ChunkBytes, headroom: c.HeadroomBytes, mtu: c.MTU,
-		odd: c.Unaligned, chains: c.Chains, zeroCopy: c.ZeroCopy, budget: c.Budget,
-		Rx: NewRing[Desc](c.RxEntries, c.StartIndex), Tx: NewRing[Desc](c.TxEntries, c.StartIndex),
-		signal: c.Signal, building: make([]Desc, 0, MaxChain),
-	}
+	k := &Kernel{Queue: q, c: c, Rx: NewRing[Desc](c.RxEntries, c.StartIndex),
+		Tx: NewRing[Desc](c.TxEntries, c.StartIndex), building: make([]Desc, 0, MaxChain)}
 	k.Tx.wakeup(!c.NoNeedWakeup)
 	return k
 }
@@ -132,10 +120,10 @@ func (k *Kernel) Deliver(packet []byte) bool {
 	}
 	k.rxMu.Lock()
 	defer k.rxMu.Unlock()
-	room := int(k.chunk - k.headroom - HeadroomBytes)
+	room := int(k.c.ChunkBytes - k.c.HeadroomBytes - HeadroomBytes)
 	parts := max(1, (len(packet)+room-1)/room)
 	switch {
-	case parts > 1 && !k.chains || parts > MaxChain:
+	case parts > 1 && !k.c.Chains || parts > MaxChain:
 		k.dropped.Add(1)
 		return false
 	case k.Rx.room() < parts:
@@ -150,9 +138,9 @@ func (k *Kernel) Deliver(packet []byte) bool {
 		if !ok {
 			return false // bad entries came instead of frames
 		}
-		at := addr + k.headroom + HeadroomBytes
-		d := Desc{Addr: at, Len: uint32(copy(k.mem[at:at+uint64(room)], packet))}
-		if k.odd {
+		at := addr + k.c.HeadroomBytes + HeadroomBytes
+		d := Desc{Addr: at, Len: uint32(copy(k.c.Mem[at:at+uint64(room)], packet))}
+		if k.c.Unaligned {
 			d.Addr = addr | (at-addr)<<OffsetShift
 		}
 		packet = packet[d.Len:]
@@ -161,7 +149,7 @@ func (k *Kernel) Deliver(packet []byte) bool {
 		}
 		k.Rx.Push(d)
 	}
-	k.signal()
+	k.c.Signal()
 	return true
 }
 
@@ -173,10 +161,10 @@ func (k *Kernel) frame() (uint64, bool) {
 			k.empty.Add(1)
 			return 0, false
 		}
-		if !k.odd {
-			addr &^= k.chunk - 1
+		if !k.c.Unaligned {
+			addr &^= k.c.ChunkBytes - 1
 		}
-		if size := uint64(len(k.mem)); addr < size && size-addr >= k.chunk {
+		if size := uint64(len(k.c.Mem)); addr < size && size-addr >= k.c.ChunkBytes {
 			return addr, true
 		}
 		k.fillBad.Add(1)
@@ -228,7 +216,7 @@ func (k *Kernel) send() syscall.Errno {
 	case !k.valid():
 		// Counted and not sent, and the address comes back as if it had been.
 		k.txInvalid.Add(1)
-	case k.refuse > 0 || total < MinPacketBytes || total > k.mtu+MinPacketBytes+TagBytes:
+	case k.refuse > 0 || total < MinPacketBytes || total > k.c.MTU+MinPacketBytes+TagBytes:
 		k.refuse = max(0, k.refuse-1)
 		e = syscall.EBUSY
 	default:
@@ -248,26 +236,26 @@ func (k *Kernel) send() syscall.Errno {
 // valid says whether all parts of the packet are what the kernel takes.
 func (k *Kernel) valid() bool {
 	for _, d := range k.building {
-		room := uint64(len(k.mem)) - min(d.Addr, uint64(len(k.mem)))
-		if !k.odd {
-			room = min(room, k.chunk-d.Addr&(k.chunk-1))
+		room := uint64(len(k.c.Mem)) - min(d.Addr, uint64(len(k.c.Mem)))
+		if !k.c.Unaligned {
+			room = min(room, k.c.ChunkBytes-d.Addr&(k.c.ChunkBytes-1))
 		}
-		if d.Len == 0 || uint64(d.Len) > room || uint64(d.Len) > k.chunk ||
+		if d.Len == 0 || uint64(d.Len) > room || uint64(d.Len) > k.c.ChunkBytes ||
 			d.Options&^PacketContinues != 0 {
 			return false
 		}
 	}
-	return len(k.building) == 1 || k.chains && len(k.building) <= MaxChain
+	return len(k.building) == 1 || k.c.Chains && len(k.building) <= MaxChain
 }
 
 // put gives the packet to whoever looks at what is sent.
 func (k *Kernel) put() {
 	d := k.building[0]
-	packet := k.mem[d.Addr : d.Addr+uint64(d.Len) : d.Addr+uint64(d.Len)]
+	packet := k.c.Mem[d.Addr : d.Addr+uint64(d.Len) : d.Addr+uint64(d.Len)]
 	if len(k.building) > 1 {
 		k.packet = k.packet[:0]
 		for _, d := range k.building {
-			k.packet = append(k.packet, k.mem[d.Addr:d.Addr+uint64(d.Len)]...)
+			k.packet = append(k.packet, k.c.Mem[d.Addr:d.Addr+uint64(d.Len)]...)
 		}
 		packet = k.packet
 	}
@@ -282,8 +270,8 @@ func (k *Kernel) put() {
 func (k *Kernel) SendTo() syscall.Errno {
 	k.txMu.Lock()
 	defer k.txMu.Unlock()
-	if !k.zeroCopy {
-		return k.transmit(k.budget)
+	if !k.c.ZeroCopy {
+		return k.transmit(k.c.Budget)
 	}
 	switch e := k.transmit(len(k.Tx.Slots)); e { // the driver goes on by itself
 	case syscall.EAGAIN, syscall.EBUSY:
@@ -409,7 +397,7 @@ func (k *Kernel) Unplug() {
 	k.rxMu.Lock()
 	defer k.rxMu.Unlock()
 	k.gone.Store(true)
-	k.signal = func() {}
+	k.c.Signal = func() {}
 }
 
 // Ring is the memory of one ring, with the kernel's end of it.
@@ -474,7 +462,7 @@ func (k *Kernel) ForgeReceive(d Desc) bool {
 	k.rxMu.Lock()
 	defer k.rxMu.Unlock()
 	ok := k.Rx.Push(d)
-	k.signal()
+	k.c.Signal()
 	return ok
 }
 
@@ -484,12 +472,6 @@ func (k *Kernel) ForgeCompletion(addr uint64) bool {
 	defer k.txMu.Unlock()
 	return k.Comp.Push(addr)
 }
-
-// Filled returns how many frames lie in the fill ring.
-func (k *Kernel) Filled() int { return int(k.Fill.Used()) }
-
-// Unsent returns how many descriptors lie in the transmit ring.
-func (k *Kernel) Unsent() int { return int(k.Tx.Used()) }
 
 // FailKicks has the next system calls that send fail with these errors, and do nothing else.
 func (k *Kernel) FailKicks(errs ...syscall.Errno) {
@@ -503,29 +485,4 @@ func (k *Kernel) FailKicks(errs ...syscall.Errno) {
 func (k *Kernel) NeedWakeup(tx, fill bool) {
 	k.Tx.wakeup(tx)
 	k.Fill.wakeup(fill)
-}
-
-// RingOf names a ring whose indices are to be forged.
-type RingOf uint8
-
-// The rings of a socket.
-const (
-	FillRing RingOf = iota
-	ReceiveRing
-	TransmitRing
-	CompletionRing
-)
-
-// ForgeIndex adds to the index that the kernel keeps in a ring, as if it had gone mad.
-func (k *Kernel) ForgeIndex(r RingOf, add uint32) {
-	switch r {
-	case FillRing:
-		k.Fill.Cons.Add(add)
-	case ReceiveRing:
-		k.Rx.Prod.Add(add)
-	case TransmitRing:
-		k.Tx.Cons.Add(add)
-	case CompletionRing:
-		k.Comp.Prod.Add(add)
-	}
 }

@@ -144,7 +144,7 @@ func TestStarved(t *testing.T) {
 	}
 	es := s.read(t)
 	must(t, s.Release(es...))
-	if s.kernel.Filled() == 0 {
+	if s.kernel.Fill.Used() == 0 {
 		t.Error("the kernel did not get the frames at once")
 	}
 	s.arrive(t, addrB, addrA, "y")

@@ -237,7 +237,7 @@ func TestMore(t *testing.T) {
 		if i == 7 {
 			m.Flags = 0
 		}
-		if i > 0 && s.kernel.Unsent() != 0 {
+		if i > 0 && s.kernel.Tx.Used() != 0 {
 			t.Fatal("the kernel was told of a send with FlagMore")
 		}
 		must(t, s.SendMsg(&m))
