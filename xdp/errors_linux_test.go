@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -40,8 +39,8 @@ func clear(t testing.TB, err error, hint string, want ...error) {
 	}
 }
 
-// tryOpen opens a socket with a UMEM of its own and keeps neither.
-func tryOpen(ifname string, queue uint32, o xdp.Options) error {
+// tryOpen opens a socket with a UMEM of its own, and registers it with programs; it keeps neither.
+func tryOpen(ifname string, queue uint32, o xdp.Options, ps ...*xdp.Program) error {
 	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 16})
 	if err != nil {
 		return err
@@ -51,7 +50,10 @@ func tryOpen(ifname string, queue uint32, o xdp.Options) error {
 	if err != nil {
 		return err
 	}
-	return s.Close()
+	for _, p := range ps {
+		err = errors.Join(err, s.Register(p, 0))
+	}
+	return errors.Join(err, s.Close())
 }
 
 func TestNoSuchInterface(t *testing.T) {
@@ -135,22 +137,6 @@ func TestWrongInterfaceForProgram(t *testing.T) {
 	clear(t, r.socket.Register(prog, 0), "interface of the socket", xdp.ErrOptions)
 }
 
-// TestNativeRefused: a peer with an MTU beyond one buffer; generic mode is taken and says why.
-func TestNativeRefused(t *testing.T) {
-	t.Parallel()
-	pair := xdptest.NewPair(t, veth.Config{MTU: 9000})
-	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
-	if p.Info().Mode != xdp.AttachGeneric || p.Info().Refused == nil {
-		t.Fatalf("mode %v, %v", p.Info().Mode, p.Info().Refused)
-	}
-	must(t, p.Close())
-	err := pair.B.Do(func() error {
-		_, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{Mode: xdp.AttachNative})
-		return err
-	})
-	clear(t, err, "")
-}
-
 func TestLinkDownAndUp(t *testing.T) {
 	t.Parallel()
 	s := newSender(t, xdp.Options{})
@@ -188,6 +174,13 @@ func TestDeviceGone(t *testing.T) {
 	must(t, s.prog.Close())
 }
 
+// setCaps has the thread keep capabilities of the first 32, and no other.
+func setCaps(set uint32) error {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	caps := [2]unix.CapUserData{{Effective: set, Permitted: set}}
+	return unix.Capset(&h, &caps[0])
+}
+
 // TestNoCapability gives up the privileges of one thread, which then ends.
 func TestNoCapability(t *testing.T) {
 	t.Parallel()
@@ -195,13 +188,11 @@ func TestNoCapability(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			runtime.LockOSThread()
-			h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-			var none [2]unix.CapUserData
-			if err := unix.Capset(&h, &none[0]); err != nil {
-				done <- err
-				return
+			err := setCaps(0)
+			if err == nil {
+				err = f()
 			}
-			done <- f()
+			done <- err
 		}()
 		return <-done
 	}
@@ -221,20 +212,9 @@ func TestNoCapability(t *testing.T) {
 // to ignore it.
 func memlockChild() {
 	runtime.LockOSThread()
-	limit := unix.Rlimit{Cur: 4096, Max: 4096}
-	err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)
-	if err == nil {
-		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var caps [2]unix.CapUserData
-		caps[0].Effective = 1 << unix.CAP_NET_RAW
-		caps[0].Permitted = caps[0].Effective
-		err = unix.Capset(&h, &caps[0])
-	}
-	if err != nil {
-		fmt.Println("setup:", err)
-		return
-	}
-	err = tryOpen("lo", 0, xdp.Options{})
+	need(unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 4096, Max: 4096}))
+	need(setCaps(1 << unix.CAP_NET_RAW))
+	err := tryOpen("lo", 0, xdp.Options{})
 	fmt.Println(errors.Is(err, xdp.ErrMemlock), errors.Is(err, syscall.ENOBUFS), err)
 }
 
@@ -259,28 +239,6 @@ func inNamespace(t testing.TB, role string, e *veth.End, more ...*os.File) *exec
 	cmd := shmtest.Child(t, role, "IFNAME="+e.Name)
 	cmd.ExtraFiles = append([]*os.File{e.NetNS()}, more...)
 	return cmd
-}
-
-// holdQueue binds queue 0, attaches the program, says so, and waits to be killed.
-func holdQueue() {
-	runtime.LockOSThread()
-	err := veth.Enter(3)
-	var u *xdp.UMEM
-	if err == nil {
-		u, err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
-	}
-	if err == nil {
-		_, err = xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
-	}
-	if err == nil {
-		_, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
-	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 // TestKilledOwnerLeavesNothing: queue and program are free again after SIGKILL.
@@ -316,24 +274,15 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 // readUMEMChild maps a UMEM that it was given and prints what lies at REF, then tries to write.
 func readUMEMChild() {
 	region, g, err := xdp.OpenUMEM(4, "umem of the parent", 0)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	defer region.Close(context.Background())
 	ref, _ := strconv.ParseUint(os.Getenv("REF"), 10, 64)
 	n, _ := strconv.Atoi(os.Getenv("LEN"))
 	l, err := region.View(shm.Ref(ref), n)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	b := l.Bytes()
 	rec, err := region.View(region.Ref(g.Chunk(shm.Ref(ref).Offset())), xdp.RecordBytes)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	_, werr := unix.Mmap(4, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	fmt.Printf("%s %d %v", b[len(b)-5:], xdp.ReadRecord(rec.Bytes()).Sequence,
 		errors.Is(werr, unix.EPERM))
@@ -479,15 +428,9 @@ func TestProbeDown(t *testing.T) {
 // probeChild gives its privileges up and says what it still finds.
 func probeChild() {
 	runtime.LockOSThread()
-	if err := errors.Join(veth.Enter(3), unix.Setuid(65534)); err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(errors.Join(veth.Enter(3), unix.Setuid(65534)))
 	r, err := xdp.Probe(os.Getenv("IFNAME"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	says := map[string]string{}
 	for _, f := range r.Findings {
 		says[f.Name] = f.Value

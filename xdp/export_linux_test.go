@@ -78,6 +78,9 @@ func AttachedProgram(ifname string) (ProgramInfo, error) {
 	return info, nil
 }
 
+// QueueHolder finds the process that has a queue.
+var QueueHolder = queueHolder
+
 // Seen is the number of all frames that the program saw.
 func (c Counters) Seen() (n uint64) {
 	for _, v := range c.counterOrder() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -57,7 +56,9 @@ func TestProgramLifetime(t *testing.T) {
 		for q := range uint32(3) {
 			group.Go(func() {
 				for range 4 {
-					errs <- pair.B.Do(func() error { return openAndClose(pair.B.Name, q, prog) })
+					errs <- pair.B.Do(func() error {
+						return tryOpen(pair.B.Name, q, xdp.Options{BusyTimeout: patience}, prog)
+					})
 				}
 			})
 		}
@@ -74,19 +75,6 @@ func TestProgramLifetime(t *testing.T) {
 	}
 	_, err := xdp.AttachedProgram("nosuchif0")
 	clear(t, err, "ip link", xdp.ErrNoDevice, syscall.ENODEV)
-}
-
-func openAndClose(ifname string, queue uint32, prog *xdp.Program) error {
-	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 16})
-	if err != nil {
-		return err
-	}
-	defer u.Close(context.Background())
-	s, err := xdp.Open(context.Background(), ifname, queue, u, xdp.Options{BusyTimeout: patience})
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.Register(prog, 0), s.Close())
 }
 
 // TestDetachedByOthers: somebody detaches our link, as "bpftool link detach" does. Traffic goes to
@@ -140,67 +128,47 @@ func detach(program uint32) error {
 // noBPFFSChild attaches a program where no BPF filesystem is mounted.
 func noBPFFSChild() {
 	runtime.LockOSThread()
-	err := errors.Join(unix.Unshare(unix.CLONE_NEWNS),
-		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	for err == nil {
-		if e := unix.Unmount("/sys/fs/bpf", unix.MNT_DETACH); e != nil {
-			break // it is not mounted any more
-		}
+	need(errors.Join(unix.Unshare(unix.CLONE_NEWNS),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")))
+	for unix.Unmount("/sys/fs/bpf", unix.MNT_DETACH) == nil { // until it is not mounted any more
 	}
-	if err == nil {
-		err = veth.Enter(3)
-	}
-	var p *xdp.Program
-	if err == nil {
-		p, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
-	}
-	if err == nil {
-		_, err = p.AddRule(xdp.Rule{All: true}, xdp.Target{})
-	}
-	if err == nil {
-		err = p.Close()
-	}
-	fmt.Print(err)
+	need(veth.Enter(3))
+	p, err := xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
+	need(err)
+	_, err = p.AddRule(xdp.Rule{All: true}, xdp.Target{})
+	need(errors.Join(err, p.Close()))
 }
 
 func TestNoBPFFilesystemNeeded(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
-	out, err := inNamespace(t, "no-bpffs", pair.B).Output()
-	shmtest.Require(t, "children", err)
-	if string(out) != "<nil>" {
-		t.Errorf("%s", out)
-	}
+	must(t, inNamespace(t, "no-bpffs", pair.B).Run())
 }
 
-// holdAfter binds queue 0, sends packets, says so, and waits to be killed.
-func holdAfter(packets int) {
+// hold binds queue 0, sends packets, attaches the program if it is to, says so, and waits to be
+// killed.
+func hold(packets int, program bool) {
 	runtime.LockOSThread()
-	err := veth.Enter(3)
-	var u *xdp.UMEM
-	if err == nil {
-		u, err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
-	}
-	var s *xdp.Socket
-	if err == nil {
-		s, err = xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
-	}
-	for n := 0; n < packets && err == nil; n++ {
+	need(veth.Enter(3))
+	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
+	need(err)
+	s, err := xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
+	need(err)
+	for n := range packets {
 		f, buf, _ := s.Acquire()
 		xskPacket(buf[:1000], n, 0)
-		err = s.Post(f, 1000, 0)
+		need(s.Post(f, 1000, 0))
 	}
-	if err == nil {
-		s.Flush()
-		_, err = s.Kick()
+	s.Flush()
+	_, err = s.Kick()
+	need(err)
+	if program {
+		_, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
+		need(err)
 	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	shmtest.Say("ready")
+	shmtest.UntilTold()
 }
 
 // held starts a child in the role, which says that it has its queue.
@@ -285,6 +253,25 @@ func TestBindObeysContext(t *testing.T) {
 	})
 	if !errors.Is(err, why) || !errors.Is(err, xdp.ErrQueueBusy) || !errors.Is(err, syscall.EBUSY) {
 		t.Error(err)
+	}
+}
+
+// TestQueueHolder: the kernel names who has a queue, or says that it does not know.
+func TestQueueHolder(t *testing.T) {
+	t.Parallel()
+	b := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{}).pair.B
+	for queue, want := range []int{os.Getpid(), 0} {
+		var pid int
+		err := b.Do(func() (err error) {
+			pid, err = xdp.QueueHolder(b.Index, uint32(queue))
+			return err
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+			t.Logf("a kernel without CONFIG_XDP_SOCKETS_DIAG: %v", err)
+		case err != nil || pid != want:
+			t.Errorf("queue %d is held by %d, want %d: %v", queue, pid, want, err)
+		}
 	}
 }
 
@@ -451,26 +438,14 @@ func TestXskChunks(t *testing.T) {
 // what it receives.
 func passedChild() {
 	runtime.LockOSThread()
-	err := veth.Enter(3)
-	if err == nil {
-		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534))
-	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(veth.Enter(3))
+	need(errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)))
 	own := tryOpen(os.Getenv("IFNAME"), 0, xdp.Options{})
 	device := unix.SetsockoptString(4, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo")
 	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	s, err := xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{SocketFD: 4})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	need(err)
 	fmt.Println("ready", errors.Is(own, xdp.ErrNoCapability), errors.Is(device, unix.EPERM))
 	var got [8]xdp.Received
 	var done [8]xdp.Sent
@@ -479,10 +454,8 @@ func passedChild() {
 			s.Forward(r, 0)
 		}
 		s.Flush()
-		if _, err := s.Kick(); err != nil {
-			fmt.Println(err)
-			return
-		}
+		_, err := s.Kick()
+		need(err)
 		s.Reap(done[:])
 		s.Fill(8)
 		time.Sleep(100 * time.Microsecond)

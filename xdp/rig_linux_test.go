@@ -361,9 +361,9 @@ func adjustTail(by int32) body {
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){
-		"hold-queue":    holdQueue,
-		"hold-only":     func() { holdAfter(0) },
-		"send-and-hold": func() { holdAfter(3) },
+		"hold-queue":    func() { hold(0, true) },
+		"hold-only":     func() { hold(0, false) },
+		"send-and-hold": func() { hold(3, false) },
 		"memlock":       memlockChild,
 		"read-umem":     readUMEMChild,
 		"probe":         probeChild,

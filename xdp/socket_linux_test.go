@@ -47,7 +47,7 @@ func newRigOn(t testing.TB, pair *veth.Pair, mode xdp.AttachMode, uo xdp.UMEMOpt
 	return r
 }
 
-var must = shmtest.Must
+var must, need = shmtest.Must, shmtest.Need
 
 var udp = xdptest.UDP
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/internal/veth"
 )
 
 var must = shmtest.Must
@@ -196,34 +195,5 @@ func TestSocketOwner(t *testing.T) {
 	must(t, unix.Close(fd))
 	if pid := socketOwner(uint32(st.Ino)); pid != 0 {
 		t.Errorf("nobody has it, found %d", pid)
-	}
-}
-
-// TestQueueHolder: the kernel names who has a queue, or says that it does not know.
-func TestQueueHolder(t *testing.T) {
-	t.Parallel()
-	pair, err := veth.Open(veth.Config{})
-	shmtest.Require(t, "xdp", err)
-	var pid, other int
-	err = pair.B.Do(func() error {
-		umem, err := NewUMEM(UMEMOptions{Frames: 16})
-		if err != nil {
-			return err
-		}
-		s, err := Open(context.Background(), pair.B.Name, 0, umem, Options{})
-		if err == nil {
-			if pid, err = queueHolder(pair.B.Index, 0); err == nil {
-				other, err = queueHolder(pair.B.Index, 1)
-			}
-			err = errors.Join(err, s.Close())
-		}
-		return errors.Join(err, umem.Close(t.Context()))
-	})
-	must(t, pair.Close())
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		t.Logf("a kernel without CONFIG_XDP_SOCKETS_DIAG: %v", err)
-	case err != nil || pid != os.Getpid() || other != 0:
-		t.Errorf("queue 0 is held by %d, queue 1 by %d: %v", pid, other, err)
 	}
 }
