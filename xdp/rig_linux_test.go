@@ -25,14 +25,15 @@ type xskConfig struct {
 	txUMEM, rxUMEM xdp.UMEMOptions
 	tx, rx         xdp.Options
 	pair           veth.Config
-	program        body // byQueue, if nil, which is also what the simulated wire does
+	program        body // byQueue, if nil
+	real           bool // the simulated wire does not do what the program does
 	frags          bool
 	start          uint32 // of the indices of simulated rings
 }
 
 // xsk is a sender on end A and a receiver on end B.
 type xsk struct {
-	mode   string
+	mode   xdp.AttachMode
 	pair   *veth.Pair  // nil if simulated
 	prog   *xskProgram // nil if simulated
 	tx, rx *xdp.Socket
@@ -51,14 +52,14 @@ func eachXsk(t *testing.T, c xskConfig, run func(t *testing.T, x *xsk)) {
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) { run(t, newXsk(t, mode, c)) })
 	}
-	if c.program == nil {
+	if !c.real {
 		t.Run("simulated", func(t *testing.T) { run(t, simulatedXsk(t, c)) })
 	}
 }
 
 func newXsk(t *testing.T, mode xdp.AttachMode, c xskConfig) *xsk {
 	t.Helper()
-	x := &xsk{mode: mode.String(), pair: xdptest.NewPair(t, c.pair)}
+	x := &xsk{mode: mode, pair: xdptest.NewPair(t, c.pair)}
 	if c.program == nil {
 		c.program = byQueue
 	}
@@ -71,9 +72,8 @@ func newXsk(t *testing.T, mode xdp.AttachMode, c xskConfig) *xsk {
 
 func simulatedXsk(t *testing.T, c xskConfig) *xsk {
 	t.Helper()
-	mtu := c.pair.MTU
-	x := &xsk{mode: "simulated"}
-	o := xdptest.SimOptions{Options: c.tx, MTU: mtu, StartIndex: c.start}
+	x := &xsk{}
+	o := xdptest.SimOptions{Options: c.tx, MTU: c.pair.MTU, StartIndex: c.start}
 	x.tx, x.wire[0] = xdptest.NewSim(t, c.txUMEM, o)
 	o.Options = c.rx
 	x.rx, x.wire[1] = xdptest.NewSim(t, c.rxUMEM, o)
@@ -169,6 +169,38 @@ func (x *xsk) stream(t testing.TB, from, to *xdp.Socket, packets int, size func(
 	if x.contexts != contexts {
 		t.Errorf("contexts came back that are %d off in sum", x.contexts-contexts)
 	}
+}
+
+// sends sends n packets of a size, each with a kick of its own.
+func (x *xsk) sends(t testing.TB, n, size int) {
+	t.Helper()
+	for n := range n {
+		x.post(t, x.tx, n, size, 0)
+		x.kick(t, x.tx)
+	}
+}
+
+// until goes on with what was posted, and takes packets of a size, until ok.
+func (x *xsk) until(t testing.TB, size int, ok func() bool) {
+	t.Helper()
+	await(t, "all packets and completions", func() bool {
+		x.kick(t, x.tx)
+		x.take(t, x.rx, always(size))
+		return ok()
+	})
+}
+
+// oneByOne sends packets, and has each looked at before the next one.
+func (x *xsk) oneByOne(t testing.TB, packets, size int, look func(n int, r xdp.Received)) {
+	t.Helper()
+	for n := range packets {
+		x.post(t, x.tx, n, size, 0)
+		x.kick(t, x.tx)
+		await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
+		look(n, x.got[0])
+		x.rx.Recycle(x.got[:1])
+	}
+	x.finish(t)
 }
 
 // finish checks what has to hold after each case.

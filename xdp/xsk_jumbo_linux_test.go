@@ -173,12 +173,8 @@ func TestXskTooBigWithoutChains(t *testing.T) {
 		}
 		x.postChain(t, 7, 5000)
 		x.kick(t, x.tx)
-		x.post(t, x.tx, 0, 64, 0)
-		x.kick(t, x.tx)
-		await(t, "the packet that fits, and the count", func() bool {
-			x.take(t, x.rx, always(64))
-			return x.seen == 1 && stats(t, x.rx).RxDropped == 1
-		})
+		x.sends(t, 1, 64)
+		x.until(t, 64, func() bool { return x.seen == 1 && stats(t, x.rx).RxDropped == 1 })
 		checkSum(t, x.rx)
 	})
 }
@@ -187,7 +183,7 @@ func TestXskTooBigWithoutChains(t *testing.T) {
 func TestXskMetadataJumbo(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachProgram(t, jumbo(withMetadata), func(t *testing.T, x *xsk) {
+	eachXsk(t, jumbo(withMetadata), func(t *testing.T, x *xsk) {
 		for n := range 100 {
 			x.postChain(t, n, 5000)
 			x.kick(t, x.tx)
@@ -210,7 +206,7 @@ func TestXskMetadataJumbo(t *testing.T) {
 func TestXskAdjustTailJumbo(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachProgram(t, jumbo(adjustTail(-4)), func(t *testing.T, x *xsk) {
+	eachXsk(t, jumbo(adjustTail(-4)), func(t *testing.T, x *xsk) {
 		x.streamChains(t, 200, -4, always(5002))
 	})
 }
@@ -362,9 +358,9 @@ func TestXskSharedUnaligned(t *testing.T) {
 	shmtest.Conforms(t)
 	setHugePages(t, 8)
 	u := unaligned(3000)
-	eachProgram(t, xskConfig{program: byMAC, txUMEM: u, rxUMEM: u}, func(t *testing.T, x *xsk) {
-		tx, rx := x.share(t, 2, xdp.Options{})
-		x.shared(t, tx, rx, 2000, func(n int) int { return n % 2 }, always(64))
+	c := xskConfig{program: byMAC, real: true, txUMEM: u, rxUMEM: u}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		x.shared(t, 2, xdp.Options{}, 2000, func(n int) int { return n % 2 }, always(64))
 	})
 }
 
@@ -375,39 +371,14 @@ func TestXskInvalidUnaligned(t *testing.T) {
 	setHugePages(t, 8)
 	for _, bytes := range []uint32{2100, 4001} {
 		c := xskConfig{txUMEM: unaligned(bytes), tx: xdp.Options{SendFrames: 400}}
-		eachXsk(t, c, func(t *testing.T, x *xsk) { x.invalidUnaligned(t, bytes) })
-	}
-}
-
-func (x *xsk) invalidUnaligned(t *testing.T, bytes uint32) {
-	mem := x.tx.UMEM().Region().Bytes()
-	size := uint64(len(mem))
-	valid, bad := 0, uint64(0)
-	for _, e := range []struct {
-		addr uint64
-		len  uint32
-		ok   bool
-	}{
-		{size - 64, 64, true}, {size - 63, 64, false}, {size, 64, false},
-		{300 * uint64(bytes), 64, true}, {4096*100 - 32, 64, true}, {1 << 40, 64, false},
-		{300 * uint64(bytes), bytes + 1, false}, {300 * uint64(bytes), 0, false},
-	} {
-		if e.ok {
-			xskPacket(mem[e.addr:][:e.len], valid, 0)
-			valid++
-		} else {
-			bad++
-		}
-		xdp.ForgePost(x.tx, xskernel.Desc{Addr: e.addr, Len: e.len}, 0)
-		x.kick(t, x.tx)
-	}
-	await(t, "the valid ones", func() bool {
-		x.kick(t, x.tx)
-		x.seenAny(t, x.rx)
-		return x.seen == valid && stats(t, x.tx).TxInvalid == bad
-	})
-	if f := x.tx.FrameStats(); f.Sum() != f.Frames {
-		t.Errorf("%+v", f)
+		eachXsk(t, c, func(t *testing.T, x *xsk) {
+			size, frame := uint64(512*bytes), 300*uint64(bytes)
+			x.forge(t, []forged{
+				{size - 64, 64, true}, {size - 63, 64, false}, {size, 64, false},
+				{frame, 64, true}, {4096*100 - 32, 64, true}, {1 << 40, 64, false},
+				{frame, bytes + 1, false}, {frame, 0, false},
+			})
+		})
 	}
 }
 

@@ -45,12 +45,13 @@ func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xs
 	return shmtest.Have(s, err).In(t), k
 }
 
-// shared sends shares of the packets by each of several sockets; packet n is for the socket that
-// pick says. Each socket must see its own packets, in their order, and reap its own sends, though
-// one completion ring serves all.
-func (x *xsk) shared(t *testing.T, tx, rx []*xdp.Socket, packets int, pick func(n int) int,
-	size func(n int) int) {
+// shared has so many sockets on both ends, and sends shares of the packets by each; packet n is for
+// the socket that pick says. Each socket must see its own packets, in their order, and reap its own
+// sends, though one completion ring serves all.
+func (x *xsk) shared(t *testing.T, sockets int, o xdp.Options, packets int,
+	pick, size func(n int) int) {
 	t.Helper()
+	tx, rx := x.share(t, sockets, o)
 	var want, got, reaped [4][]int
 	for n := range packets {
 		want[pick(n)] = append(want[pick(n)], n)
@@ -104,21 +105,15 @@ func (x *xsk) shared(t *testing.T, tx, rx []*xdp.Socket, packets int, pick func(
 	x.finish(t)
 }
 
-// eachShared runs a case of several sockets in all modes; the program steers by address.
-func eachShared(t *testing.T, run func(t *testing.T, x *xsk)) {
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) { run(t, newXsk(t, mode, xskConfig{program: byMAC})) })
-	}
-	t.Run("simulated", func(t *testing.T) { run(t, simulatedXsk(t, xskConfig{start: ^uint32(99)})) })
-}
+// byAddress is a case of several sockets, to which a program steers by address.
+var byAddress = xskConfig{program: byMAC, start: ^uint32(99)}
 
 // TestXskShared (XDP_SHARED_UMEM): two sockets on one queue.
 func TestXskShared(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachShared(t, func(t *testing.T, x *xsk) {
-		tx, rx := x.share(t, 2, xdp.Options{})
-		x.shared(t, tx, rx, 2000, func(n int) int { return n % 2 }, always(64))
+	eachXsk(t, byAddress, func(t *testing.T, x *xsk) {
+		x.shared(t, 2, xdp.Options{}, 2000, func(n int) int { return n % 2 }, always(64))
 	})
 }
 
@@ -126,9 +121,9 @@ func TestXskShared(t *testing.T) {
 func TestXskSharedFour(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachShared(t, func(t *testing.T, x *xsk) {
-		tx, rx := x.share(t, 4, xdp.Options{RxEntries: 256, TxEntries: 128})
-		x.shared(t, tx, rx, 2000, func(n int) int { return n % 4 }, always(64))
+	eachXsk(t, byAddress, func(t *testing.T, x *xsk) {
+		o := xdp.Options{RxEntries: 256, TxEntries: 128}
+		x.shared(t, 4, o, 2000, func(n int) int { return n % 4 }, always(64))
 	})
 }
 
@@ -137,19 +132,10 @@ func TestXskSharedByLength(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	const limit = 500
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) {
-			x := newXsk(t, mode, xskConfig{program: byLength(limit)})
-			tx, rx := x.share(t, 2, xdp.Options{})
-			size := func(n int) int { return limit + n*7%3 - 1 } // 499, 500 or 501
-			x.shared(t, tx, rx, 2000, func(n int) int {
-				if size(n) > limit {
-					return 1
-				}
-				return 0
-			}, size)
-		})
-	}
+	size := func(n int) int { return limit + n*7%3 - 1 } // 499, 500 or 501
+	eachXsk(t, xskConfig{program: byLength(limit), real: true}, func(t *testing.T, x *xsk) {
+		x.shared(t, 2, xdp.Options{}, 2000, func(n int) int { return max(0, size(n)-limit) }, size)
+	})
 }
 
 // TestXskSharedUneven (SHARED_UMEM_UNEVEN_DIST): one socket has nearly all of the traffic, and the
@@ -157,14 +143,8 @@ func TestXskSharedByLength(t *testing.T) {
 func TestXskSharedUneven(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachShared(t, func(t *testing.T, x *xsk) {
-		tx, rx := x.share(t, 2, xdp.Options{})
-		x.shared(t, tx, rx, 3000, func(n int) int {
-			if n%100 == 99 {
-				return 1
-			}
-			return 0
-		}, always(64))
+	eachXsk(t, byAddress, func(t *testing.T, x *xsk) {
+		x.shared(t, 2, xdp.Options{}, 3000, func(n int) int { return n % 100 / 99 }, always(64))
 	})
 }
 
@@ -225,7 +205,7 @@ func TestXskSharedQueues(t *testing.T) {
 func TestXskCleanup(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachShared(t, func(t *testing.T, x *xsk) {
+	eachXsk(t, byAddress, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
 		x.stream(t, x.tx, rx[0], 500, always(64))
 		// What lies in the rings of the first ones when they are closed is not lost to the others.

@@ -28,10 +28,7 @@ func TestXskDropped(t *testing.T) {
 			x.post(t, x.tx, n/2, 400+400*(n%2), 0)
 			x.kick(t, x.tx)
 		}
-		await(t, "the half that fits", func() bool {
-			x.take(t, x.rx, always(400))
-			return x.seen == packets/2
-		})
+		x.until(t, 400, func() bool { return x.seen == packets/2 })
 		await(t, "the count", func() bool { return stats(t, x.rx).RxDropped == packets/2 })
 		x.finish(t)
 	})
@@ -54,9 +51,7 @@ func TestXskTransmitInvalid(t *testing.T) {
 			xdp.ForgePost(x.tx, xskernel.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 2048}, uint64(n))
 			x.kick(t, x.tx)
 		}
-		await(t, "the valid half", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
+		x.until(t, 64, func() bool {
 			return x.seen == packets/2 && stats(t, x.tx).TxInvalid == packets/2
 		})
 		if f := x.tx.FrameStats(); f.Sum() != f.Frames {
@@ -73,15 +68,9 @@ func TestXskReceiveFull(t *testing.T) {
 	shmtest.Conforms(t)
 	c := xskConfig{rx: xdp.Options{RxEntries: 32}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
-		for n := range 100 {
-			x.post(t, x.tx, n, 64, 0)
-			x.kick(t, x.tx)
-		}
+		x.sends(t, 100, 64)
 		await(t, "the count", func() bool { return stats(t, x.rx).RxQueueFull == 68 })
-		await(t, "what fits", func() bool {
-			x.take(t, x.rx, always(64))
-			return x.seen == 32
-		})
+		x.until(t, 64, func() bool { return x.seen == 32 })
 		x.finish(t)
 	})
 }
@@ -92,15 +81,9 @@ func TestXskFillEmpty(t *testing.T) {
 	shmtest.Conforms(t)
 	c := xskConfig{rx: xdp.Options{FillEntries: 64}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
-		for n := range 100 {
-			x.post(t, x.tx, n, 64, 0)
-			x.kick(t, x.tx)
-		}
+		x.sends(t, 100, 64)
 		await(t, "the count", func() bool { return stats(t, x.rx).RxFillRingEmpty >= 36 })
-		await(t, "what fits", func() bool {
-			x.take(t, x.rx, always(64))
-			return x.seen == 64
-		})
+		x.until(t, 64, func() bool { return x.seen == 64 })
 		x.next = x.seen
 		x.stream(t, x.tx, x.rx, 200, always(64))
 		x.finish(t)
@@ -116,65 +99,66 @@ func TestXskInvalidDescriptors(t *testing.T) {
 		u := xdp.UMEMOptions{ChunkBytes: chunk, Frames: 64}
 		eachXsk(t, xskConfig{txUMEM: u, tx: xdp.Options{SendFrames: 48}}, func(t *testing.T, x *xsk) {
 			size := uint64(64 * chunk)
-			valid, bad := 0, uint64(0)
-			// at is where in the frame the packet lies; beyond the memory if far is set.
-			try := func(at, far uint64, n uint32, ok bool) {
-				f, _, got := x.tx.Acquire()
-				if !got {
+			in := func(at uint64) uint64 { // a frame
+				f, _, ok := x.tx.Acquire()
+				if !ok {
 					t.Fatal("no frame")
 				}
-				d := xskernel.Desc{Addr: uint64(f)*uint64(chunk) + at, Len: n}
-				if far != 0 {
-					x.tx.Drop(f)
-					d.Addr = far
-				}
-				if ok {
-					xskPacket(x.tx.UMEM().Region().Bytes()[d.Addr:][:n], valid, 0)
-					valid++
-				} else {
-					bad++
-				}
-				xdp.ForgePost(x.tx, d, uint64(x.next))
-				x.next++
-				x.kick(t, x.tx)
+				return uint64(f)*uint64(chunk) + at
 			}
-			try(0, 0, 64, true)                    // the first byte of a chunk
-			try(uint64(chunk)-64, 0, 64, true)     // its last bytes
-			try(uint64(chunk)-32, 0, 64, false)    // over its end
-			try(0, size, 64, false)                // behind the memory
-			try(0, size-32, 64, false)             // over its end
-			try(0, 1<<40, 64, false)               // far away
-			try(0, ^uint64(0)-31, 64, false)       // in front of the memory: the address wraps
-			try(2048-32, 0, 64, chunk == 4096)     // over 2048
-			try(100, 0, chunk, false)              // longer than is left
-			try(100, 0, 0, false)                  // nothing
-			try(uint64(chunk)-1400, 0, 1400, true) // the longest that fits at the end
-			try(300, 0, 64, true)                  // and the stream goes on
-			await(t, "the valid ones", func() bool {
-				x.kick(t, x.tx)
-				x.seenAny(t, x.rx)
-				return x.seen == valid && stats(t, x.tx).TxInvalid == bad
+			x.forge(t, []forged{
+				{in(0), 64, true},                      // the first byte of a chunk
+				{in(uint64(chunk) - 64), 64, true},     // its last bytes
+				{in(uint64(chunk) - 32), 64, false},    // over its end
+				{size, 64, false},                      // behind the memory
+				{size - 32, 64, false},                 // over its end
+				{1 << 40, 64, false},                   // far away
+				{^uint64(0) - 31, 64, false},           // in front of the memory: the address wraps
+				{in(2048 - 32), 64, chunk == 4096},     // over 2048
+				{in(100), chunk, false},                // longer than is left
+				{in(100), 0, false},                    // nothing
+				{in(uint64(chunk) - 1400), 1400, true}, // the longest that fits at the end
+				{in(300), 64, true},                    // and the stream goes on
 			})
-			f := x.tx.FrameStats()
-			if f.Sum() != f.Frames || x.rx.FrameStats().Illegal != 0 {
-				t.Errorf("%+v", f)
-			}
-			if r := x.tx.RingStats(); r.RingFaults != 0 {
-				t.Errorf("%+v", r)
-			}
 		})
 	}
 }
 
-// seenAny takes packets of any length.
-func (x *xsk) seenAny(t testing.TB, s *xdp.Socket) {
+// forged is a descriptor, and whether the kernel takes it.
+type forged struct {
+	addr uint64
+	len  uint32
+	ok   bool
+}
+
+// forge sends all: exactly the valid ones arrive, and the others are counted.
+func (x *xsk) forge(t testing.TB, all []forged) {
 	t.Helper()
-	for _, r := range x.got[:s.Receive(x.got[:])] {
-		isPacket(t, s.Packet(r), x.seen)
-		x.seen++
-		s.Drop(r.Frame)
+	valid, bad := 0, uint64(0)
+	for _, d := range all {
+		if d.ok {
+			xskPacket(x.tx.UMEM().Region().Bytes()[d.addr:][:d.len], valid, 0)
+			valid++
+		} else {
+			bad++
+		}
+		xdp.ForgePost(x.tx, xskernel.Desc{Addr: d.addr, Len: d.len}, 0)
+		x.kick(t, x.tx)
 	}
-	s.Fill(len(x.got))
+	await(t, "the valid ones", func() bool {
+		x.kick(t, x.tx)
+		for _, r := range x.got[:x.rx.Receive(x.got[:])] {
+			isPacket(t, x.rx.Packet(r), x.seen)
+			x.seen++
+			x.rx.Drop(r.Frame)
+		}
+		x.rx.Fill(len(x.got))
+		return x.seen == valid && stats(t, x.tx).TxInvalid == bad
+	})
+	f := x.tx.FrameStats()
+	if f.Sum() != f.Frames || x.rx.FrameStats().Illegal != 0 || x.tx.RingStats().RingFaults != 0 {
+		t.Errorf("%+v, %+v", f, x.tx.RingStats())
+	}
 }
 
 // TestXskBudget (TX_QUEUE_CONSUMER): one system call takes as many packets as its budget is, and
@@ -200,11 +184,7 @@ func TestXskBudget(t *testing.T) {
 		if s.Again != s.Send-1 || x.tx.Unsent() != 0 {
 			t.Errorf("%+v, %d not sent", s, x.tx.Unsent())
 		}
-		await(t, "all", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
-			return x.seen == packets && x.done == packets
-		})
+		x.until(t, 64, func() bool { return x.seen == packets && x.done == packets })
 		x.finish(t)
 	})
 }
@@ -227,11 +207,7 @@ func TestXskBudgetDefault(t *testing.T) {
 		if err := xdp.SendOnce(x.tx); err == nil || xdp.SentTo(x.tx)-before != 32 {
 			t.Errorf("one call took %d: %v", xdp.SentTo(x.tx)-before, err)
 		}
-		await(t, "all", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
-			return x.seen == 33
-		})
+		x.until(t, 64, func() bool { return x.seen == 33 })
 		x.finish(t)
 	})
 }
@@ -250,11 +226,7 @@ func TestXskRefused(t *testing.T) {
 			x.post(t, x.tx, n, 64, 0)
 		}
 		x.kick(t, x.tx)
-		await(t, "all", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
-			return x.seen == 10 && x.done == 13
-		})
+		x.until(t, 64, func() bool { return x.seen == 10 && x.done == 13 })
 		if s := x.tx.SyscallStats(); s.SendDropped != 3 || x.tx.Unsent() != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -286,11 +258,7 @@ func TestXskCompletionFull(t *testing.T) {
 		if s := x.tx.SyscallStats(); s.Again == 0 {
 			t.Errorf("%+v", s)
 		}
-		await(t, "all", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
-			return x.done == 64 && x.seen == 64
-		})
+		x.until(t, 64, func() bool { return x.done == 64 && x.seen == 64 })
 		x.finish(t)
 	})
 }

@@ -3,7 +3,6 @@ package xdp_test
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -79,29 +78,26 @@ func TestXskPollReceive(t *testing.T) {
 func TestXskPollSend(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	c := xskConfig{tx: xdp.Options{TxEntries: 64}}
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) {
-			x := newXsk(t, mode, c)
-			const packets = 640
-			await(t, "all packets", func() bool {
-				for x.next < packets && x.post(t, x.tx, x.next, 64, 0) {
-					x.next++
-				}
-				x.tx.Flush()
-				if poll(t, x.tx, unix.POLLOUT, 1000)&unix.POLLOUT == 0 {
-					t.Fatal("no room to send, though the ring was sent from")
-				}
-				x.done += x.tx.Reap(x.sent[:])
-				x.take(t, x.rx, always(64))
-				return x.seen == packets && x.done == packets
-			})
-			if n := x.tx.SyscallStats().Send; n != 0 {
-				t.Errorf("%d kicks, where poll should have been enough", n)
+	c := xskConfig{real: true, tx: xdp.Options{TxEntries: 64}}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		const packets = 640
+		await(t, "all packets", func() bool {
+			for x.next < packets && x.post(t, x.tx, x.next, 64, 0) {
+				x.next++
 			}
-			x.finish(t)
+			x.tx.Flush()
+			if poll(t, x.tx, unix.POLLOUT, 1000)&unix.POLLOUT == 0 {
+				t.Fatal("no room to send, though the ring was sent from")
+			}
+			x.done += x.tx.Reap(x.sent[:])
+			x.take(t, x.rx, always(64))
+			return x.seen == packets && x.done == packets
 		})
-	}
+		if n := x.tx.SyscallStats().Send; n != 0 {
+			t.Errorf("%d kicks, where poll should have been enough", n)
+		}
+		x.finish(t)
+	})
 }
 
 // TestXskPollNothing (POLL_RXQ_FULL, POLL_TXQ_FULL): poll without traffic times out, also while the
@@ -109,31 +105,28 @@ func TestXskPollSend(t *testing.T) {
 func TestXskPollNothing(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	c := xskConfig{tx: xdp.Options{TxEntries: 32, CompEntries: 32}}
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) {
-			x := newXsk(t, mode, c)
-			if poll(t, x.rx, unix.POLLIN, 20) != 0 {
-				t.Error("poll tells of a packet that nobody sent")
+	c := xskConfig{real: true, tx: xdp.Options{TxEntries: 32, CompEntries: 32}}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		if poll(t, x.rx, unix.POLLIN, 20) != 0 {
+			t.Error("poll tells of a packet that nobody sent")
+		}
+		for range 2 { // one ring completes and is not reaped, the other waits
+			for x.post(t, x.tx, x.next, 64, 0) {
+				x.next++
 			}
-			for range 2 { // one ring completes and is not reaped, the other waits
-				for x.post(t, x.tx, x.next, 64, 0) {
-					x.next++
-				}
-				x.tx.Flush()
-				_, err := x.tx.Kick()
-				must(t, err)
-			}
-			if x.next != 64 || x.tx.Unsent() != 32 {
-				t.Fatalf("%d posted, %d not sent", x.next, x.tx.Unsent())
-			}
-			if poll(t, x.tx, unix.POLLOUT, 20) != 0 {
-				t.Error("poll tells of room in a full ring")
-			}
-			await(t, "the rest", func() bool { x.kick(t, x.tx); return x.done == 64 })
-			x.finish(t)
-		})
-	}
+			x.tx.Flush()
+			_, err := x.tx.Kick()
+			must(t, err)
+		}
+		if x.next != 64 || x.tx.Unsent() != 32 {
+			t.Fatalf("%d posted, %d not sent", x.next, x.tx.Unsent())
+		}
+		if poll(t, x.tx, unix.POLLOUT, 20) != 0 {
+			t.Error("poll tells of room in a full ring")
+		}
+		await(t, "the rest", func() bool { x.kick(t, x.tx); return x.done == 64 })
+		x.finish(t)
+	})
 }
 
 // TestXskHeadroom (UMEM_HEADROOM): packets lie behind the headroom that was asked for, where the
@@ -147,11 +140,7 @@ func TestXskHeadroom(t *testing.T) {
 		for f := range x.rx.UMEM().Geometry().Frames {
 			copy(xdp.Headroom(x.rx, f), ours)
 		}
-		for n := range 100 {
-			x.post(t, x.tx, n, 64, 0)
-			x.kick(t, x.tx)
-			await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
-			r := x.got[0]
+		x.oneByOne(t, 100, 64, func(n int, r xdp.Received) {
 			if b := xdp.Headroom(x.rx, r.Frame); !bytes.Equal(b, ours) {
 				t.Fatalf("the kernel wrote to the headroom of frame %d: %x", r.Frame, b)
 			}
@@ -159,10 +148,7 @@ func TestXskHeadroom(t *testing.T) {
 				t.Fatalf("packet at %d of its chunk", at)
 			}
 			isPacket(t, x.rx.Packet(r), n)
-			x.rx.Drop(r.Frame)
-			x.rx.Fill(1)
-		}
-		x.finish(t)
+		})
 	})
 }
 
@@ -171,7 +157,10 @@ func TestXskHeadroom(t *testing.T) {
 func TestXskBidirectional(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	run := func(t *testing.T, x *xsk) {
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		if x.pair != nil {
+			attachProgram(t, x.pair.A, x.mode, false, byQueue).put(t, 0, x.tx)
+		}
 		x.stream(t, x.tx, x.rx, 1000, always(64))
 		x.stream(t, x.rx, x.tx, 1000, always(100))
 		back := &xsk{tx: x.rx, rx: x.tx}
@@ -192,16 +181,7 @@ func TestXskBidirectional(t *testing.T) {
 			})
 		}
 		x.finish(t)
-	}
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) {
-			x := newXsk(t, mode, xskConfig{})
-			other := attachProgram(t, x.pair.A, mode, false, byQueue)
-			other.put(t, 0, x.tx)
-			run(t, x)
-		})
-	}
-	t.Run("simulated", func(t *testing.T) { run(t, simulatedXsk(t, xskConfig{})) })
+	})
 }
 
 // TestXskQueues: in native mode a packet sent by queue 1 comes in by queue 1, in generic mode all
@@ -209,46 +189,34 @@ func TestXskBidirectional(t *testing.T) {
 func TestXskQueues(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	for mode, want := range map[xdp.AttachMode]int{xdp.AttachNative: 1, xdp.AttachGeneric: 0} {
-		t.Run(mode.String(), func(t *testing.T) {
-			x := newXsk(t, mode, xskConfig{pair: veth.Config{Queues: 2},
-				txUMEM: xdp.UMEMOptions{Frames: 128}, tx: xdp.Options{Frames: 64},
-				rxUMEM: xdp.UMEMOptions{Frames: 128}, rx: xdp.Options{Frames: 64}})
-			rx := [2]*xdp.Socket{x.rx, xdptest.Open(t, x.pair.B, 1, x.rx.UMEM(), xdp.Options{})}
-			x.prog.put(t, 1, rx[1])
-			tx := xdptest.Open(t, x.pair.A, 1, x.tx.UMEM(), xdp.Options{})
-			x.stream(t, tx, rx[want], 500, always(64))
-			x.finish(t)
-			if n := rx[1-want].Pending(1); n != 0 {
-				t.Errorf("%d packets at the other queue", n)
-			}
-		})
-	}
-}
-
-// eachProgram runs a case with a program in both modes.
-func eachProgram(t *testing.T, c xskConfig, run func(t *testing.T, x *xsk)) {
-	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
-		t.Run(mode.String(), func(t *testing.T) { run(t, newXsk(t, mode, c)) })
-	}
+	c := xskConfig{real: true, pair: veth.Config{Queues: 2},
+		txUMEM: xdp.UMEMOptions{Frames: 128}, tx: xdp.Options{Frames: 64},
+		rxUMEM: xdp.UMEMOptions{Frames: 128}, rx: xdp.Options{Frames: 64}}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		rx := [2]*xdp.Socket{x.rx, xdptest.Open(t, x.pair.B, 1, x.rx.UMEM(), xdp.Options{})}
+		x.prog.put(t, 1, rx[1])
+		tx := xdptest.Open(t, x.pair.A, 1, x.tx.UMEM(), xdp.Options{})
+		want := map[xdp.AttachMode]int{xdp.AttachNative: 1, xdp.AttachGeneric: 0}[x.mode]
+		x.stream(t, tx, rx[want], 500, always(64))
+		x.finish(t)
+		if n := rx[1-want].Pending(1); n != 0 {
+			t.Errorf("%d packets at the other queue", n)
+		}
+	})
 }
 
 // TestXskDropHalf (XDP_DROP_HALF): exactly the packets arrive that the program lets through.
 func TestXskDropHalf(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachProgram(t, xskConfig{program: dropHalf}, func(t *testing.T, x *xsk) {
+	eachXsk(t, xskConfig{program: dropHalf, real: true}, func(t *testing.T, x *xsk) {
 		const packets = 500
 		for n := range packets {
 			x.post(t, x.tx, n/2+n%2*0x8000, 64, 0) // those that are dropped have other numbers
 			x.kick(t, x.tx)
 			x.take(t, x.rx, always(64))
 		}
-		await(t, "half of them", func() bool {
-			x.kick(t, x.tx)
-			x.take(t, x.rx, always(64))
-			return x.seen == packets/2 && x.done == packets
-		})
+		x.until(t, 64, func() bool { return x.seen == packets/2 && x.done == packets })
 		x.finish(t)
 	})
 }
@@ -258,17 +226,11 @@ func TestXskDropHalf(t *testing.T) {
 func TestXskMetadata(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eachProgram(t, xskConfig{program: withMetadata}, func(t *testing.T, x *xsk) {
-		for n := range 300 {
-			x.post(t, x.tx, n, 64, 0)
-			x.kick(t, x.tx)
-			await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
-			x.checkMetadata(t, x.got[0], n)
-			isPacket(t, x.rx.Packet(x.got[0]), n)
-			x.rx.Drop(x.got[0].Frame)
-			x.rx.Fill(1)
-		}
-		x.finish(t)
+	eachXsk(t, xskConfig{program: withMetadata, real: true}, func(t *testing.T, x *xsk) {
+		x.oneByOne(t, 300, 64, func(n int, r xdp.Received) {
+			x.checkMetadata(t, r, n)
+			isPacket(t, x.rx.Packet(r), n)
+		})
 	})
 }
 
@@ -287,23 +249,17 @@ func TestXskAdjustTail(t *testing.T) {
 	for name, by := range map[string]int32{"shrink": -4, "grow": 4} {
 		t.Run(name, func(t *testing.T) {
 			shmtest.Conforms(t)
-			eachProgram(t, xskConfig{program: adjustTail(by)}, func(t *testing.T, x *xsk) {
+			eachXsk(t, xskConfig{program: adjustTail(by), real: true}, func(t *testing.T, x *xsk) {
 				// Behind packets of other lengths veth in native mode has no room to grow into: it
 				// rounds up to cache lines, with 256 bytes in front.
 				const size = 60
-				for n := range 300 {
-					x.post(t, x.tx, n, size, 0)
-					x.kick(t, x.tx)
-					await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
-					b := x.rx.Packet(x.got[0])
+				x.oneByOne(t, 300, size, func(n int, r xdp.Received) {
+					b := x.rx.Packet(r)
 					if len(b) != size+int(by) {
 						t.Fatalf("packet %d has %d bytes", n, len(b))
 					}
 					isPacket(t, b[:min(size, len(b))], n)
-					x.rx.Drop(x.got[0].Frame)
-					x.rx.Fill(1)
-				}
-				x.finish(t)
+				})
 			})
 		})
 	}
@@ -312,7 +268,8 @@ func TestXskAdjustTail(t *testing.T) {
 // jumbo is a case of packets in several frames.
 func jumbo(program body) xskConfig {
 	o := xdp.Options{MultiBuffer: true}
-	return xskConfig{pair: veth.Config{MTU: 9000}, tx: o, rx: o, frags: true, program: program}
+	return xskConfig{pair: veth.Config{MTU: 9000}, tx: o, rx: o, frags: true, program: program,
+		real: program != nil}
 }
 
 // TestKickGating is the truth table of the system call that sends: made if there is something to
@@ -320,40 +277,34 @@ func jumbo(program body) xskConfig {
 func TestKickGating(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	for _, zeroCopy := range []bool{false, true} {
-		for _, noWakeup := range []bool{false, true} {
-			for _, asks := range []bool{false, true} {
-				for _, pending := range []bool{false, true} {
-					name := fmt.Sprintf("zeroCopy=%v noWakeup=%v asks=%v pending=%v", zeroCopy, noWakeup,
-						asks, pending)
-					o := xdp.Options{NoNeedWakeup: noWakeup}
-					if zeroCopy {
-						o.Mode = xdp.BindZeroCopy
-					}
-					s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 16}, xdptest.SimOptions{Options: o})
-					k.NeedWakeup(asks, asks)
-					if pending {
-						post(t, s, numbered(0, 60), 0)
-						s.Flush()
-					}
-					_, err := s.Kick()
-					must(t, err)
-					must(t, s.WakeFill())
-					var want xdp.SyscallStats
-					switch {
-					case pending && (asks || noWakeup):
-						want.Send = 1
-					case pending:
-						want.Suppressed = 1
-					}
-					if asks && !noWakeup {
-						want.Receive = 1
-					}
-					if got := s.SyscallStats(); got != want {
-						t.Errorf("%s: %+v, want %+v", name, got, want)
-					}
-				}
-			}
+	for row := range 16 {
+		zeroCopy, noWakeup, asks, pending := row&1 != 0, row&2 != 0, row&4 != 0, row&8 != 0
+		o := xdp.Options{NoNeedWakeup: noWakeup}
+		if zeroCopy {
+			o.Mode = xdp.BindZeroCopy
+		}
+		s, k := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 16}, xdptest.SimOptions{Options: o})
+		k.NeedWakeup(asks, asks)
+		if pending {
+			post(t, s, numbered(0, 60), 0)
+			s.Flush()
+		}
+		_, err := s.Kick()
+		must(t, err)
+		must(t, s.WakeFill())
+		var want xdp.SyscallStats
+		switch {
+		case pending && (asks || noWakeup):
+			want.Send = 1
+		case pending:
+			want.Suppressed = 1
+		}
+		if asks && !noWakeup {
+			want.Receive = 1
+		}
+		if got := s.SyscallStats(); got != want {
+			t.Errorf("zeroCopy=%v noWakeup=%v asks=%v pending=%v: %+v, want %+v", zeroCopy, noWakeup,
+				asks, pending, got, want)
 		}
 	}
 }
