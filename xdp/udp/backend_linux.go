@@ -22,12 +22,11 @@ import (
 
 // onEndpoint is a backend on an endpoint of this process.
 type onEndpoint struct {
-	e     *endpoint.Endpoint
-	q     *cq.Queue
-	ready *os.File // the socket's descriptor once more, for the runtime's poller
-	raw   syscall.RawConn
-	msg   endpoint.Msg
-	limit int // of loans
+	poller // of the socket's descriptor
+	e      *endpoint.Endpoint
+	q      *cq.Queue
+	msg    endpoint.Msg
+	limit  int // of loans
 	// resolver knows better why there is no way than the endpoint says; nil: nobody does
 	resolver xdp.Resolver
 	back     []cq.Entry
@@ -37,13 +36,13 @@ type onEndpoint struct {
 // The endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it.
 // The queue stays the caller's.
 func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (backend, error) {
-	f, raw, err := pollable(e.Socket().FD())
+	p, err := pollable(e.Socket().FD())
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: err}
 	}
 	// By default a quarter sends; a quarter of all is kept for the kernel to receive into.
 	half := int(e.Socket().FrameStats().Frames / 2)
-	return &onEndpoint{e: e, q: q, ready: f, raw: raw, limit: half}, nil
+	return &onEndpoint{poller: p, e: e, q: q, limit: half}, nil
 }
 
 func (b *onEndpoint) Receive(dst []datagram) (int, error) {
@@ -130,12 +129,10 @@ func (b *onEndpoint) Flush() error {
 // Arm has nothing to do: every packet that arrives makes the runtime's poller look.
 func (b *onEndpoint) Arm() (bool, error) { return false, nil }
 
-func (b *onEndpoint) Wait(look func() bool) error { return wait(b.raw, look) }
-
 func (b *onEndpoint) Check() error { return b.e.Socket().Check() }
 
 func (b *onEndpoint) Close() error {
-	err := b.ready.Close() // returns once nobody is in Wait
+	err := b.poller.Close()
 	if e := b.e.Close(); err == nil && e != nil {
 		err = fmt.Errorf("udp: close endpoint: %w", e)
 	}
@@ -144,10 +141,9 @@ func (b *onEndpoint) Close() error {
 
 // onDevice is a backend on an application's end of a device process.
 type onDevice struct {
+	poller // of the queue's descriptor
 	e      *device.Endpoint
 	q      *cq.Queue
-	ready  *os.File
-	raw    syscall.RawConn
 	failed cq.ErrorEntry
 }
 
@@ -166,7 +162,7 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 	b := &onDevice{e: e, q: e.Queue()}
 	wait, err := b.q.GetWait()
 	if err == nil {
-		b.ready, b.raw, err = pollable(wait.FD)
+		b.poller, err = pollable(wait.FD)
 	}
 	if err != nil {
 		_ = e.Close()
@@ -320,42 +316,46 @@ func (b *onDevice) Arm() (ready bool, err error) {
 	return false, err
 }
 
-func (b *onDevice) Wait(look func() bool) error { return wait(b.raw, look) }
-
 // Check has nothing to look at: the endpoint knows when its device process goes.
 func (b *onDevice) Check() error { return nil }
 
 func (b *onDevice) Close() error {
-	err := b.ready.Close() // returns once nobody is in Wait
+	err := b.poller.Close()
 	if e := b.e.Close(); err == nil {
 		err = e
 	}
 	return err
 }
 
-// pollable gives a descriptor to the runtime's poller, as a duplicate that is closed with the file.
-func pollable(fd int) (*os.File, syscall.RawConn, error) {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
+// poller is a descriptor once more, as a file that the runtime polls.
+type poller struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+func pollable(fd int) (p poller, err error) {
+	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return p, err
 	}
 	if err := unix.SetNonblock(fd, true); err != nil { // else the runtime would not poll it
 		_ = unix.Close(fd)
-		return nil, nil, err
+		return p, err
 	}
-	f := os.NewFile(uintptr(fd), "packets")
-	raw, err := f.SyscallConn()
+	p.file = os.NewFile(uintptr(fd), "packets")
+	p.raw, err = p.file.SyscallConn()
 	if err != nil {
-		_ = f.Close()
-		return nil, nil, err
+		_ = p.Close()
 	}
-	return f, raw, nil
+	return p, err
 }
 
-// wait calls look at once, and again each time that the descriptor has become readable, until look
+// Close returns once nobody is in Wait.
+func (p poller) Close() error { return p.file.Close() }
+
+// Wait calls look at once, and again each time that the descriptor has become readable, until look
 // returns true or the file is closed.
-func wait(raw syscall.RawConn, look func() bool) error {
-	err := raw.Read(func(uintptr) bool { return look() })
+func (p poller) Wait(look func() bool) error {
+	err := p.raw.Read(func(uintptr) bool { return look() })
 	if errors.Is(err, os.ErrClosed) {
 		return os.ErrClosed
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -28,7 +29,7 @@ type opener struct {
 	ifi      *net.Interface
 	ns       *os.File // the network namespace that the interface is in
 	program  *xdp.Program
-	undo     []func() error // in the order of the stack's Close
+	undo     []func() error // the last one first
 	backends []backend
 }
 
@@ -48,12 +49,18 @@ func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
 		for _, b := range p.backends {
 			_ = b.Close()
 		}
-		for _, f := range p.undo {
-			_ = f()
-		}
+		p.undoTo(0)
 		return nil, err
 	}
 	return s, nil
+}
+
+// undoTo undoes what was made since there was so much to be undone.
+func (p *opener) undoTo(n int) {
+	for _, f := range slices.Backward(p.undo[n:]) {
+		_ = f()
+	}
+	p.undo = p.undo[:n]
 }
 
 func (p *opener) open(ifname string) (*Stack, error) {
@@ -86,6 +93,7 @@ func (p *opener) open(ifname string) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.Reverse(p.undo)
 	s.onClose = p.undo
 	p.backends, p.undo = nil, nil // the stack's
 	if err := p.watch(s); err != nil {
@@ -96,7 +104,7 @@ func (p *opener) open(ifname string) (*Stack, error) {
 }
 
 // defers has f called after everything that was made later is undone.
-func (p *opener) defers(f func() error) { p.undo = append([]func() error{f}, p.undo...) }
+func (p *opener) defers(f func() error) { p.undo = append(p.undo, f) }
 
 func (p *opener) attach() (err error) {
 	if p.program = p.o.Program; p.program != nil {
@@ -139,18 +147,12 @@ func (p *opener) openQueues() error {
 
 func (p *opener) openQueue(queue uint32) (err error) {
 	name := p.ifi.Name + "/" + strconv.Itoa(int(queue))
-	var undo []func() error
+	before := len(p.undo)
 	defer func() {
 		if err != nil {
-			for _, f := range undo {
-				_ = f()
-			}
-			return
+			p.undoTo(before)
 		}
-		p.undo = append(undo, p.undo...)
 	}()
-	defers := func(f func() error) { undo = append([]func() error{f}, undo...) }
-
 	u := p.o.UMEM
 	if u.ChunkBytes == 0 && p.ifi.MTU > maxSmallMTU {
 		u.ChunkBytes = 4096
@@ -159,18 +161,18 @@ func (p *opener) openQueue(queue uint32) (err error) {
 	if err != nil {
 		return err
 	}
-	defers(func() error { return umem.Close(context.Background()) })
+	p.defers(func() error { return umem.Close(context.Background()) })
 	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone,
 		Size: int(umem.Geometry().Frames)})
 	if err != nil {
 		return err
 	}
-	defers(q.Close)
+	p.defers(q.Close)
 	w, err := q.Writer()
 	if err != nil {
 		return err
 	}
-	defers(w.Close)
+	p.defers(w.Close)
 	socket, err := xdp.Open(p.ctx, p.ifi.Name, queue, umem, p.o.Socket)
 	if err != nil {
 		return err
@@ -179,16 +181,16 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		LocalMAC: [6]byte(p.ifi.HardwareAddr), Resolver: p.o.Resolver, HopLimit: p.o.HopLimit,
 		TrafficClass: p.o.TrafficClass, WrongChecksums: p.o.WrongChecksums})
 	if err != nil {
-		defers(socket.Close)
+		p.defers(socket.Close)
 		return err
 	}
 	if err = socket.Register(p.program, p.o.Slot); err != nil {
-		defers(e.Close)
+		p.defers(e.Close)
 		return err
 	}
 	b, err := newOnEndpoint(e, q)
 	if err != nil {
-		defers(e.Close)
+		p.defers(e.Close)
 		return err
 	}
 	b.(*onEndpoint).resolver = p.o.Resolver
