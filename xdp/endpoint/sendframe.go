@@ -51,17 +51,20 @@ func (e *Endpoint) Frame() (Frame, error) {
 // again before the kernel is done with it: FlagInject is [ErrNotSupported], and FlagInjectComplete
 // the same as FlagTransmitComplete. After an error the frame is still the caller's; after nil it is
 // the endpoint's. Other errors are those of SendMsg.
-func (e *Endpoint) SendFrame(f Frame, n int, m *Msg) error {
+func (e *Endpoint) SendFrame(f Frame, n int, m *Msg) error { return e.sendInPlace(&f, nil, n, m) }
+
+// sendInPlace posts n bytes that lie in a frame: in f, or if that is nil in the loan of c.
+func (e *Endpoint) sendInPlace(f *Frame, c *cq.Entry, n int, m *Msg) error {
 	e.lock()
 	defer e.unlock()
-	err := e.postFrame(f, n, m, m.Flags)
+	err := e.postInPlace(f, c, n, m, m.Flags)
 	if m.Flags&cq.FlagMore == 0 {
 		e.push()
 	}
 	return err
 }
 
-func (e *Endpoint) postFrame(f Frame, n int, m *Msg, op cq.Flags) error {
+func (e *Endpoint) postInPlace(f *Frame, c *cq.Entry, n int, m *Msg, op cq.Flags) error {
 	if op&cq.FlagInject != 0 {
 		return ErrNotSupported
 	}
@@ -72,26 +75,37 @@ func (e *Endpoint) postFrame(f Frame, n int, m *Msg, op cq.Flags) error {
 		return err
 	}
 	switch {
-	case !e.lent(f):
+	case f != nil && !e.lent(*f), f == nil && (c.Buf.Region() != e.umem || c.Flags&cq.FlagFrame == 0):
 		return ErrFrame
-	case n < 0 || n > len(f.payload):
+	case n < 0, f != nil && n > len(f.payload), f == nil && uint64(n) > c.Len:
 		return ErrTooBig
 	}
 	if err := e.begin(op); err != nil {
 		return err
 	}
-	err := e.buildFrame(f, n, m, op)
+	var err error
+	if f != nil {
+		err = e.buildFrame(f, n, m, op)
+	} else {
+		err = e.buildLoan(c, n, m, op)
+	}
 	if err == nil {
 		return nil
 	}
 	unreachable := err == errNoWay
-	if err = e.refuse(m, op, err); err == nil && unreachable {
-		e.giveUp(f) // the operation was accepted and has failed
+	if err = e.refuse(m, op, err); err != nil || !unreachable {
+		return err
 	}
-	return err
+	// The operation was accepted and has failed.
+	if f != nil {
+		e.giveUp(f)
+	} else {
+		_ = e.takeBack(append(e.back[:0], e.returned(c.Buf, c.Meta.Seq())))
+	}
+	return nil
 }
 
-func (e *Endpoint) buildFrame(f Frame, n int, m *Msg, op cq.Flags) error {
+func (e *Endpoint) buildFrame(f *Frame, n int, m *Msg, op cq.Flags) error {
 	p, err := e.peerOf(m)
 	if err != nil {
 		return err
@@ -134,14 +148,14 @@ func (e *Endpoint) AbandonFrame(f Frame) error {
 	if !e.lent(f) {
 		return ErrFrame
 	}
-	e.giveUp(f)
+	e.giveUp(&f)
 	return nil
 }
 
 // lent reports whether a frame is the caller's: not sent or given back before.
 func (e *Endpoint) lent(f Frame) bool { return f.buf != nil && e.ops[f.id].lent }
 
-func (e *Endpoint) giveUp(f Frame) {
+func (e *Endpoint) giveUp(f *Frame) {
 	e.ops[f.id].lent = false
 	e.socket.Drop(f.id)
 }
@@ -154,45 +168,7 @@ func (e *Endpoint) giveUp(f Frame) {
 // received into when the kernel is done with it. After an error it is still lent. [ErrFrame] says
 // that it is not, any more or at all; other errors are those of SendFrame, where [ErrNoFrame]
 // stands for a transmit ring without room.
-func (e *Endpoint) Forward(c *cq.Entry, n int, m *Msg) error {
-	e.lock()
-	defer e.unlock()
-	err := e.postLoan(c, n, m, m.Flags)
-	if m.Flags&cq.FlagMore == 0 {
-		e.push()
-	}
-	return err
-}
-
-func (e *Endpoint) postLoan(c *cq.Entry, n int, m *Msg, op cq.Flags) error {
-	if op&cq.FlagInject != 0 {
-		return ErrNotSupported
-	}
-	if op&cq.FlagInjectComplete != 0 {
-		op = op&^cq.FlagInjectComplete | cq.FlagTransmitComplete
-	}
-	switch err := e.allowed(m, op); {
-	case err != nil:
-		return err
-	case c.Buf.Region() != e.umem || c.Flags&cq.FlagFrame == 0:
-		return ErrFrame
-	case n < 0 || uint64(n) > c.Len:
-		return ErrTooBig
-	}
-	if err := e.begin(op); err != nil {
-		return err
-	}
-	err := e.buildLoan(c, n, m, op)
-	if err == nil {
-		return nil
-	}
-	unreachable := err == errNoWay
-	if err = e.refuse(m, op, err); err == nil && unreachable {
-		// The operation was accepted and has failed.
-		_ = e.takeBack(append(e.back[:0], e.returned(c.Buf, c.Meta.Seq())))
-	}
-	return err
-}
+func (e *Endpoint) Forward(c *cq.Entry, n int, m *Msg) error { return e.sendInPlace(nil, c, n, m) }
 
 // buildLoan writes headers in front of the payload, over those that it came with.
 func (e *Endpoint) buildLoan(c *cq.Entry, n int, m *Msg, op cq.Flags) error {
