@@ -349,17 +349,33 @@ func (t *Tap) Close() {
 // Follower is what tools see of a socket: its object (package status), and the capture that one of
 // them wants. One goroutine uses it, the one that drives the socket.
 type Follower struct {
-	obj      *status.Object
+	obj      *status.Object // nil if tools see nothing
 	dir      *shm.Dir
 	ours     bool // the directory was opened here
 	socket   *xdp.Socket
 	counters status.Counters
 	tap      *Tap // nil most of the time
 	askAt    int64
+	kernelAt int64 // when the kernel's counters are to be asked for
 }
 
-// askEveryNs is how often a follower looks whether the tool that captures still lives.
-const askEveryNs = 100e6
+const (
+	// askEveryNs is how often a follower looks whether the tool that captures still lives.
+	askEveryNs = 100e6
+	// kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
+	kernelEveryNs = 100e6
+)
+
+// Observe is Follow for who works all the same where there is no directory, or no room in it, or
+// where tools are to see nothing.
+func Observe(none bool, dir *shm.Dir, s *xdp.Socket, info status.Info) *Follower {
+	if !none {
+		if f, err := Follow(dir, s, info); err == nil {
+			return f
+		}
+	}
+	return &Follower{socket: s}
+}
 
 // Follow makes the object of a socket in a directory, the default one if dir is nil. Of info it
 // fills in what the socket knows. Errors are those of shared memory; a socket works without.
@@ -399,15 +415,37 @@ func (f *Follower) leave() {
 // Name returns the name of the object.
 func (f *Follower) Name() string { return f.obj.Name() }
 
-// Close ends a capture and removes the object. The socket is still open.
+// Close ends a capture and removes the object. It is done once, while the socket is still open.
 func (f *Follower) Close() {
 	f.untap()
-	_ = f.obj.Close()
-	f.leave()
+	if f.obj != nil {
+		_ = f.obj.Close()
+		f.leave()
+		f.obj = nil
+	}
+}
+
+// Kernel returns the kernel's counters of the socket, up to a tenth of a second old.
+func (f *Follower) Kernel(now int64) xdp.KernelStats {
+	if now >= f.kernelAt {
+		f.kernelAt = now + kernelEveryNs
+		f.AskKernel()
+	}
+	return f.counters.Kernel
+}
+
+// AskKernel asks for them at once, as long as the socket is open.
+func (f *Follower) AskKernel() {
+	if k, err := f.socket.KernelStats(); err == nil {
+		f.counters.Kernel = k
+	}
 }
 
 // Update publishes counters.
-func (f *Follower) Update(now int64, kernel *xdp.KernelStats, traffic *status.Traffic) {
+func (f *Follower) Update(now int64, traffic *status.Traffic) {
+	if f.obj == nil {
+		return
+	}
 	c, s := &f.counters, f.socket
 	c.UpdatedNs = uint64(now)
 	c.Program, c.Attach = 0, 0
@@ -415,17 +453,20 @@ func (f *Follower) Update(now int64, kernel *xdp.KernelStats, traffic *status.Tr
 		i := p.Info()
 		c.Program, c.Attach = uint64(i.ID), uint64(i.Mode)
 	}
-	c.Kernel, c.Traffic = *kernel, *traffic
+	c.Traffic = *traffic
 	c.Frames, c.Rings, c.Syscalls = s.FrameStats(), s.RingStats(), s.SyscallStats()
 	f.obj.Update(c)
 }
 
-// Due reports whether a tool wants something else than before, or whether it is time to see that
-// the one that captures lives: [Follower.Obey] is to be called. It costs a load and no system call.
-func (f *Follower) Due(now int64) bool { return f.obj.Wanted() || f.tap != nil && now >= f.askAt }
+// Turn does what tools want. It costs a load and no system call as long as none wants something else
+// than before, and it is not time to see that the one that captures lives.
+func (f *Follower) Turn(now int64) {
+	if f.obj != nil && (f.obj.Wanted() || f.tap != nil && now >= f.askAt) {
+		f.obey(now)
+	}
+}
 
-// Obey does what tools want.
-func (f *Follower) Obey(now int64) {
+func (f *Follower) obey(now int64) {
 	f.askAt = now + askEveryNs
 	if !f.obj.Wanted() {
 		if !f.tap.Alive() {

@@ -32,9 +32,9 @@ type queue struct {
 
 	malformed, badChecksum uint64
 
-	object   *capture.Follower // what tools see, or nil
-	kernel   xdp.KernelStats
-	kernelAt int64 // when these are to be asked for
+	// object is what tools see, by which "shmctl xdp" lists the socket and "shmctl capture" copies
+	// what all applications receive and send. It is there for processes of the server's own user.
+	object *capture.Follower
 }
 
 // engine is the goroutine that moves packets. Everybody else talks to it by calls.
@@ -99,14 +99,15 @@ func (en *engine) Round(now int64) (work int, err error) {
 		work++
 	}
 	for _, q := range en.queues {
-		q.obey(now)
+		q.object.Turn(now)
 		work += en.reap(q)
 	}
 	work += en.takeCommands()
 	for _, q := range en.queues {
 		filled := q.sock.Fill(2 * len(q.packets))
-		work += en.receive(q)
-		if e := en.kick(q, filled > 0); err == nil {
+		n := en.receive(q)
+		work += n
+		if e := en.kick(q, filled+n > 0); err == nil {
 			err = e
 		}
 	}
@@ -170,7 +171,7 @@ func (en *engine) takeCommands() (work int) {
 }
 
 // receive sorts a batch of packets by application and hands them over. Frames that are not lent are
-// free again at once.
+// the kernel's again at once.
 func (en *engine) receive(q *queue) int {
 	n := q.sock.Receive(q.packets)
 	if n > 0 {
@@ -192,11 +193,7 @@ func (en *engine) receive(q *queue) int {
 		q.touched[i] = nil
 	}
 	q.touched = q.touched[:0]
-	for i := range q.packets[:n] {
-		if frame := q.packets[i].Frame; frame != lentFrame {
-			q.sock.Drop(frame)
-		}
-	}
+	q.sock.Recycle(slices.DeleteFunc(q.packets[:n], lent))
 	if n > 0 {
 		crash.At(crash.DevDropped)
 	}
@@ -310,12 +307,13 @@ func (en *engine) publish() {
 		s.addQueues(a)
 	}
 	for _, q := range en.queues {
-		q.ask(en.now)
-		q.show(en.now)
-		s.Kernel = append(s.Kernel, q.kernel)
+		r := q.sock.RingStats()
+		s.Kernel = append(s.Kernel, q.object.Kernel(en.now))
 		s.Frames = append(s.Frames, q.sock.FrameStats())
-		s.Rings = append(s.Rings, q.sock.RingStats())
+		s.Rings = append(s.Rings, r)
 		s.Syscalls = append(s.Syscalls, q.sock.SyscallStats())
+		q.object.Update(en.now, &status.Traffic{Received: r.Received, Accepted: r.Posted,
+			Completed: r.Sent, Malformed: q.malformed, BadChecksum: q.badChecksum})
 	}
 	en.shown.Store(&s)
 	for _, a := range en.apps {
@@ -479,56 +477,5 @@ func (s *sends) forget(a *app) {
 		if s.rows[i].app == a {
 			s.rows[i].app = nil
 		}
-	}
-}
-
-// kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
-const kernelEveryNs = 100e6
-
-// observe makes what tools see of a queue's socket: an object, by which "shmctl xdp" lists it and
-// "shmctl capture" copies what all applications receive and send. It is there for processes of the
-// server's own user, and the server works without.
-func (s *Server) observe(q *queue) {
-	if s.c.NoObject {
-		return
-	}
-	if f, err := capture.Follow(s.c.Directory, q.sock, status.Info{}); err == nil {
-		q.object = f
-	}
-}
-
-// obey does what tools want of a queue. Without one that wants something it costs a load.
-func (q *queue) obey(now int64) {
-	if q.object != nil && q.object.Due(now) {
-		q.object.Obey(now)
-	}
-}
-
-// ask has the kernel say what it counted for a queue.
-func (q *queue) ask(now int64) {
-	if now < q.kernelAt {
-		return
-	}
-	q.kernelAt = now + kernelEveryNs
-	if k, err := q.sock.KernelStats(); err == nil {
-		q.kernel = k
-	}
-}
-
-// show publishes a queue's counters to tools.
-func (q *queue) show(now int64) {
-	if q.object == nil {
-		return
-	}
-	r := q.sock.RingStats()
-	q.object.Update(now, &q.kernel, &status.Traffic{Received: r.Received, Accepted: r.Posted,
-		Completed: r.Sent, Malformed: q.malformed, BadChecksum: q.badChecksum})
-}
-
-// vanish ends what tools see, and a capture. The socket is still open.
-func (q *queue) vanish() {
-	if q.object != nil {
-		q.object.Close()
-		q.object = nil
 	}
 }

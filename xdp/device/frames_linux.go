@@ -66,6 +66,8 @@ func (p *pool) took(right bool) bool {
 // lentFrame stands for the frame of a packet that was lent, and is not to be dropped.
 const lentFrame = math.MaxUint32
 
+func lent(r xdp.Received) bool { return r.Frame == lentFrame }
+
 // lendable is how many frames may be lent in place. The kernel needs the others: all applications
 // receive into them, and send from them.
 func (s *Server) lendable() int { return int(s.engine.queues[0].umem.Geometry().Frames) / 2 }

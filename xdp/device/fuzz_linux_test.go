@@ -13,10 +13,12 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/shmtest/flip"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
@@ -106,7 +108,8 @@ func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 	r.wire, r.in = kernel, fuzzPacket(f)
 	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })
 	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),
-		done: make([]xdp.Sent, 16), sums: make([]packet.Checksum, 16)}
+		object: capture.Observe(true, nil, sock, status.Info{}),
+		done:   make([]xdp.Sent, 16), sums: make([]packet.Checksum, 16)}
 	server := &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500}
 	server.parkedNs.Store(parkedNs)
 	r.en = &engine{s: server,

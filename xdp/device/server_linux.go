@@ -14,9 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -173,7 +175,7 @@ func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 		_ = q.umem.Close(context.Background())
 		return nil, err
 	}
-	s.observe(q)
+	q.object = capture.Observe(s.c.NoObject, s.c.Directory, q.sock, status.Info{})
 	return q, nil
 }
 
@@ -234,7 +236,7 @@ func (s *Server) Close() error {
 func (s *Server) release() error {
 	var err error
 	for _, q := range s.engine.queues {
-		q.vanish()
+		q.object.Close()
 		err = errors.Join(err, q.sock.Close(), q.umem.Close(context.Background()))
 	}
 	if s.watcher != nil {

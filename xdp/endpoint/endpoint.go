@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/posted"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -79,12 +80,11 @@ type Endpoint struct {
 	rxBlocked bool // the last round left packets for want of room or of a buffer
 	stats     Stats
 	statsAt   int64
-	kernAt    int64
 	starvedAt int64
 	checkAt   int64             // when the device is to be asked whether it is there
 	dirty     bool              // stats have changed since they were published
 	accepted  uint64            // sends, at the end of the last round
-	object    *capture.Follower // what tools see, or nil
+	object    *capture.Follower // what tools see
 	statsMu   sync.Mutex
 	shown     Stats
 }
@@ -110,7 +110,8 @@ func Open(c Config) (*Endpoint, error) {
 		umem: s.UMEM().Region().ID(), direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), back: make([]xdp.Returned, 0, 64), round: 1,
-		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry()}
+		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry(),
+		object: capture.Observe(true, nil, s, status.Info{})} // until it is open
 	e.cfg.Spin = spin.Budget(c.Spin)
 	if e.chains = s.Info().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)
@@ -268,12 +269,12 @@ func (e *Endpoint) end(why error) error {
 	}
 	e.over, e.dead = true, why
 	_, _ = e.reap()
-	e.askKernel()
+	e.object.AskKernel()
 	err := e.socket.Close()
 	e.cancelSends()
 	e.cancelBuffers()
 	e.publish(spin.Now())
-	e.closeObject()
+	e.object.Close()
 	e.unbind()
 	return err
 }
@@ -341,9 +342,7 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 			return work, err
 		}
 	}
-	if e.object != nil && e.object.Due(now) {
-		e.object.Obey(now)
-	}
+	e.object.Turn(now)
 	e.dirty = e.dirty || work > 0
 	calm := work == 0 && e.stats.Accepted == e.accepted // nothing was posted since the last round
 	e.accepted = e.stats.Accepted

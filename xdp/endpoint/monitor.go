@@ -213,9 +213,6 @@ type Stats struct {
 	Kernel   xdp.KernelStats // up to a tenth of a second old
 }
 
-// kernelEveryNs is how often the kernel's counters are asked for: that is a system call.
-const kernelEveryNs = 100e6
-
 // publishEveryNs is how old what others see may be while the endpoint is in use. It is the price of
 // every send otherwise, since each ends in a round that finds nothing to do.
 const publishEveryNs = 100e3
@@ -225,24 +222,13 @@ func (e *Endpoint) publish(now int64) {
 	e.stats.Frames, e.stats.Rings = e.socket.FrameStats(), e.socket.RingStats()
 	e.stats.Syscalls = e.socket.SyscallStats()
 	e.checkStarved(now)
-	if now-e.kernAt >= kernelEveryNs || e.kernAt == 0 {
-		e.askKernel()
-		e.kernAt = now
-	}
+	e.stats.Kernel = e.object.Kernel(now)
 	e.statsAt, e.dirty = now, false
 	e.statsMu.Lock()
 	e.shown = e.stats
 	e.statsMu.Unlock()
-	if e.object != nil {
-		traffic := e.stats.traffic()
-		e.object.Update(now, &e.stats.Kernel, &traffic)
-	}
-}
-
-func (e *Endpoint) askKernel() {
-	if k, err := e.socket.KernelStats(); err == nil {
-		e.stats.Kernel = k
-	}
+	traffic := e.stats.traffic()
+	e.object.Update(now, &traffic)
 }
 
 // Stats returns counters as of the last round that found nothing to do and followed no post, or of
@@ -261,12 +247,8 @@ func (e *Endpoint) Stats() Stats {
 	return e.shown
 }
 
-// openObject makes what tools see of the endpoint. Without it the endpoint works all the same: it
-// may run where there is no directory, or no room in it.
+// openObject makes what tools see of the endpoint.
 func (e *Endpoint) openObject() {
-	if e.cfg.NoObject {
-		return
-	}
 	i := status.Info{Posted: e.cfg.Posted, Shared: e.cfg.Shared, Local: e.cfg.Local}
 	name := func(w *cq.Writer) (string, shm.UUID) {
 		if w == nil {
@@ -277,16 +259,7 @@ func (e *Endpoint) openObject() {
 	}
 	i.Receive, i.ReceiveID = name(e.cfg.Receive)
 	i.Transmit, i.TransmitID = name(e.cfg.Transmit)
-	if o, err := capture.Follow(e.cfg.Directory, e.socket, i); err == nil {
-		e.object = o
-	}
-}
-
-func (e *Endpoint) closeObject() {
-	if e.object != nil {
-		e.object.Close()
-		e.object = nil
-	}
+	e.object = capture.Observe(e.cfg.NoObject, e.cfg.Directory, e.socket, i)
 }
 
 // traffic is what tools see of the counters.
