@@ -46,19 +46,14 @@ type rig struct {
 
 func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	t.Helper()
-	r := &rig{}
-	var err error
-	r.dir, err = shm.OpenDir("")
-	must(t, err)
-	r.q, err = cq.Create(cq.Named(r.dir, "packets"), cq.Options{Size: 512})
-	must(t, err)
+	r := &rig{dir: shmtest.Have(shm.OpenDir("")).In(t)}
+	at := cq.Named(r.dir, "packets")
+	r.q = shmtest.Have(cq.Create(at, cq.Options{Size: 512})).In(t)
 	var w [2]*cq.Writer
 	for i := range w {
-		w[i], err = cq.Attach(t.Context(), cq.Named(r.dir, "packets"), cq.WriterOptions{})
-		must(t, err)
+		w[i] = shmtest.Have(cq.Attach(t.Context(), at, cq.WriterOptions{})).In(t)
 	}
-	av, err := cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})
-	must(t, err)
+	av := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})).In(t)
 	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
 	must(t, err)
 	r.peer = peers[0]
@@ -71,15 +66,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	if config != nil {
 		config(&c)
 	}
-	r.Endpoint, err = endpoint.Open(c)
-	must(t, err)
-	t.Cleanup(func() {
-		err := errors.Join(r.Close(), w[0].Close(), w[1].Close(), r.q.Close(), av.Close(),
-			r.dir.Close())
-		if err != nil {
-			t.Error(err)
-		}
-	})
+	r.Endpoint = shmtest.Have(endpoint.Open(c)).In(t)
 	return r
 }
 
@@ -250,14 +237,10 @@ func TestOneCaptureAtATime(t *testing.T) {
 		t.Errorf("while another tool captures: %v", err)
 	}
 	c.Kill()
-	deadline := time.Now().Add(time.Minute)
-	for len(captures(t, r.dir)) > 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("the endpoint did not notice that the tool died")
-		}
+	shmtest.Eventually(t, "the end of the dead tool's capture", func() bool {
 		r.drive(t)
-		time.Sleep(10 * time.Millisecond)
-	}
+		return len(captures(t, r.dir)) == 0
+	})
 	s := r.start(t, capture.Options{})
 	r.arrive(t, []byte("again"))
 	r.drive(t)
@@ -301,9 +284,7 @@ func owner() {
 // TestDeadEndpointGoes: the object of a process that was killed is removed by whoever looks, and
 // one of a process that lives is not.
 func TestDeadEndpointGoes(t *testing.T) {
-	d, err := shm.OpenDir("")
-	must(t, err)
-	defer d.Close()
+	d := shmtest.Have(shm.OpenDir("")).In(t)
 	c := shmtest.Start(t, shmtest.Child(t, "owner"))
 	name := c.Line(t)
 	all, err := status.List(d)

@@ -123,16 +123,13 @@ func TestFence(t *testing.T) {
 // TestSelective: operations complete that ask, errors always do, and counters count all.
 func TestSelective(t *testing.T) {
 	shmtest.Conforms(t)
-	n, err := cq.CreateCounter(cq.Unnamed("sent"), cq.CounterOptions{})
-	must(t, err)
-	bytes, err := cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})
-	must(t, err)
+	n := shmtest.Have(cq.CreateCounter(cq.Unnamed("sent"), cq.CounterOptions{})).In(t)
+	bytes := shmtest.Have(cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})).In(t)
 	s := alone(t, configured(func(c *endpoint.Config) {
 		c.Selective = cq.FlagTransmit
 		c.Counters = map[*cq.Counter]cq.Flags{n: cq.FlagSend,
 			bytes: cq.FlagSend | cq.FlagRecv}
 	}))
-	t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()); must(t, bytes.Close()) })
 	if err := n.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a counter that is bound was closed: %v", err)
 	}

@@ -317,13 +317,11 @@ func TestPostedCredits(t *testing.T) {
 
 func TestPostedSelective(t *testing.T) {
 	shmtest.Conforms(t)
-	counter, err := cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})
-	must(t, err)
+	counter := shmtest.Have(cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})).In(t)
 	a, b := newPosted(t, func(c *endpoint.Config) {
 		c.Selective = cq.FlagRecv
 		c.Counters = map[*cq.Counter]cq.Flags{counter: cq.FlagRecv}
 	})
-	t.Cleanup(func() { must(t, b.Close()); must(t, counter.Close()) })
 	buf := make([]byte, 4)
 	must(t, b.Recv(buf, 1))
 	must(t, b.RecvMsg(&endpoint.Msg{Buf: buf, Context: 2, Flags: cq.FlagCompletion}))

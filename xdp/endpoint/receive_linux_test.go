@@ -133,13 +133,11 @@ func TestSourceErr(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, posted := range []bool{false, true} {
 		t.Run(map[bool]string{false: "loaned", true: "posted"}[posted], func(t *testing.T) {
-			n, err := cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})
-			must(t, err)
+			n := shmtest.Have(cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})).In(t)
 			s := alone(t, configured(func(c *endpoint.Config) {
 				c.SourceErr, c.Posted = true, posted
 				c.Counters = map[*cq.Counter]cq.Flags{n: cq.FlagRecv}
 			}))
-			t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()) })
 			bufs := make([][]byte, 5)
 			for i := range bufs {
 				bufs[i] = make([]byte, 8)

@@ -22,6 +22,22 @@ const long = time.Minute
 
 func addrPort(c *udp.Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
+// write sends bytes from a connection to another one.
+func write(t testing.TB, from, to *udp.Conn, b ...byte) {
+	t.Helper()
+	_, err := from.WriteToUDPAddrPort(b, addrPort(to))
+	must(t, err)
+}
+
+// reads takes the next datagram, which is one byte.
+func reads(t testing.TB, c *udp.Conn, want byte) {
+	t.Helper()
+	var b [2]byte
+	if n, _, err := c.ReadFromUDPAddrPort(b[:]); err != nil || n != 1 || b[0] != want {
+		t.Fatalf("%d in place of %d, %v", b[:n], want, err)
+	}
+}
+
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	a, b, _, _ := newPair(t, udp.StackOptions{})
@@ -134,8 +150,7 @@ func TestCloseGivesBack(t *testing.T) {
 	t.Parallel()
 	a, b, _, fb := newPair(t, udp.StackOptions{})
 	for range 5 {
-		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
-		must(t, err)
+		write(t, a, b, 'x')
 	}
 	await(t, func() bool { return fb.loans() == 5 })
 	must(t, b.Close())
@@ -156,8 +171,7 @@ func TestTokenPassesOn(t *testing.T) {
 				done <- err
 			}()
 		}
-		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
-		must(t, err)
+		write(t, a, b, 'x')
 		must(t, <-done)
 		must(t, b.SetReadDeadline(time.Unix(1, 0)))
 		if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -196,11 +210,9 @@ func TestWildcard(t *testing.T) {
 	}
 	must(t, exact.Close())
 	again := listen(t, sb, addrB, 7)
-	_, err := from.WriteToUDPAddrPort([]byte("x"), addrPort(again))
-	must(t, err)
+	write(t, from, again, 'x')
 	must(t, again.SetReadDeadline(time.Now().Add(long)))
-	_, _, err = again.ReadFromUDPAddrPort(make([]byte, 1))
-	must(t, err)
+	reads(t, again, 'x')
 }
 
 // TestFullInbox: what a reader leaves does not cost others their frames.
@@ -209,8 +221,7 @@ func TestFullInbox(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b, _, fb := newPair(t, udp.StackOptions{Backlog: 16})
 	for i := range 100 {
-		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
-		must(t, err)
+		write(t, a, b, byte(i))
 	}
 	await(t, func() bool { return b.Stats().Dropped == 84 && fb.loans() == 16 })
 	fb.set(func() {
@@ -218,23 +229,15 @@ func TestFullInbox(t *testing.T) {
 			t.Errorf("%d dropped by the device", fb.dropped)
 		}
 	})
-	buf := make([]byte, 1)
 	for i := range 16 { // the oldest stay, as in the kernel
-		_, _, err := b.ReadFromUDPAddrPort(buf)
-		if err != nil || int(buf[0]) != i {
-			t.Fatal(buf, err)
-		}
+		reads(t, b, byte(i))
 	}
 	must(t, b.SetReadBuffer(1<<30))
 	for i := range 100 {
-		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
-		must(t, err)
+		write(t, a, b, byte(i))
 	}
 	for i := range 100 {
-		_, _, err := b.ReadFromUDPAddrPort(buf)
-		if err != nil || int(buf[0]) != i {
-			t.Fatal(buf, err)
-		}
+		reads(t, b, byte(i))
 	}
 }
 
@@ -251,24 +254,17 @@ func TestResolving(t *testing.T) {
 	a, b := listen(t, sa, addrA, 0), listen(t, sb, addrB, 0)
 	fa.set(func() { fa.unknown[addrB] = true })
 	for i := range 10 {
-		if _, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b)); err != nil {
-			t.Fatal(err)
-		}
+		write(t, a, b, byte(i))
 	}
 	time.AfterFunc(20*time.Millisecond, func() { fa.set(func() { fa.unknown[addrB] = false }) })
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
-	buf := make([]byte, 1)
 	for i := range 10 {
-		_, _, err := b.ReadFromUDPAddrPort(buf)
-		if err != nil || int(buf[0]) != i {
-			t.Fatal(buf, err)
-		}
+		reads(t, b, byte(i))
 	}
 	// Those that find no next hop are bounded, and go with the stack.
 	fa.set(func() { fa.unknown[addrB] = true })
 	for range 1000 {
-		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
-		must(t, err)
+		write(t, a, b, 'x')
 	}
 	if n := sa.Stats(); n.Waiting != 128 || n.Lost != 1000-128 {
 		t.Errorf("%+v", n)
@@ -280,18 +276,13 @@ func TestResolvingOrder(t *testing.T) {
 	t.Parallel()
 	a, b, fa, _ := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
-	buf := make([]byte, 1)
 	for round := range 200 {
 		fa.set(func() { fa.refusals = 1 + round%7 })
 		for i := range 5 {
-			_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
-			must(t, err)
+			write(t, a, b, byte(i))
 		}
 		for i := range 5 {
-			_, _, err := b.ReadFromUDPAddrPort(buf)
-			if err != nil || int(buf[0]) != i {
-				t.Fatalf("round %d: %d in place of %d, %v", round, buf[0], i, err)
-			}
+			reads(t, b, byte(i))
 		}
 	}
 }
@@ -390,19 +381,14 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
-	buf := make([]byte, 8)
 	written, read := 0, 0
 	for burst := range 15 {
 		for range 3 * burst {
-			_, err := a.WriteToUDPAddrPort([]byte{byte(written)}, addrPort(b))
-			must(t, err)
+			write(t, a, b, byte(written))
 			written++
 		}
 		for range 2 * burst {
-			_, _, err := b.ReadFromUDPAddrPort(buf)
-			if err != nil || buf[0] != byte(read) {
-				t.Fatalf("%d in place of %d, %v", buf[0], byte(read), err)
-			}
+			reads(t, b, byte(read))
 			read++
 		}
 	}
@@ -417,18 +403,15 @@ func TestScarceFrames(t *testing.T) {
 	for port := range uint16(4) {
 		lazy := listen(t, sb, addrB, 100+port)
 		for range 64 {
-			_, err := from.WriteToUDPAddrPort([]byte("x"), addrPort(lazy))
-			must(t, err)
+			write(t, from, lazy, 'x')
 			await(t, func() bool { return fb.queued() == 0 })
 		}
 	}
 	busy := listen(t, sb, addrB, 7)
 	must(t, busy.SetReadDeadline(time.Now().Add(long)))
 	for range 200 {
-		_, err := from.WriteToUDPAddrPort([]byte("y"), addrPort(busy))
-		must(t, err)
-		_, _, err = busy.ReadFromUDPAddrPort(make([]byte, 8))
-		must(t, err)
+		write(t, from, busy, 'y')
+		reads(t, busy, 'y')
 	}
 	if n := fb.loans(); n != 64+32+8+8 || fb.dropped != 0 {
 		t.Errorf("%d of 128 frames lent, %d dropped by the device", n, fb.dropped)
