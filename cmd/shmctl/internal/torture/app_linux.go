@@ -40,28 +40,13 @@ const (
 	appWords
 )
 
-var appSteps = []crash.Label{crash.AppHello, crash.AppMemory, crash.AppStarting, crash.AppStarted,
-	crash.AppAsked, crash.AppAnswered, crash.AppFilled, crash.AppPosted, crash.AppGiving,
-	crash.AppReturned, crash.AppNoticed, crash.AppLost, crash.AppCancelled, crash.AppTold,
-	crash.AppMapped, crash.AppSwitched}
-
-func init() {
-	for _, l := range []crash.Label{crash.AppFilled, crash.AppPosted, crash.AppGiving,
-		crash.AppReturned, crash.DevTaken, crash.DevBuilding, crash.DevPosted, crash.DevDone,
-		crash.DevReleased, crash.DevKicked, crash.DevReaped, crash.DevMarked, crash.DevCompleted,
-		crash.DevReceived, crash.DevCopied, crash.DevPublished, crash.DevDropped,
-		crash.DevReturned} {
-		often[l] = true
-	}
-}
-
 func appRole() *role  { return newAppRole("app", apps, appUser) }
 func app2Role() *role { return newAppRole("app2", 1, app2User) }
 
 func newAppRole(name string, places int, uid uint32) *role {
 	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
 		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
-		steps: appSteps, starting: func(s *supervisor, p *proc) {
+		steps: at("app-"), starting: func(s *supervisor, p *proc) {
 			s.ledger.region(name)[p.index*appWords+wordReady].Store(0)
 		}, young: func(s *supervisor, p *proc) bool {
 			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0

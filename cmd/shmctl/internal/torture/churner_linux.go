@@ -31,18 +31,9 @@ const (
 
 func churnerRole() *role {
 	return &role{name: "churner", places: churners, run: (*child).churn, leftovers: scratchLeft,
-		steps: []crash.Label{crash.CreateAllocated, crash.CreateFilled, crash.CreateLocked,
-			crash.CreateLinked, crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
-			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
-			crash.WriterClosing, crash.WriterReleased, crash.Overran, crash.ReadCopied,
-			crash.ReadReleased,
-			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
-			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
-			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
-			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject,
-			crash.CreateAside, crash.OthersParked, crash.OthersCounted, crash.OthersAgain,
-			crash.OthersWoken, crash.OthersHeard}}
+		steps: at("create- claim- attach- writer- overran read- adopt- detach-silenced close- " +
+			"collect- meet-sending meet-sent meet-received accept-told others-parked " +
+			"others-counted others-again others-woken others-heard")}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/internal/veth"
@@ -57,13 +56,7 @@ func deviceRole() *role {
 				return p.role.tells[q.role.name] != "" && !q.empty && !q.Over() && s.has(q) == has
 			})
 		},
-		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
-			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
-			crash.DevBuilding, crash.DevPosted, crash.DevDone, crash.DevReleased,
-			crash.DevKicked, crash.DevReaped, crash.DevMarked, crash.DevCompleted,
-			crash.DevReceived, crash.DevCopied, crash.DevPublished, crash.DevDropped,
-			crash.DevReturned, crash.DevForgotten, crash.DevUnported, crash.DevUnbooked,
-			crash.DevFreed}}
+		steps: at("dev-")}
 }
 
 // prepareDevice makes the pair, which goes with the supervisor, and a directory for the socket that

@@ -43,13 +43,12 @@ const (
 )
 
 func endpointRole() *role {
-	var looked [endpoints]uint64 // talks before these are seen, or their receiver has ended
 	return &role{name: "endpoint", places: endpoints, stops: true, run: (*child).runEndpoints,
 		lingers: true, // a dial that was refused has an endpoint for a moment
 		words:   endHead + endpoints*(endPlace+maxTalks*talkWords),
 		lacks:   futex.HasWaitMany, with: []string{"endpoint"}, // they wait for each other
-		steps: append([]crash.Label{crash.RingParked, crash.RingMarked, crash.RingWoken,
-			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.CollectObject}, fabricSteps()...),
+		steps: at("ring- arm-stored sleep- collect-object fabric- meet-passed meet-led meet-heard " +
+			"reach- region- conn- link- group-"),
 		starting: func(s *supervisor, p *proc) {
 			mine := s.ledger.talks().place(p.index)
 			for w := range mine {
@@ -58,21 +57,13 @@ func endpointRole() *role {
 				}
 			}
 		},
-		calm: func(s *supervisor, r *role) error { return s.calmEndpoints(r, &looked) },
+		calm: (*supervisor).calmEndpoints,
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
 			"calms": endCalms, "echoed": endEchoed, "reset": endReset,
 			"linked": endLinked, "unlinked": endUnlinked, "grouped": endGrouped, "missed": endMissed,
 			"matched": endMatched,
 			"lent":    endLent, "referenced": endReferenced, "reached": endReached}}
-}
-
-// fabricSteps are all steps of endpoints, their connections and groups.
-func fabricSteps() (all []crash.Label) {
-	for l := crash.FabricLaneFilled; l <= crash.GroupUnlisted; l++ {
-		all = append(all, l)
-	}
-	return all
 }
 
 // endText has the bytes of all messages.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 )
 
 // An event queue with a name: writers in several processes, and readers that take it over. Whoever
@@ -25,15 +24,14 @@ const (
 func eventReaderRole() *role {
 	return holder("adoptions", role{name: "event-reader", places: eventReaders,
 		run: (*child).readEvents, with: []string{"event-writer"},
-		steps: []crash.Label{crash.EventCopied, crash.EventPinned, crash.EventReleased,
-			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted}})
+		steps: at("event-copied event-pinned event-released sleep- adopt-started")})
 }
 
 func eventWriterRole() *role {
 	return posting(role{name: "event-writer", places: eventWriters, run: (*child).writeEvents,
 		with: []string{"event-reader"},
-		steps: []crash.Label{crash.EventFilled, crash.EventPublished, crash.RingParked,
-			crash.RingWoken, crash.AttachWritten, crash.WriterClosing}})
+		steps: at("event-filled event-published ring-parked ring-woken attach-written " +
+			"writer-closing")})
 }
 
 // eventText is what the payload of an event is, of all lengths.

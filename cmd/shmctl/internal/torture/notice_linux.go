@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 )
@@ -41,8 +40,7 @@ func watcherRole() *role {
 func mortalRole() *role {
 	return &role{name: "mortal", places: mortals, stops: true, run: (*child).beMortal,
 		with: []string{"watcher"}, tells: map[string]string{"watcher": noticeWriter},
-		steps: []crash.Label{crash.AttachClaimed, crash.AttachAnnounced, crash.WriterClosing,
-			crash.WriterReleased}}
+		steps: at("attach-claimed attach-announced writer-")}
 }
 
 // beMortal has a lane of the watched queue, again and again.

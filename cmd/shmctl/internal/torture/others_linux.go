@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -92,16 +91,12 @@ const (
 )
 
 // readerRole is the role of those who come and go. open makes a queue.
-func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
+func (b *between) readerRole(open othersOpen, steps string) *role {
 	r := holder("turns", role{name: b.reader, counts: countWays(othersPlayed, b.ways[:]...),
 		places: othersReaders, words: othersReaderWords, uid: othersReaderUID, between: b, asked: true,
 		with: []string{b.writer}, run: func(c *child) error { return c.othersRead(open) },
-		steps: append(steps, crash.ParkStored, crash.ArmStored, crash.SleepNext, crash.SleepEnded,
-			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.AcceptTold,
-			crash.DetachSilenced, crash.DeathProven, crash.DeathTelling, crash.DeathWritten,
-			crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard, crash.RelayMarked,
-			crash.RelaySleep, crash.DomainMarked, crash.DomainRung, crash.DomainTaken,
-			crash.DomainArmed, crash.DomainSleep, crash.DomainWoken),
+		steps: at(steps + " park-stored arm-stored sleep- meet-sending meet-sent meet-received " +
+			"accept-told detach-silenced death- others-heard pipe-emptied relay- domain-"),
 		prepare: b.prepare, lacks: lacksOthers, tells: map[string]string{b.writer: b.noticeReader}})
 	r.possession, r.check = b.readerHas, b.checkReaders
 	return r
@@ -109,27 +104,24 @@ func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 
 // writerRole is the role of those who follow. follow attaches to the first reader.
 func (b *between) writerRole(places int, follow func(*child, context.Context) (lane, error),
-	steps ...crash.Label) *role {
+	steps string) *role {
 	return posting(role{name: b.writer, places: places,
 		uid: othersWriterUID, between: b, asked: true, with: []string{b.reader},
 		run: func(c *child) error { return c.othersWrite(follow) },
-		steps: append(steps, crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
-			crash.Stamped, crash.PublishStored, crash.WriterClosing, crash.WriterReleased,
-			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.FollowFilled,
-			crash.FollowTaken, crash.FollowClosed, crash.DeathProven, crash.DeathTelling,
-			crash.DeathWritten, crash.OthersParked, crash.OthersCounted, crash.OthersPiped,
-			crash.OthersAgain, crash.OthersWoken),
+		steps: at(steps + " attach- stamped publish-stored writer- meet-sending meet-sent " +
+			"meet-received follow- death- others-parked others-counted others-piped " +
+			"others-again others-woken"),
 		tells: map[string]string{b.reader: b.noticeWriter}})
 }
 
 func othersReaderRole() *role {
-	return queuesBetween.readerRole((*child).othersQueue, crash.TakeMarks, crash.PeekChosen,
-		crash.PeekStored, crash.Releasing, crash.Released, crash.NotifyArmed, crash.NotifyFired)
+	return queuesBetween.readerRole((*child).othersQueue,
+		"take-marks peek- releasing released notify-")
 }
 
 func othersWriterRole() *role {
-	return queuesBetween.writerRole(othersWriters, (*child).othersFollow, crash.Filled,
-		crash.PublishEnded)
+	return queuesBetween.writerRole(othersWriters, (*child).othersFollow,
+		"filled publish-ended")
 }
 
 // Event queues are those of the event queue that has a name, and so are their events. Readers peek
@@ -137,13 +129,13 @@ func othersWriterRole() *role {
 const othersEventWriters = 2
 
 func othersEventReaderRole() *role {
-	return eventsBetween.readerRole((*child).othersEvents, crash.EventCopied, crash.EventPinned,
-		crash.EventReleased)
+	return eventsBetween.readerRole((*child).othersEvents,
+		"event-copied event-pinned event-released")
 }
 
 func othersEventWriterRole() *role {
 	return eventsBetween.writerRole(othersEventWriters, (*child).othersFollowEvents,
-		crash.EventFilled, crash.EventPublished)
+		"event-filled event-published")
 }
 
 func lacksOthers() error {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -164,21 +163,15 @@ func readerRole() *role {
 	return holder("adoptions", role{name: "reader", places: readers, run: (*child).read,
 		with:  []string{"writer"},
 		tells: map[string]string{"watcher": noticeReader, "writer": noticeReader},
-		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
-			crash.AdoptClaimed, crash.AdoptStarted, crash.ParkStored, crash.ParkPaid,
-			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.TakeMarks,
-			crash.PeekChosen, crash.PeekStored, crash.Releasing, crash.Released,
-			crash.DetachSilenced}})
+		steps: at("claim- adopt- park- arm-stored sleep- take-marks peek- releasing released " +
+			"detach-silenced")})
 }
 
 func writerRole() *role {
 	return posting(role{name: "writer", places: writers, words: writerWords, run: (*child).write,
 		with: []string{"reader"}, tells: map[string]string{"reader": noticeWriter},
 		died: writerDied, possession: writerPossession,
-		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
-			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced, crash.Filled,
-			crash.Stamped, crash.PublishStored, crash.RingParked, crash.RingMarked,
-			crash.RingWoken, crash.PublishEnded, crash.WriterClosing, crash.WriterReleased},
+		steps: at("claim- attach- filled stamped publish- ring- writer-"),
 		starting: func(s *supervisor, p *proc) { // what its predecessor had is anybody's
 			s.ledger.region("writer")[writerLane+p.index].Store(0)
 		}})
@@ -335,17 +328,15 @@ func setQueue(i int) string { return fmt.Sprintf("set-%d", i) }
 func setReaderRole() *role {
 	return holder("adoptions", role{name: "set-reader", places: 1, words: heldWords + len(setWays),
 		run: (*child).readSets, with: []string{"set-writer"},
-		steps: []crash.Label{crash.DomainTaken, crash.DomainArmed, crash.DomainSleep,
-			crash.DomainWoken, crash.NotifyArmed, crash.NotifyFired, crash.ParkStored,
-			crash.ParkPaid, crash.PeekStored},
+		steps:  at("domain-taken domain-armed domain-sleep domain-woken notify- park- peek-stored"),
 		counts: countWays(heldWords, setWays...)})
 }
 
 func setWriterRole() *role {
 	return posting(role{name: "set-writer", places: setWriters, run: (*child).writeSets,
 		with: []string{"set-reader"},
-		steps: []crash.Label{crash.DomainMarked, crash.DomainRung, crash.RingMarked,
-			crash.PublishStored, crash.RingParked, crash.AttachAnnounced}})
+		steps: at("domain-marked domain-rung ring-marked publish-stored ring-parked " +
+			"attach-announced")})
 }
 
 func (c *child) writeSets() error {

@@ -89,20 +89,39 @@ type role struct {
 }
 
 // table is the list of all roles. The order is that in which they start and in the ledger.
-func table() []*role {
-	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
-		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
-		vectorUserRole(), watcherRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
+var table []*role
+
+func init() { // which may say what refers to the table
+	table = []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(), eventWriterRole(),
+		setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(), vectorUserRole(),
+		watcherRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
 		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
 		app2Role(), endpointRole()}
+}
+
+// at returns the steps of these names; a name that ends with a dash stands for all that begin so.
+func at(names string) (all []crash.Label) {
+	for name := range strings.FieldsSeq(names) {
+		before := len(all)
+		for _, l := range crash.Labels() {
+			text := l.String()
+			if text == name || strings.HasSuffix(name, "-") && strings.HasPrefix(text, name) {
+				all = append(all, l)
+			}
+		}
+		if len(all) == before {
+			panic("torture: no step " + name)
+		}
+	}
 	return all
 }
 
 // roleOf returns the role of a name, or nil.
 func roleOf(name string) *role {
-	all := table()
-	if i := slices.IndexFunc(all, func(r *role) bool { return r.name == name }); i >= 0 {
-		return all[i]
+	for _, r := range table {
+		if r.name == name {
+			return r
+		}
 	}
 	return nil
 }
@@ -139,7 +158,7 @@ func choose(names []string) ([]*role, error) {
 			return nil, err
 		}
 	}
-	chosen := slices.DeleteFunc(table(), func(r *role) bool {
+	chosen := slices.DeleteFunc(slices.Clone(table), func(r *role) bool {
 		return len(names) == 0 && r.asked || len(names) > 0 && !wanted[r.name]
 	})
 	if len(chosen) == 0 {
@@ -175,7 +194,7 @@ func Lacks(name string) error {
 // Roles returns the names of all roles.
 func Roles() []string {
 	var names []string
-	for _, r := range table() {
+	for _, r := range table {
 		names = append(names, r.name)
 	}
 	return names
@@ -184,7 +203,7 @@ func Roles() []string {
 // region returns the words of the ledger that are a role's own.
 func (l *ledger) region(name string) []atomic.Uint64 {
 	at := ledgerHead
-	for _, r := range table() {
+	for _, r := range table {
 		if r.name == name {
 			return l.words[at : at+r.words : at+r.words]
 		}
@@ -196,19 +215,18 @@ func (l *ledger) region(name string) []atomic.Uint64 {
 // ledgerWords is how many words a ledger has.
 func ledgerWords() int {
 	n := ledgerHead
-	for _, r := range table() {
+	for _, r := range table {
 		n += r.words
 	}
 	return n
 }
 
 // often are steps that a process passes many times a second.
-var often = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
-	crash.PublishStored: true, crash.PublishEnded: true, crash.TakeMarks: true,
-	crash.PeekChosen: true, crash.PeekStored: true, crash.Releasing: true, crash.Released: true,
-	crash.FabricFilled: true, crash.FabricPublished: true, crash.FabricLooked: true,
-	crash.FabricExamined: true, crash.FabricHeadStored: true, crash.FabricGranted: true,
-	crash.FabricTold: true}
+var often = at("filled stamped publish- take-marks peek- releasing released fabric-filled " +
+	"fabric-published fabric-looked fabric-examined fabric-head-stored fabric-granted " +
+	"fabric-told app-filled app-posted app-giving app-returned dev-taken dev-building " +
+	"dev-posted dev-done dev-released dev-kicked dev-reaped dev-marked dev-completed " +
+	"dev-received dev-copied dev-published dev-dropped dev-returned")
 
 // aim chooses where a process of a role is to die, and at which passage: most likely at a step that
 // lags far behind, in this run and those before. None is a process that dies from outside; there is
@@ -223,12 +241,12 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 		}
 	}
 	chosen := Draw(s.rnd, r.steps, want, s.killed)
-	switch {
+	switch frequent := slices.Contains(often, chosen); {
 	case chosen == crash.None:
 		return chosen, 0
-	case often[chosen] && chosen >= crash.AppHello: // packets come less often than entries
+	case frequent && chosen >= crash.AppHello: // packets come less often than entries
 		return chosen, 1 + s.rnd.IntN(100)
-	case often[chosen]:
+	case frequent:
 		return chosen, 1 + s.rnd.IntN(500)
 	}
 	return chosen, 1 + s.rnd.IntN(3)

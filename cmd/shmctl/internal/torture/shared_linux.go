@@ -41,8 +41,7 @@ const (
 func counterRole() *role {
 	return &role{name: "counter", places: counterPlaces, stops: true,
 		words: countHead + counterPlaces*countPlace, run: (*child).runCounter,
-		steps: []crash.Label{crash.CountSeated, crash.CountJoined, crash.CountAdded,
-			crash.CountWoken, crash.CountArmed, crash.CountSleep, crash.CountLeaving},
+		steps:   at("count-"),
 		prepare: prepareCounter, died: counterDied, check: checkCounter,
 		leftovers: func(s *supervisor) []string { // it goes with the last that has it
 			if err := s.counter.Close(); err != nil {
@@ -276,9 +275,7 @@ const (
 func vectorOwnerRole() *role {
 	return holder("adoptions", role{name: "vector-owner", places: 2, words: vectorWords + addressIDs,
 		run: (*child).ownVector, counts: map[string]int{"changes": vectorChanges},
-		steps: []crash.Label{crash.AddressFilling, crash.AddressFilled, crash.AddressPlaced,
-			crash.AddressMoved, crash.AddressDisplaced, crash.AddressCleared,
-			crash.AddressClaimed}})
+		steps: at("address-")})
 }
 
 func vectorUserRole() *role {

@@ -19,7 +19,7 @@ func TestEveryStepIsReached(t *testing.T) {
 		t.Errorf("nobody died at %v", r.Below)
 	}
 	aimed := map[crash.Label]bool{}
-	for _, r := range table() {
+	for _, r := range table {
 		for _, l := range r.steps {
 			aimed[l] = true
 		}

@@ -54,6 +54,8 @@ type supervisor struct {
 	frozen  *proc       // is stopped
 	counter *cq.Counter // of the role counter, only to look
 	counted uint64      // what it said last
+	// looked are, of each endpoint, the talks before which all is seen, or its receiver has ended.
+	looked [endpoints]uint64
 	// examined is when objects may be checked again.
 	examined time.Time
 

@@ -108,7 +108,7 @@ func (t talk) set(first, k int) bool { return t[first+k/64].Or(1<<(k%64))>>(k%64
 func (t talk) is(first, k int) bool { return t[first+k/64].Load()>>(k%64)&1 != 0 }
 
 // calmEndpoints is role.calm of endpoints.
-func (s *supervisor) calmEndpoints(r *role, looked *[endpoints]uint64) error {
+func (s *supervisor) calmEndpoints(r *role) error {
 	who, t := s.there(r.name), s.ledger.talks()
 	lived := func() time.Duration { // for how long all of them could run
 		least := stage.Lifetime()
@@ -128,15 +128,15 @@ func (s *supervisor) calmEndpoints(r *role, looked *[endpoints]uint64) error {
 			if n := here[endOpen].Load(); n > 0 {
 				what = fmt.Sprintf("%d sends of endpoint %d have not ended", n, p.index)
 			}
-			for i, from := range looked {
+			for i, from := range s.looked {
 				if n := t.missing(i, here[endHolder].Load(), from); n > 0 {
 					what = fmt.Sprintf("%d messages from %d to %d are done and not seen", n, i, p.index)
 				}
 			}
 		}
 		if what == "" {
-			for i := range looked {
-				looked[i] = max(t.begun(i), 1) - 1 // the last may go on
+			for i := range s.looked {
+				s.looked[i] = max(t.begun(i), 1) - 1 // the last may go on
 			}
 			t[endCalms].Add(1)
 			return true
