@@ -80,20 +80,21 @@ type eventTaker struct {
 	ended     chan error // has what ended the work of a handler; nil without one
 }
 
-func newEventTaker(j *checker) *eventTaker {
-	return &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
-		buf: make([]byte, 0, 2*eventPayload)}
+// events is a reading of an event queue.
+func (c *child) events() *reading {
+	j := c.checks()
+	return &reading{checker: j, taker: &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
+		buf: make([]byte, 0, 2*eventPayload)}}
 }
 
 func (c *child) readEvents() error {
-	j := c.checks("event-writer", heldAgain)
-	r := &reading{checker: j, taker: newEventTaker(j), way: way{"read", (*reading).byRead}}
-	return c.hold(func(make bool) (held, error) {
+	return c.reads(nil, func(make bool, _ *cq.EventQueue) (*reading, held, error) {
 		e, err := cq.OpenEvents(cq.Named(c.dir, eventQueue), cq.EventOptions{Existing: !make,
 			Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
-		r.of = []cq.Waitable{e}
-		return e, err
-	}, r.drain)
+		r := c.events()
+		r.of, r.way = []cq.Waitable{e}, way{"read", (*reading).byRead}
+		return r, e, err
+	})
 }
 
 // next takes an event, or waits while the library calls the handler.
@@ -227,14 +228,8 @@ func (r *eventTaker) takes(name, number *uint64, read func() (int, error)) error
 }
 
 func (c *child) writeEvents() error {
-	return c.sessions(func(name uint64, s session) error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
+	return c.posts(nil, func(ctx context.Context, _ uint64) (lane, error) {
 		w, err := cq.AttachEvents(ctx, cq.Named(c.dir, eventQueue), cq.WriterOptions{Wait: true})
-		if err != nil {
-			return c.attached(err)
-		}
-		l := &eventLane{link: link[*cq.EventWriter]{w: w}}
-		return errors.Join(c.poster(l, name, s).session(), w.Close())
+		return &eventLane{link: link[*cq.EventWriter]{w: w, with: theOnly}}, err
 	})
 }

@@ -46,12 +46,13 @@ func mortalRole() *role {
 // beMortal has a lane of the watched queue, again and again.
 func (c *child) beMortal() error {
 	for c.ledger.phase() == phaseRun {
-		w, err := c.attach(watchedQueue)
-		if w == nil && err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		w, err := c.attach(ctx, watchedQueue)
+		if cancel(); err != nil {
+			if err = c.notAttached(err); err != nil {
+				return err
+			}
 			continue
-		}
-		if err != nil {
-			return err
 		}
 		c.has(theOnly)
 		for n := range uint64(c.rnd.IntN(mortalPosts)) {
@@ -69,20 +70,16 @@ func (c *child) beMortal() error {
 }
 
 // watcher reads the watched queue, and tells what it is told.
-func (c *child) watcher() (err error) {
-	eq, end, err := c.followDeaths(c.pass)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	q, err := cq.Create(cq.Named(c.dir, watchedQueue), cq.Options{Size: 64, MaxLanes: maxLanes})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, q.Close()) }()
-	running, stop := c.running(phaseDrain)
-	defer stop()
-	return errors.Join(q.BindEvents(eq), c.watch(running, q, eq))
+func (c *child) watcher() error {
+	return c.withDeaths(c.pass, func(deaths *cq.EventQueue) error {
+		q, err := cq.Create(cq.Named(c.dir, watchedQueue), cq.Options{Size: 64, MaxLanes: maxLanes})
+		if err != nil {
+			return err
+		}
+		running, stop := c.running(phaseDrain)
+		defer stop()
+		return errors.Join(q.BindEvents(deaths), c.watch(running, q, deaths), q.Close())
+	})
 }
 
 // watch reads what mortals post, and has a lane in the queue with a name meanwhile.
@@ -139,19 +136,22 @@ func (c *child) pass(p cq.PeerEntry) { c.notice(noticeOf[p.Role], p) }
 var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter: noticeWriter,
 	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
 
-// followDeaths makes an event queue, and calls tell with each death that it tells, until end.
-func (c *child) followDeaths(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error,
-	err error) {
-	if eq, err = cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024}); err != nil {
-		return nil, nil, err
+// withDeaths calls f with an event queue, and told with each death that it tells. Nobody is told,
+// and there is no queue, if told is nil.
+func (c *child) withDeaths(told func(cq.PeerEntry), f func(deaths *cq.EventQueue) error) error {
+	if told == nil {
+		return f(nil)
+	}
+	eq, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024})
+	if err != nil {
+		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	told := make(chan error, 1)
-	go func() { told <- c.readDeaths(ctx, eq, tell) }()
-	return eq, func() error {
-		stop()
-		return errors.Join(<-told, eq.Close())
-	}, nil
+	ended := make(chan error, 1)
+	go func() { ended <- c.readDeaths(ctx, eq, told) }()
+	err = f(eq)
+	stop()
+	return errors.Join(err, <-ended, eq.Close())
 }
 
 // has says what this process surely has from now on, see wordHas.

@@ -217,7 +217,8 @@ func (c *child) othersSocket(generation uint64) string {
 
 // othersRead reads at the place whenever nobody else does, until everything is read.
 func (c *child) othersRead(open othersOpen) error {
-	lock, err := os.OpenFile(c.Share[c.role.between.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
+	b := c.role.between
+	lock, err := os.OpenFile(c.Share[b.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -226,19 +227,20 @@ func (c *child) othersRead(open othersOpen) error {
 	if err := os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil {
 		return err
 	}
-	var at *atPlace
-	return c.hold(func(bool) (held, error) {
+	told := func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) }
+	return c.reads(told, func(_ bool, deaths *cq.EventQueue) (*reading, held, error) {
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return nil, syscall.EBUSY
+			return nil, nil, syscall.EBUSY
 		}
 		if c.words[heldEnded].Load() != 0 {
-			return nil, errors.Join(cq.ErrClosed, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
+			return nil, nil, errors.Join(cq.ErrClosed, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 		}
-		if at, err = c.takePlace(lock, open); err != nil { // it is not that somebody has it
-			return nil, fmt.Errorf("at the place: %v", err)
+		r, a, err := c.takePlace(lock, open, deaths)
+		if err != nil { // it is not that somebody has it
+			return nil, nil, fmt.Errorf("at the place: %v", err)
 		}
-		return at, nil
-	}, func(running context.Context) (done bool, err error) { return at.use(running) })
+		return r, a, nil
+	})
 }
 
 // othersListen listens for those who follow to a generation.
@@ -263,16 +265,15 @@ func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
 
 // atPlace is a reader's time with the place.
 type atPlace struct {
-	*reading
 	q      othersHeld
 	lock   *os.File
 	l      *net.UnixListener
-	deaths func() error // ends what tells of them
 	served chan error
 }
 
-// takePlace makes a queue at the place, which this process has.
-func (c *child) takePlace(lock *os.File, open othersOpen) (*atPlace, error) {
+// takePlace makes a queue at the place, which this process has, and lets writers follow.
+func (c *child) takePlace(lock *os.File, open othersOpen, deaths *cq.EventQueue) (*reading, *atPlace,
+	error) {
 	b := c.role.between
 	way := c.rnd.IntN(othersWays)
 	step, _, _ := strings.Cut(c.Step, "-")
@@ -281,34 +282,22 @@ func (c *child) takePlace(lock *os.File, open othersOpen) (*atPlace, error) {
 	}
 	r, q, err := open(c, way)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	generation := q.FID().Generation
-	r.way, r.mine, r.plays = b.ways[way], generation, &c.words[othersPlayed+way]
-	a := &atPlace{reading: r, q: q, lock: lock, served: make(chan error, 1)}
-	if a.l, err = c.othersListen(generation); err != nil {
-		return nil, err
+	r.way, r.mine, r.plays = b.ways[way], q.FID().Generation, &c.words[othersPlayed+way]
+	a := &atPlace{q: q, lock: lock, served: make(chan error, 1)}
+	if a.l, err = c.othersListen(r.mine); err != nil {
+		return nil, nil, err
 	}
-	deaths, end, err := c.followDeaths(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
-	if err == nil {
-		a.deaths, err = end, q.BindEvents(deaths)
+	if err = q.BindEvents(deaths); err != nil {
+		return nil, nil, err
 	}
 	c.words[othersBy].Store(uint64(way))
-	return a, err
-}
-
-// use lets writers follow, and reads.
-func (a *atPlace) use(running context.Context) (done bool, err error) {
-	if former := a.words[othersHolder].Swap(a.mine); a.mine <= former {
-		a.tell(kindBroken, "generation %d comes after %d", a.mine, former)
+	if former := c.words[othersHolder].Swap(r.mine); r.mine <= former {
+		c.tell(kindBroken, "generation %d comes after %d", r.mine, former)
 	}
-	a.has(a.mine)
-	a.bound()
-	go func() { a.served <- a.q.Serve(a.l, nil) }() // peers that are killed half way are no news
-	done, err = a.drain(running)
-	a.unbound()
-	a.has(0)
-	return done, err
+	go func() { a.served <- q.Serve(a.l, nil) }() // peers that are killed half way are no news
+	return r, a, nil
 }
 
 // Detach leaves the queue to a successor.
@@ -322,7 +311,7 @@ func (a *atPlace) leave(err error) error {
 	if e := <-a.served; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, a.deaths(), unix.Flock(int(a.lock.Fd()), unix.LOCK_UN))
+	return errors.Join(err, unix.Flock(int(a.lock.Fd()), unix.LOCK_UN))
 }
 
 // othersQueue makes a queue.
@@ -333,14 +322,12 @@ func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
 		o.Wait = cq.WaitFD
 	}
 	q, err := cq.Create(cq.Unnamed("others"), o)
-	j := c.checks(c.role.between.writer, heldAgain)
-	return &reading{checker: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
+	return c.queues(way{}, q), q, err
 }
 
 // othersEvents makes an event queue.
 func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
-	j := c.checks(c.role.between.writer, heldAgain)
-	events := newEventTaker(j)
+	r := c.events()
 	o := cq.EventOptions{Size: eventSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
 		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,
 		Shared: at == othersShared}
@@ -348,10 +335,12 @@ func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
 	case othersFD:
 		o.Wait = cq.WaitFD
 	case othersLast:
+		events := r.taker.(*eventTaker)
 		events.ended, o.Handler = make(chan error, 1), events.handle
 	}
 	e, err := cq.CreateEvents(cq.Unnamed("others"), o)
-	return &reading{checker: j, taker: events, of: []cq.Waitable{e}}, e, err
+	r.of = []cq.Waitable{e}
+	return r, e, err
 }
 
 // link is a writer, with one reader after the other where they are of another user.
@@ -410,10 +399,13 @@ func (l *link[W]) Renew(ctx context.Context) error {
 	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
 }
 
-// othersOptions are those of writers.
-func othersOptions() cq.WriterOptions {
-	return cq.WriterOptions{Trust: cq.CrossUser,
-		Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}}
+// first attaches to whoever reads.
+func (l *link[W]) first(ctx context.Context,
+	attach func(context.Context, cq.Place, cq.WriterOptions) (W, error)) error {
+	return l.meet(ctx, func(conn *net.UnixConn) (W, error) {
+		return attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser,
+			Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}})
+	})
 }
 
 // othersDial connects to the reader that there is, and says which one that is.
@@ -430,43 +422,20 @@ func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
 // othersFollow attaches to whoever reads.
 func (c *child) othersFollow(ctx context.Context) (lane, error) {
 	l := &queueLane{link[*cq.Writer]{c: c}}
-	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.Writer, error) {
-		return cq.Attach(ctx, cq.Over(conn), othersOptions())
-	})
+	return l, l.first(ctx, cq.Attach)
 }
 
 // othersFollowEvents attaches to whoever reads events.
 func (c *child) othersFollowEvents(ctx context.Context) (lane, error) {
 	l := &eventLane{link: link[*cq.EventWriter]{c: c}}
-	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
-		return cq.AttachEvents(ctx, cq.Over(conn), othersOptions())
-	})
+	return l, l.first(ctx, cq.AttachEvents)
 }
 
-// othersWrite follows readers and posts, session after session, until it is told to stop.
+// othersWrite follows readers and posts, session after session, until it is told to stop. It is told
+// of a death at once, and not only when the next one is there.
 func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) error {
-	return c.sessions(func(name uint64, s session) error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		l, err := follow(c, ctx)
-		if err != nil {
-			return fmt.Errorf("nobody to follow: %w", err)
-		}
-		p := c.poster(l, name, s)
-		// At once, and not only when the next one is there.
-		deaths, end, err := c.followDeaths(func(d cq.PeerEntry) { c.notice(p.b.noticeReader, d) })
-		if err != nil {
-			return errors.Join(err, l.Close())
-		}
-		if err = l.BindEvents(deaths); err == nil {
-			p.at(l.generation())
-			c.bound()
-			err = p.session()
-		}
-		c.unbound()
-		c.has(0)
-		return errors.Join(err, l.Close(), end())
-	})
+	return c.posts(func(p cq.PeerEntry) { c.notice(c.role.between.noticeReader, p) },
+		func(ctx context.Context, _ uint64) (lane, error) { return follow(c, ctx) })
 }
 
 // at notes with what reader the lane is now.

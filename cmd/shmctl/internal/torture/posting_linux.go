@@ -36,27 +36,52 @@ type lane interface {
 	Close() error
 }
 
-func (c *child) poster(l lane, name uint64, s session) *poster {
-	return &poster{child: c, lane: l, b: c.role.between, name: name, s: s, next: 1}
+// posts has one session of this process after the other until it is told to stop, each with a lane
+// of its own. told is told the deaths of readers: between users in all sessions, else in most; nil
+// is nobody.
+func (c *child) posts(told func(cq.PeerEntry),
+	attach func(ctx context.Context, name uint64) (lane, error)) error {
+	ss := c.ledger.sessions(c.role.name)
+	return c.withDeaths(told, func(deaths *cq.EventQueue) error {
+		for c.ledger.phase() == phaseRun {
+			if c.hushed() { // who attaches wakes the reader
+				nap(time.Millisecond)
+				continue
+			}
+			n := ss.count(c.Index).Add(1)
+			if n >= maxSessions {
+				return fmt.Errorf("%d sessions are more than the ledger has room for", n)
+			}
+			p := &poster{child: c, b: c.role.between, name: sessionName(c.Index, n),
+				s: ss.at(c.Index, n), next: 1}
+			if err := p.attached(deaths, attach); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// sessions has one session of this process after the other until it is told to stop.
-func (c *child) sessions(one func(name uint64, s session) error) error {
-	ss := c.ledger.sessions(c.role.name)
-	for c.ledger.phase() == phaseRun {
-		if c.hushed() { // who attaches wakes the reader
-			nap(time.Millisecond)
-			continue
-		}
-		n := ss.count(c.Index).Add(1)
-		if n >= maxSessions {
-			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
-		}
-		if err := one(sessionName(c.Index, n), ss.at(c.Index, n)); err != nil {
-			return err
+// attached is a session with the lane that it attaches to.
+func (p *poster) attached(deaths *cq.EventQueue,
+	attach func(ctx context.Context, name uint64) (lane, error)) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if p.lane, err = attach(ctx, p.name); err != nil {
+		return p.notAttached(err)
+	}
+	p.at(p.lane.generation())
+	if deaths != nil && (p.b != nil || p.rnd.IntN(4) > 0) {
+		if err = p.lane.BindEvents(deaths); err == nil {
+			p.bound()
 		}
 	}
-	return nil
+	if err == nil {
+		err = p.session()
+	}
+	p.unbound()
+	p.has(0)
+	return errors.Join(err, p.lane.Close())
 }
 
 // hushed tells whether nobody is to post.
@@ -64,22 +89,19 @@ func (c *child) hushed() bool {
 	return c.still.Load() != 0 && c.ledger.phase() == phaseRun
 }
 
-// attach becomes a writer of a queue; nil without an error is to be tried again.
-func (c *child) attach(queue string) (*cq.Writer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
-	return w, c.attached(err)
+// attach becomes a writer of a queue with a name.
+func (c *child) attach(ctx context.Context, queue string) (*cq.Writer, error) {
+	return cq.Attach(ctx, cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
 }
 
-// attached looks at the error of an attachment.
-func (c *child) attached(err error) error {
+// notAttached looks at the error of an attachment, which may be tried again if it is nil then.
+func (c *child) notAttached(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		c.tell(kindHung, "no queue to attach to for %v", patience)
+		c.tell(kindHung, "no queue to attach to for %v: %v", patience, err)
 	case errors.Is(err, cq.ErrLanes): // those of the dead can be had; but all may have owners
 		nap(time.Millisecond)
-	case err != nil:
+	default:
 		return fmt.Errorf("attach: %w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -258,60 +259,39 @@ func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
 }
 
 // read opens the queue when nobody else has it, and reads until it is done.
-func (c *child) read() (err error) {
-	eq, end, err := c.followDeaths(c.pass)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	j := c.checks("writer", heldAgain)
-	r := &reading{checker: j, taker: queueTaker{j}, way: way{"read", (*reading).byRead}}
-	var q *cq.Queue
-	return c.hold(func(make bool) (_ held, err error) {
-		q, err = cq.Open(cq.Named(c.dir, queueName), cq.Options{Existing: !make, Size: queueSize,
+func (c *child) read() error {
+	return c.reads(c.pass, func(make bool, deaths *cq.EventQueue) (*reading, held, error) {
+		q, err := cq.Open(cq.Named(c.dir, queueName), cq.Options{Existing: !make, Size: queueSize,
 			MaxLanes: maxLanes, Lifetime: cq.Persistent})
-		r.of = []cq.Waitable{q}
-		return q, err
-	}, func(running context.Context) (done bool, err error) {
-		if err := q.BindEvents(eq); err != nil {
-			return false, err
+		if err == nil {
+			err = q.BindEvents(deaths)
 		}
-		c.has(theOnly)
-		c.bound()
-		defer c.has(0)
-		defer c.unbound()
-		return r.drain(running)
+		return c.queues(way{"read", (*reading).byRead}, q), q, err
 	})
 }
 
-// write attaches and posts, session after session. In some nobody tells it of its reader's death.
-func (c *child) write() (err error) {
-	eq, end, err := c.followDeaths(c.pass)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	return c.sessions(func(name uint64, s session) error {
-		w, err := c.attach(queueName)
-		if w == nil {
-			return err
+// ownLane is a lane of which the ledger says who has it.
+type ownLane struct {
+	queueLane
+	word *atomic.Uint64 // of the writer
+}
+
+func (l *ownLane) Close() error {
+	l.word.Store(0)
+	return l.queueLane.Close()
+}
+
+// write attaches and posts, session after session.
+func (c *child) write() error {
+	return c.posts(c.pass, func(ctx context.Context, name uint64) (lane, error) {
+		w, err := c.attach(ctx, queueName)
+		if err != nil {
+			return nil, err
 		}
-		owner, lane := &c.words[writerLaneOwner+w.Lane()], &c.words[writerLane+c.Index]
-		owner.Store(name)
-		lane.Store(uint64(w.Lane()) + 1)
-		c.has(theOnly)
-		if c.rnd.IntN(4) > 0 {
-			if err = w.BindEvents(eq); err == nil {
-				c.bound()
-			}
-		}
-		if err == nil {
-			err = c.poster(&queueLane{link[*cq.Writer]{w: w}}, name, s).session()
-		}
-		c.unbound()
-		c.has(0)
-		lane.Store(0)
-		return errors.Join(err, w.Close())
+		l := &ownLane{queueLane{link[*cq.Writer]{w: w, with: theOnly}}, &c.words[writerLane+c.Index]}
+		c.words[writerLaneOwner+w.Lane()].Store(name)
+		l.word.Store(uint64(w.Lane()) + 1)
+		return l, nil
 	})
 }
 
@@ -340,12 +320,9 @@ func setWriterRole() *role {
 }
 
 func (c *child) writeSets() error {
-	return c.sessions(func(name uint64, s session) error {
-		w, err := c.attach(setQueue(c.rnd.IntN(setQueues)))
-		if w == nil {
-			return err
-		}
-		return errors.Join(c.poster(&queueLane{link[*cq.Writer]{w: w}}, name, s).session(), w.Close())
+	return c.posts(nil, func(ctx context.Context, _ uint64) (lane, error) {
+		w, err := c.attach(ctx, setQueue(c.rnd.IntN(setQueues)))
+		return &queueLane{link[*cq.Writer]{w: w, with: theOnly}}, err
 	})
 }
 
@@ -361,16 +338,7 @@ const (
 )
 
 func (c *child) readSets() error {
-	j := c.checks("set-writer", heldAgain)
-	r := &reading{checker: j, taker: queueTaker{j}}
-	return c.hold(func(make bool) (held, error) {
-		qs, err := c.openSet(make)
-		r.of = nil
-		for _, q := range qs {
-			r.of = append(r.of, q)
-		}
-		return qs, err
-	}, func(running context.Context) (done bool, err error) {
+	return c.reads(nil, func(make bool, _ *cq.EventQueue) (*reading, held, error) {
 		at := c.rnd.IntN(len(setWays))
 		switch {
 		case c.toward("notify"):
@@ -378,8 +346,10 @@ func (c *child) readSets() error {
 		case c.toward("domain") && at == wayPoll:
 			at = waySet
 		}
-		r.way, j.plays = setWays[at], &c.words[heldWords+at]
-		return r.drain(running)
+		qs, err := c.openSet(make)
+		r := c.queues(setWays[at], qs...)
+		r.plays = &c.words[heldWords+at]
+		return r, qs, err
 	})
 }
 

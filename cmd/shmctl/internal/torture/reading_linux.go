@@ -30,10 +30,9 @@ type checker struct {
 	plays *atomic.Uint64 // how often something was read in the reader's way; nil when it is counted
 }
 
-// checks returns the checker of a reader: writers is the role whose entries it gets, and again the
-// word of its own role for what comes again.
-func (c *child) checks(writers string, again int) *checker {
-	return &checker{child: c, of: c.ledger.sessions(writers), again: &c.words[again]}
+// checks returns the checker of a reader of what the first role writes that it comes with.
+func (c *child) checks() *checker {
+	return &checker{child: c, of: c.ledger.sessions(c.role.with[0]), again: &c.words[heldAgain]}
 }
 
 // drained tells whether a look at nothing that took until its deadline was the last one: a process
@@ -130,6 +129,35 @@ type reading struct {
 	taker
 	of  []cq.Waitable
 	way way
+}
+
+// queues is a reading of queues.
+func (c *child) queues(w way, qs ...*cq.Queue) *reading {
+	j := c.checks()
+	r := &reading{checker: j, taker: queueTaker{j}, way: w}
+	for _, q := range qs {
+		r.of = append(r.of, q)
+	}
+	return r
+}
+
+// reads opens what is to be read when nobody else has it, and reads until it is done, or leaves it
+// in between. told is told the deaths of writers; nil is nobody.
+func (c *child) reads(told func(cq.PeerEntry),
+	open func(make bool, deaths *cq.EventQueue) (*reading, held, error)) error {
+	return c.withDeaths(told, func(deaths *cq.EventQueue) error {
+		var r *reading
+		return c.hold(func(make bool) (h held, err error) {
+			r, h, err = open(make, deaths)
+			return h, err
+		}, func(running context.Context) (done bool, err error) {
+			c.has(max(r.mine, theOnly))
+			c.bound()
+			defer c.has(0)
+			defer c.unbound()
+			return r.drain(running)
+		})
+	})
 }
 
 // drain reads until it is all over, or this reader leaves by itself.
