@@ -1,11 +1,30 @@
 package crash_test
 
 import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/testdata"
 )
+
+// spelt returns the constants of the steps as their names are to be: each stands alone in a line of
+// its own, in order.
+func spelt(t *testing.T) (names []string) {
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	constants := regexp.MustCompile(`(?m)^\t([A-Z]\w+)( +//.*)?$`)
+	for _, m := range constants.FindAllStringSubmatch(string(text), -1) {
+		words := regexp.MustCompile(`[A-Z][a-z]+`).FindAllString(m[1], -1)
+		names = append(names, strings.ToLower(strings.Join(words, "-")))
+	}
+	return names
+}
 
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
@@ -17,6 +36,9 @@ func TestNames(t *testing.T) {
 		}
 		seen[name] = true
 		names = append(names, name)
+	}
+	if want := spelt(t); !slices.Equal(names, want) {
+		t.Errorf("steps are named %q, their constants %q", names, want)
 	}
 	if err := testdata.CheckFrozen(testdata.FrozenStep, names); err != nil {
 		t.Error(err)

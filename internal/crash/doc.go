@@ -13,6 +13,12 @@
 // what has been done when the process dies.
 package crash
 
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
 // Env is the environment variable that names the step to die at, "label" or "label:n".
 const Env = "SHMRING_STEP"
 
@@ -308,106 +314,50 @@ const (
 	count
 )
 
-var names = [count]string{
-	None:            "none",
-	CreateAllocated: "create-allocated", CreateFilled: "create-filled",
-	CreateLocked: "create-locked", CreateAside: "create-aside", CreateLinked: "create-linked",
-	ClaimLocked: "claim-locked", ClaimStored: "claim-stored", ClaimLeft: "claim-left",
-	AttachClaimed: "attach-claimed", AttachWritten: "attach-written",
-	AttachAnnounced: "attach-announced",
-	Filled:          "filled", Stamped: "stamped", PublishStored: "publish-stored",
-	RingParked: "ring-parked", RingMarked: "ring-marked", RingWoken: "ring-woken",
-	PublishEnded: "publish-ended", WriterClosing: "writer-closing",
-	WriterReleased: "writer-released", Overran: "overran",
-	OthersParked: "others-parked", OthersCounted: "others-counted",
-	OthersPiped: "others-piped", OthersAgain: "others-again", OthersWoken: "others-woken",
-	OthersHeard: "others-heard", PipeEmptied: "pipe-emptied", RelayHeard: "relay-heard",
-	RelayMarked: "relay-marked", RelaySleep: "relay-sleep",
-	EventFilled: "event-filled", EventPublished: "event-published",
-	EventCopied: "event-copied", EventPinned: "event-pinned", EventReleased: "event-released",
-	DomainTaken: "domain-taken", DomainArmed: "domain-armed", DomainSleep: "domain-sleep",
-	DomainWoken: "domain-woken", NotifyArmed: "notify-armed", NotifyFired: "notify-fired",
-	DomainMarked: "domain-marked", DomainRung: "domain-rung",
-	CountSeated: "count-seated", CountJoined: "count-joined", CountAdded: "count-added",
-	CountWoken: "count-woken", CountArmed: "count-armed", CountSleep: "count-sleep",
-	CountLeaving: "count-leaving", AddressFilling: "address-filling",
-	AddressFilled: "address-filled", AddressPlaced: "address-placed",
-	AddressMoved: "address-moved", AddressDisplaced: "address-displaced",
-	AddressCleared: "address-cleared", AddressClaimed: "address-claimed",
-	DeathProven: "death-proven", DeathTelling: "death-telling", DeathWritten: "death-written",
-	ParkStored: "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
-	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
-	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",
-	ReadCopied: "read-copied", ReadReleased: "read-released", Releasing: "releasing",
-	Released:     "released",
-	AdoptClaimed: "adopt-claimed", AdoptStarted: "adopt-started",
-	DetachSilenced: "detach-silenced", CloseCondemned: "close-condemned",
-	CloseLanes: "close-lanes", CloseUnlinked: "close-unlinked", CloseVacated: "close-vacated",
-	CollectLanes: "collect-lanes", CollectShut: "collect-shut", CollectClaimed: "collect-claimed",
-	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
-	CollectEmptied: "collect-emptied", CollectObject: "collect-object",
-	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
-	AcceptTold: "accept-told", FollowFilled: "follow-filled", FollowTaken: "follow-taken",
-	FollowClosed: "follow-closed",
+// list names the steps in their order, spelt as the environment gives them.
+const list = `
+none create-allocated create-filled create-locked create-aside create-linked claim-locked
+claim-stored claim-left attach-claimed attach-written attach-announced filled stamped
+publish-stored ring-parked ring-marked ring-woken publish-ended writer-closing writer-released
+overran others-parked others-counted others-piped others-again others-woken others-heard
+pipe-emptied relay-heard relay-marked relay-sleep event-filled event-published park-stored
+park-paid arm-stored sleep-next sleep-ended take-marks peek-chosen peek-stored read-copied
+read-released releasing released event-copied event-pinned event-released domain-taken
+domain-armed domain-sleep domain-woken notify-armed notify-fired domain-marked domain-rung
+count-seated count-joined count-added count-woken count-armed count-sleep count-leaving
+address-filling address-filled address-placed address-moved address-displaced address-cleared
+address-claimed death-proven death-telling death-written adopt-claimed adopt-started
+detach-silenced close-condemned close-lanes close-unlinked close-vacated collect-lanes
+collect-shut collect-claimed collect-condemned collect-unlinked collect-emptied collect-object
+meet-sending meet-sent meet-received accept-told follow-filled follow-taken follow-closed
+fabric-lane-filled fabric-lane-named fabric-claimed fabric-mapped fabric-row-filled
+fabric-adopted meet-passed meet-led meet-heard fabric-chunk-filled fabric-filled
+fabric-published fabric-asked fabric-segmented fabric-looked fabric-examined fabric-head-stored
+fabric-recorded fabric-granted fabric-told fabric-matched fabric-lent fabric-returned
+fabric-copied fabric-read fabric-fenced reach-used reach-moved reach-ended region-filled
+region-revoked region-freed fabric-heads fabric-shut fabric-withdrawn fabric-ended fabric-done
+fabric-disowned fabric-freed fabric-nameless fabric-released fabric-burying fabric-buried
+conn-asked conn-offered conn-refusing conn-accepted conn-ready conn-sent conn-arrived conn-read
+conn-shut conn-closing conn-heard conn-freed conn-lost conn-unlisted link-asking link-requested
+link-accepting link-rejecting link-paired link-connected link-raised link-lowered link-shutting
+link-leaving link-withdrawn group-made group-filled group-listed group-unlisted app-hello
+dev-booked dev-granted app-memory dev-joined app-starting dev-attached app-started app-asked
+dev-steered dev-owned app-answered dev-unsteered app-filled app-posted dev-taken dev-building
+dev-posted dev-done dev-released dev-kicked dev-reaped dev-marked dev-completed dev-received
+dev-copied dev-published dev-dropped app-giving app-returned dev-returned dev-forgotten
+dev-unported dev-unbooked dev-freed app-noticed app-lost app-cancelled app-told app-mapped
+app-switched
+`
 
-	FabricLaneFilled: "fabric-lane-filled", FabricLaneNamed: "fabric-lane-named",
-	FabricClaimed: "fabric-claimed", FabricMapped: "fabric-mapped",
-	FabricRowFilled: "fabric-row-filled", FabricAdopted: "fabric-adopted",
-	MeetPassed: "meet-passed", MeetLed: "meet-led", MeetHeard: "meet-heard",
-	FabricChunkFilled: "fabric-chunk-filled", FabricFilled: "fabric-filled",
-	FabricPublished: "fabric-published", FabricAsked: "fabric-asked",
-	FabricSegmented: "fabric-segmented", FabricLooked: "fabric-looked",
-	FabricExamined: "fabric-examined", FabricHeadStored: "fabric-head-stored",
-	FabricRecorded: "fabric-recorded", FabricGranted: "fabric-granted",
-	FabricTold: "fabric-told", FabricMatched: "fabric-matched", FabricLent: "fabric-lent",
-	FabricReturned: "fabric-returned", FabricCopied: "fabric-copied", FabricRead: "fabric-read",
-	FabricFenced: "fabric-fenced",
-	ReachUsed:    "reach-used", ReachMoved: "reach-moved", ReachEnded: "reach-ended",
-	RegionFilled: "region-filled", RegionRevoked: "region-revoked",
-	RegionFreed: "region-freed", FabricHeads: "fabric-heads", FabricShut: "fabric-shut",
-	FabricWithdrawn: "fabric-withdrawn",
-	FabricEnded:     "fabric-ended", FabricDone: "fabric-done",
-	FabricDisowned: "fabric-disowned", FabricFreed: "fabric-freed",
-	FabricNameless: "fabric-nameless", FabricReleased: "fabric-released",
-	FabricBurying: "fabric-burying", FabricBuried: "fabric-buried",
-
-	ConnAsked: "conn-asked", ConnOffered: "conn-offered", ConnRefusing: "conn-refusing",
-	ConnAccepted: "conn-accepted", ConnReady: "conn-ready", ConnSent: "conn-sent",
-	ConnArrived: "conn-arrived", ConnRead: "conn-read", ConnShut: "conn-shut",
-	ConnClosing: "conn-closing", ConnHeard: "conn-heard", ConnFreed: "conn-freed",
-	ConnLost: "conn-lost", ConnUnlisted: "conn-unlisted",
-
-	LinkAsking: "link-asking", LinkRequested: "link-requested",
-	LinkAccepting: "link-accepting", LinkRejecting: "link-rejecting",
-	LinkPaired: "link-paired", LinkConnected: "link-connected", LinkRaised: "link-raised",
-	LinkLowered: "link-lowered", LinkShutting: "link-shutting", LinkLeaving: "link-leaving",
-	LinkWithdrawn: "link-withdrawn",
-
-	GroupMade: "group-made", GroupFilled: "group-filled", GroupListed: "group-listed",
-	GroupUnlisted: "group-unlisted",
-
-	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
-	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",
-	DevAttached: "dev-attached", AppStarted: "app-started", AppAsked: "app-asked",
-	DevSteered: "dev-steered", DevOwned: "dev-owned", AppAnswered: "app-answered",
-	DevUnsteered: "dev-unsteered", AppFilled: "app-filled", AppPosted: "app-posted",
-	DevTaken: "dev-taken", DevBuilding: "dev-building", DevPosted: "dev-posted",
-	DevReleased: "dev-released", DevKicked: "dev-kicked", DevReaped: "dev-reaped",
-	DevMarked: "dev-marked", DevCompleted: "dev-completed", DevReceived: "dev-received",
-	DevCopied: "dev-copied", DevPublished: "dev-published", DevDropped: "dev-dropped",
-	AppGiving: "app-giving", DevDone: "dev-done", AppReturned: "app-returned",
-	DevReturned: "dev-returned", DevForgotten: "dev-forgotten",
-	DevUnported: "dev-unported", DevUnbooked: "dev-unbooked", DevFreed: "dev-freed",
-	AppNoticed: "app-noticed", AppLost: "app-lost", AppCancelled: "app-cancelled",
-	AppTold: "app-told", AppMapped: "app-mapped", AppSwitched: "app-switched",
-}
+// names are made when somebody asks: most programs have no steps.
+var names = sync.OnceValue(func() []string { return strings.Fields(list) })
 
 // String returns the name, as the environment gives it.
 func (l Label) String() string {
 	if l >= count {
 		return "unknown"
 	}
-	return names[l]
+	return names()[l]
 }
 
 // Labels returns all steps.
@@ -421,10 +371,6 @@ func Labels() []Label {
 
 // Parse returns the step of that name.
 func Parse(name string) (Label, bool) {
-	for l := None + 1; l < count; l++ {
-		if names[l] == name {
-			return l, true
-		}
-	}
-	return None, false
+	at := slices.Index(names(), name)
+	return Label(max(at, 0)), at > 0
 }
