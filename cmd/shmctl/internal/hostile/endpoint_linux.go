@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/futex"
@@ -35,17 +36,10 @@ const (
 
 func hasEndpoints(*scene) (done func(), skip error) { return func() {}, futex.HasWaitMany() }
 
-func (c *child) endOptions(w *cq.Writer, q *cq.Queue) fabric.Options {
-	return fabric.Options{Transmit: w, Receive: w, Progress: []*cq.Queue{q}, Peers: 32,
-		Chunks: lifeChunks, Pool: lifePool, Remote: lifeRemote, Window: 16 << 10}
-}
-
 // life is an endpoint with its queue.
 type life struct {
 	*child
-	*fabric.Endpoint
-	q   *cq.Queue
-	w   *cq.Writer
+	wire.Endpoint
 	rnd *rand.Rand
 
 	verifier *verifier // nil: nobody honest sends to it
@@ -62,24 +56,17 @@ type life struct {
 // live opens an endpoint.
 func (c *child) live(name string, rnd *rand.Rand) (l *life, err error) {
 	l = &life{child: c, rnd: rnd, bufs: map[uint64][]byte{}}
-	if l.q, err = cq.Create(cq.Unnamed("ends"), cq.Options{Size: 512, Shared: true}); err != nil {
-		return nil, err
-	}
-	if l.w, err = l.q.Writer(); err == nil {
-		if l.Endpoint, err = fabric.Open(c.dir, name, c.endOptions(l.w, l.q)); err == nil {
-			return l, nil
-		}
-		err = errors.Join(err, l.w.Close())
-	}
-	return nil, errors.Join(err, l.q.Close())
+	l.Endpoint, err = wire.OpenEndpoint(c.dir, name, 512, fabric.Options{Peers: 32,
+		Chunks: lifeChunks, Pool: lifePool, Remote: lifeRemote, Window: 16 << 10})
+	return l, err
 }
 
 // close ends it, and takes what is in the queue.
 func (l *life) close() error {
-	err := l.Endpoint.Close()
+	err := l.Endpoint.Endpoint.Close()
 	for l.read(64) {
 	}
-	return errors.Join(err, l.w.Close(), l.q.Close())
+	return errors.Join(err, l.Writer.Close(), l.Queue.Close())
 }
 
 // victimEndpoint has endpoints to which attackers and newcomers send, beside its queue.
@@ -217,13 +204,13 @@ func (l *life) use() (what string, err error) {
 
 func (l *life) read(most int) (more bool) {
 	es := make([]cq.Entry, most)
-	n, err := cq.Read(l.q, es)
+	n, err := cq.Read(l.Queue, es)
 	return l.take(es, n, err)
 }
 
 func (l *life) wait(ctx context.Context, most time.Duration) {
 	es := make([]cq.Entry, 64)
-	n, err := cq.ReadContext(ctx, l.q, es, cq.ReadOptions{Timeout: most})
+	n, err := cq.ReadContext(ctx, l.Queue, es, cq.ReadOptions{Timeout: most})
 	l.take(es, n, err)
 }
 
@@ -250,7 +237,7 @@ func (l *life) message(to cq.Addr) *fabric.Msg {
 func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
 	if errors.Is(err, cq.ErrAvail) {
 		var failed cq.ErrorEntry
-		if err = l.q.ReadErr(&failed); err == nil {
+		if err = l.Queue.ReadErr(&failed); err == nil {
 			delete(l.bufs, failed.Context)
 			if failed.Flags&cq.FlagSend != 0 {
 				l.failed = failed.Err
@@ -388,7 +375,7 @@ func attackEndpoint(c *child) error {
 			cq.FlagRMAEvent)
 		to, err := l.Resolve(victimEnd)
 		if err == nil {
-			err = l.Send(nil, to, 0)
+			err = l.Endpoint.Send(nil, to, 0)
 		}
 		if err != nil || l.mem == nil {
 			return nil, gone()

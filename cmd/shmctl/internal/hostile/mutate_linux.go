@@ -133,13 +133,19 @@ func (s *scribbler) store(word *atomic.Uint64, v uint64) {
 func (s *scribbler) flip(a *area, n int) {
 	what := []aim{aimData, aimIndices, aimData}[s.rnd.IntN(3)]
 	word := &a.words[s.pick(a, what)]
-	was := word.Load()
-	other := s.value(word, aimAny)
+	s.beat(word, n, s.value(word, aimAny))
+	s.count.Add(uint64(n/2*2) - 2) // each may be looked at
+}
+
+// beat turns a word from what it is to one of some values and back, which counts as one thing that
+// is tried.
+func (s *scribbler) beat(word *atomic.Uint64, n int, values ...uint64) {
+	was, to := word.Load(), values[s.rnd.IntN(len(values))]
 	for range n / 2 {
-		word.Store(other)
+		word.Store(to)
 		word.Store(was)
 	}
-	s.count.Add(uint64(n / 2 * 2))
+	s.count.Add(2)
 }
 
 // isLane reports whether the sections are those of a lane: words, slots and records of detail.
@@ -161,13 +167,7 @@ func (s *scribbler) flipNext(a *area, n int) {
 		// Length, kind, and the length of what comes with an error.
 		word := &a.words[[]int{slot + 2, slot + 7, min(record+2, records.to-1)}[s.rnd.IntN(3)]]
 		was := word.Load()
-		other := []uint64{was ^ 1, was &^ 0xff, ^uint64(0), 1 << 20, 0, s.value(word, aimNext)}
-		to := other[s.rnd.IntN(len(other))]
-		for range n / 2 {
-			word.Store(to)
-			word.Store(was)
-		}
-		s.count.Add(2) // all that many are one thing that is tried
+		s.beat(word, n, was^1, was&^0xff, ^uint64(0), 1<<20, 0, s.value(word, aimNext))
 	}
 }
 
@@ -186,15 +186,9 @@ func (s *scribbler) flipSlots(a *area, n int) {
 		slot := a.sections[1].from + s.rnd.IntN(8)*outboxSlotWords
 		word := &a.words[slot+[]int{1, 1, 1, 28, 29}[s.rnd.IntN(5)]]
 		was := word.Load()
-		other := []uint64{was ^ 1<<s.rnd.IntN(64), was | 1<<(40+s.rnd.IntN(24)), was&^0xff |
-			s.rnd.Uint64N(8), was ^ 1<<(8+s.rnd.IntN(4)), was ^ 1<<(16+s.rnd.IntN(16)),
-			s.value(word, aimNext)}
-		to := other[s.rnd.IntN(len(other))]
-		for range n / 2 {
-			word.Store(to)
-			word.Store(was)
-		}
-		s.count.Add(2)
+		s.beat(word, n, was^1<<s.rnd.IntN(64), was|1<<(40+s.rnd.IntN(24)),
+			was&^0xff|s.rnd.Uint64N(8), was^1<<(8+s.rnd.IntN(4)), was^1<<(16+s.rnd.IntN(16)),
+			s.value(word, aimNext))
 	}
 }
 
@@ -223,46 +217,14 @@ func (s *scribbler) value(word *atomic.Uint64, what aim) uint64 {
 	if what == aimForward {
 		return is + uint64(s.rnd.IntN(4))
 	}
-	capacity := uint64(1) << s.rnd.IntN(13)
-	switch s.rnd.IntN(22) {
-	case 0:
-		return 0
-	case 1:
-		return 1
-	case 2:
-		return ^uint64(0)
-	case 3:
-		return capacity
-	case 4:
-		return capacity + 1
-	case 5:
-		return capacity - 1
-	case 6:
-		return is + 1
-	case 7:
-		return is - 1
-	case 8:
-		return is + capacity
-	case 9:
-		return is - capacity - 1
-	case 10:
-		return 1 << 31
-	case 11:
-		return 1<<32 + uint64(s.rnd.IntN(3)) - 1
-	case 12:
-		return 1 << 63
-	case 13:
-		return ^uint64(0) - uint64(s.rnd.IntN(64))
-	case 14:
-		return s.old[s.rnd.IntN(len(s.old))]
-	case 15:
-		return is ^ 1<<s.rnd.IntN(64)
-	case 16, 17: // kinds and marks of entries, with any sequence
-		return is&^0xff | s.rnd.Uint64N(16)
-	case 18:
-		return is<<16 | s.rnd.Uint64N(1<<16)
-	case 19:
-		return is &^ (1<<48 - 1) // another region
+	capacity, x := uint64(1)<<s.rnd.IntN(13), s.rnd.Uint64() // drawn once: stores are to be fast
+	kind := is&^0xff | x>>26%16                              // and mark of an entry, of any sequence
+	chosen := [...]uint64{0, 1, ^uint64(0), capacity, capacity + 1, capacity - 1, is + 1, is - 1,
+		is + capacity, is - capacity - 1, 1 << 31, 1<<32 + x%3 - 1, 1 << 63, ^(x >> 2 % 64),
+		s.old[x>>8%uint64(len(s.old))], is ^ 1<<(x>>12%64), kind, kind, is<<16 | x>>32&0xffff,
+		is &^ (1<<48 - 1)} // another region
+	if at := s.rnd.IntN(len(chosen) + 2); at < len(chosen) {
+		return chosen[at]
 	}
 	return s.rnd.Uint64() >> s.rnd.IntN(64)
 }

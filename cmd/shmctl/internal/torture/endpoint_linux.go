@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/crash"
@@ -97,11 +98,9 @@ func endMessage(id uint64) (text []byte, flags cq.Flags, tag uint64) {
 // talker is an endpoint while its process has it.
 type talker struct {
 	*child
-	*fabric.Endpoint
+	wire.Endpoint
 	of   talks
 	here []atomic.Uint64 // of them, this place's
-	q    *cq.Queue
-	w    *cq.Writer
 	run  context.Context // ends with the run
 
 	mu    sync.Mutex
@@ -140,19 +139,21 @@ func endName(place int) string { return fmt.Sprintf("endpoint-%d", place) }
 // runEndpoints has one endpoint after the other, and connections beside them.
 func (c *child) runEndpoints() (err error) {
 	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
-	connections := make(chan error, 4)
 	running, stop := c.running(phaseStop)
 	defer stop()
-	go func() { connections <- c.listenAll() }()
-	go func() { connections <- c.answerAll(running) }()
-	go func() { connections <- c.askAll(running) }()
-	go func() { connections <- c.groupAll(running) }()
+	beside := []func(*child, context.Context, *rand.Rand) error{(*child).listenAll,
+		(*child).answerAll, (*child).askAll, (*child).groupAll}
+	ended := make(chan error, len(beside))
+	for i, all := range beside {
+		rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index+(i+1)*endpoints)))
+		go func() { ended <- all(c, running, rnd) }()
+	}
 	for c.ledger.phase() == phaseRun && err == nil {
 		err = c.oneEndpoint()
 	}
-	for range cap(connections) {
+	for range beside {
 		if err == nil {
-			err = <-connections
+			err = <-ended
 		}
 	}
 	return err
@@ -165,18 +166,9 @@ func (c *child) oneEndpoint() (err error) {
 	var end func()
 	e.run, end = c.running(phaseStop)
 	defer end()
-	if e.q, err = cq.Create(cq.Unnamed("ends"), cq.Options{Size: endRoom, Shared: true}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.q.Close()) }()
-	if e.w, err = e.q.Writer(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.w.Close()) }()
 	for since := stage.Lifetime(); ; nap(time.Millisecond) {
-		e.Endpoint, err = fabric.Open(c.dir, endName(c.Index), fabric.Options{Transmit: e.w,
-			Receive: e.w, Progress: []*cq.Queue{e.q}, Peers: 16, Chunks: endChunks,
-			Window: 16 << 10, Pool: endPool, Remote: endRemote})
+		e.Endpoint, err = wire.OpenEndpoint(c.dir, endName(c.Index), endRoom, fabric.Options{Peers: 16,
+			Chunks: endChunks, Window: 16 << 10, Pool: endPool, Remote: endRemote})
 		// Who removes the former one may be stopped over that.
 		if !errors.Is(err, fs.ErrExist) || stage.Lifetime()-since > patience {
 			break
@@ -185,8 +177,9 @@ func (c *child) oneEndpoint() (err error) {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
+	defer func() { err = errors.Join(err, e.Writer.Close(), e.Queue.Close()) }()
 	if err = e.share(); err != nil {
-		return errors.Join(err, e.Endpoint.Close())
+		return errors.Join(err, e.Endpoint.Endpoint.Close())
 	}
 	e.here[endHolder].Store(e.Address().Outbox)
 	e.of[endOpened].Add(1)
@@ -202,11 +195,11 @@ func (c *child) oneEndpoint() (err error) {
 	if c.rnd.IntN(2) == 0 { // else it is closed while somebody reads
 		stop()
 	}
-	err = errors.Join(err, e.Endpoint.Close())
+	err = errors.Join(err, e.Endpoint.Endpoint.Close())
 	stop()
 	err = errors.Join(err, <-ended)
 	for empty := false; !empty && err == nil; {
-		empty, err = e.some(func(dst []cq.Entry) (int, error) { return cq.Read(e.q, dst) })
+		empty, err = e.some(func(dst []cq.Entry) (int, error) { return cq.Read(e.Queue, dst) })
 	}
 	e.release(0)
 	if n := e.Stats().Loans; n > 0 && err == nil {
@@ -225,7 +218,7 @@ func (e *talker) read(ctx context.Context) error {
 	for {
 		e.post()
 		_, err := e.some(func(dst []cq.Entry) (int, error) {
-			return cq.ReadContext(ctx, e.q, dst, cq.ReadOptions{})
+			return cq.ReadContext(ctx, e.Queue, dst, cq.ReadOptions{})
 		})
 		if ctx.Err() != nil {
 			return withoutCancel(err)
@@ -245,24 +238,11 @@ func (e *talker) read(ctx context.Context) error {
 
 // some takes a few completions.
 func (e *talker) some(read func([]cq.Entry) (int, error)) (empty bool, err error) {
-	var dst [16]cq.Entry
-	n, err := read(dst[:])
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range dst[:max(n, 0)] {
-		e.ended(&cq.ErrorEntry{Context: dst[i].Context, Flags: dst[i].Flags, Len: dst[i].Len,
-			Buf: dst[i].Buf, Data: dst[i].Data, Tag: dst[i].Tag})
-	}
-	if errors.Is(err, cq.ErrAvail) {
-		var failed cq.ErrorEntry
-		if err = e.q.ReadErr(&failed); err == nil {
-			e.ended(&failed)
-		}
-	}
-	if errors.Is(err, cq.ErrWouldBlock) {
-		return true, nil
-	}
-	return false, err
+	return e.Take(read, func(c *cq.ErrorEntry) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.ended(c)
+	})
 }
 
 // ended looks at the end of an operation.
@@ -316,8 +296,7 @@ func (e *talker) excuse(err error, to uint64) {
 	case errors.Is(err, syscall.ECANCELED) && e.over:
 	case errors.Is(err, fabric.ErrPeers):
 		e.of[endNoRoom].Add(1)
-	case !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) &&
-		!errors.Is(err, syscall.EHOSTUNREACH):
+	case !isAny(err, syscall.ECONNRESET, syscall.EPIPE, syscall.EHOSTUNREACH):
 		e.tell(kindBroken, "a send failed: %v", err)
 	case at >= 0 && survives(int(e.of.place(at)[endBy].Load())) && e.of.has(to) == at:
 		e.tell(kindUsurped, "a send failed, though endpoint %d lives: %v", at, err)

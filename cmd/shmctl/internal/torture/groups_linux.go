@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/crash"
@@ -21,9 +22,7 @@ import (
 // grouper is an endpoint in both groups.
 type grouper struct {
 	*child
-	*fabric.Endpoint
-	q    *cq.Queue
-	w    *cq.Writer
+	wire.Endpoint
 	g    [2]*fabric.Group
 	left [2]bool
 	sent [2]uint64
@@ -40,8 +39,7 @@ type groupLine struct{ from, group uint64 }
 var groupOptions = [2]fabric.GroupOptions{{Members: 8}, {Members: 8, Misses: true}}
 
 // groupAll has one member after the other, until the run ends.
-func (c *child) groupAll(ctx context.Context) (err error) {
-	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+4*endpoints))
+func (c *child) groupAll(ctx context.Context, rnd *rand.Rand) (err error) {
 	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
 		err = c.oneGrouper(ctx, fmt.Sprintf("member-%d-%d", c.pid, n), rnd)
 	}
@@ -50,19 +48,11 @@ func (c *child) groupAll(ctx context.Context) (err error) {
 
 func (c *child) oneGrouper(ctx context.Context, name string, rnd *rand.Rand) (err error) {
 	e := &grouper{child: c, last: map[groupLine]uint64{}, miss: map[uint64]uint64{}}
-	if e.q, err = cq.Create(cq.Unnamed("members"), cq.Options{Size: 64, Shared: true}); err != nil {
+	e.Endpoint, err = wire.OpenEndpoint(c.dir, name, 64, fabric.Options{Peers: 16})
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.q.Close()) }()
-	if e.w, err = e.q.Writer(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.w.Close()) }()
-	if e.Endpoint, err = fabric.Open(c.dir, name, fabric.Options{Transmit: e.w, Receive: e.w,
-		Progress: []*cq.Queue{e.q}, Peers: 16}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Endpoint.Close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 	for i := range e.bufs {
 		if err = e.Recv(e.bufs[i][:], uint64(i)); err != nil {
 			return err
@@ -82,7 +72,7 @@ func (c *child) oneGrouper(ctx context.Context, name string, rnd *rand.Rand) (er
 		}
 		if rnd.IntN(20) == 0 { // it sleeps until there is something, or not
 			some, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(2000))*time.Microsecond)
-			_, _ = cq.ReadContext(some, e.q, []cq.Entry{}, cq.ReadOptions{Threshold: 1})
+			_, _ = cq.ReadContext(some, e.Queue, []cq.Entry{}, cq.ReadOptions{Threshold: 1})
 			stop()
 		}
 	}
@@ -117,9 +107,8 @@ func (e *grouper) turn(rnd *rand.Rand) (err error) {
 	case err == nil:
 		e.sent[i]++
 		e.ledger.talks()[endGrouped].Add(1)
-	case errors.Is(err, cq.ErrFull) && i == 0: // somebody has no room
-		err = nil
-	case errors.Is(err, fabric.ErrPeers): // of many that come and go
+	case errors.Is(err, cq.ErrFull) && i == 0, // somebody has no room
+		errors.Is(err, fabric.ErrPeers): // of many that come and go
 		err = nil
 	}
 	return err
@@ -128,31 +117,24 @@ func (e *grouper) turn(rnd *rand.Rand) (err error) {
 // take takes what has come.
 func (e *grouper) take() error {
 	for {
-		var dst [16]cq.Entry
-		n, err := cq.Read(e.q, dst[:])
-		for _, c := range dst[:max(n, 0)] {
-			e.came(&c)
-			if err := e.Recv(e.bufs[c.Context][:], c.Context); err != nil {
-				return err
-			}
-		}
-		switch {
-		case errors.Is(err, cq.ErrAvail):
-			failed := cq.ErrorEntry{ErrData: make([]byte, 0, fabric.AddressBytes)}
-			if err = e.q.ReadErr(&failed); err != nil {
-				return err
-			}
-			e.missed(&failed)
-		case errors.Is(err, cq.ErrWouldBlock):
-			return nil
-		case err != nil:
+		var failed error
+		empty, err := e.Take(func(dst []cq.Entry) (int, error) { return cq.Read(e.Queue, dst) },
+			func(c *cq.ErrorEntry) {
+				if c.Err != 0 {
+					e.missed(c)
+					return
+				}
+				e.came(c)
+				failed = errors.Join(failed, e.Recv(e.bufs[c.Context][:], c.Context))
+			})
+		if err = errors.Join(err, failed); err != nil || empty {
 			return err
 		}
 	}
 }
 
 // came looks at a message.
-func (e *grouper) came(c *cq.Entry) {
+func (e *grouper) came(c *cq.ErrorEntry) {
 	text := e.bufs[c.Context][:]
 	from, i := binary.LittleEndian.Uint64(text), binary.LittleEndian.Uint64(text[8:])
 	n := binary.LittleEndian.Uint64(text[16:])

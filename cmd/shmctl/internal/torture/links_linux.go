@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 )
@@ -34,9 +35,7 @@ func passiveName(place int) string { return fmt.Sprintf("passive-%d", place) }
 
 // linked is an endpoint with a connection, and what it reports to.
 type linked struct {
-	*fabric.Endpoint
-	q      *cq.Queue
-	w      *cq.Writer
+	wire.Endpoint
 	events *cq.EventQueue
 	buf    [64]byte
 }
@@ -51,23 +50,15 @@ func (c *child) openLinked(name string, r *fabric.Request) (e *linked, err error
 	if e.events, err = linkEvents(); err != nil {
 		return nil, err
 	}
-	if e.q, err = cq.Create(cq.Unnamed("link"), cq.Options{Size: 16, Shared: true}); err != nil {
-		return nil, err
-	}
-	if e.w, err = e.q.Writer(); err != nil {
-		return nil, err
-	}
-	e.Endpoint, err = fabric.Open(c.dir, name, fabric.Options{Transmit: e.w, Receive: e.w,
-		Progress: []*cq.Queue{e.q}, Peers: 2, Events: e.events, Request: r})
+	e.Endpoint, err = wire.OpenEndpoint(c.dir, name, 16,
+		fabric.Options{Peers: 2, Events: e.events, Request: r})
 	if err != nil {
-		return nil, errors.Join(err, e.w.Close(), e.q.Close(), e.events.Close())
+		return nil, errors.Join(err, e.events.Close())
 	}
 	return e, nil
 }
 
-func (e *linked) close() error {
-	return errors.Join(e.Endpoint.Close(), e.w.Close(), e.q.Close(), e.events.Close())
-}
+func (e *linked) close() error { return errors.Join(e.Close(), e.events.Close()) }
 
 // event waits for what becomes of the connection. An error event is its error, with the data.
 func (e *linked) event(ctx context.Context) (is cq.EventKind, data string, err error) {
@@ -92,37 +83,35 @@ func (e *linked) hears(ctx context.Context) (text string, err error) {
 	if err = e.Recv(e.buf[:], 1); err != nil {
 		return "", err
 	}
-	for {
-		var dst [1]cq.Entry
-		_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
-		if errors.Is(err, cq.ErrAvail) {
-			var failed cq.ErrorEntry
-			if err = e.q.ReadErr(&failed); err == nil && failed.Flags&cq.FlagRecv != 0 {
-				return "", failed.Err
+	for heard := false; !heard && err == nil; {
+		var failed error
+		_, err = e.Take(func(dst []cq.Entry) (int, error) {
+			return cq.ReadContext(ctx, e.Queue, dst[:1], cq.ReadOptions{})
+		}, func(c *cq.ErrorEntry) {
+			// Not a send, whose peer is said to be gone by the receive too.
+			if c.Flags&cq.FlagRecv == 0 {
+				return
 			}
-			continue // a send, whose peer is said to be gone by the receive too
-		}
-		if err != nil || dst[0].Flags&cq.FlagRecv != 0 {
-			return string(e.buf[:dst[0].Len]), err
-		}
+			if heard, text = true, string(e.buf[:c.Len]); c.Err != 0 {
+				text, failed = "", c.Err
+			}
+		})
+		err = errors.Join(err, failed)
 	}
+	return text, err
 }
 
 // says sends a message, unless its connection has ended.
 func (e *linked) says(ctx context.Context, text string) error {
 	err := e.SendContext(ctx, &fabric.Msg{Buf: []byte(text), Flags: cq.FlagInjectCall})
-	for _, over := range []error{fabric.ErrNotConnected, fabric.ErrPeerDied, fabric.ErrPeerClosed,
-		fabric.ErrNoPeer} {
-		if errors.Is(err, over) {
-			return nil // which is heard
-		}
+	if isAny(err, fabric.ErrNotConnected, fabric.ErrPeerDied, fabric.ErrPeerClosed, fabric.ErrNoPeer) {
+		return nil // which is heard
 	}
 	return err
 }
 
 // answerAll has one passive endpoint after the other, until the run ends.
-func (c *child) answerAll(ctx context.Context) (err error) {
-	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+2*endpoints))
+func (c *child) answerAll(ctx context.Context, rnd *rand.Rand) (err error) {
 	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
 		open, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
 		err = c.answerSome(ctx, open, n)
@@ -170,8 +159,7 @@ func (c *child) answerSome(ctx, open context.Context, n int) (err error) {
 // answerLink is what becomes of a request at its server.
 func (c *child) answerLink(ctx context.Context, name string, r *fabric.Request) (err error) {
 	late := func(err error) bool {
-		return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, fabric.ErrNotFound) ||
-			errors.Is(err, os.ErrClosed) || ctx.Err() != nil
+		return isAny(err, syscall.ECONNABORTED, fabric.ErrNotFound, os.ErrClosed) || ctx.Err() != nil
 	}
 	if string(r.Data) == linkReject {
 		if err = r.Reject([]byte(linkNo)); late(err) {
@@ -215,38 +203,58 @@ func (c *child) answerLink(ctx context.Context, name string, r *fabric.Request) 
 }
 
 // askAll asks one place after the other for a connection, until the run ends.
-func (c *child) askAll(ctx context.Context) (err error) {
-	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+3*endpoints))
+func (c *child) askAll(ctx context.Context, rnd *rand.Rand) (err error) {
 	for c.ledger.phase() == phaseRun && err == nil {
 		if c.hushed() {
 			nap(time.Millisecond)
 			continue
 		}
-		place, t := rnd.IntN(endpoints), c.ledger.talks()
-		there := t.place(place)
-		by, links := there[endBy].Load(), there[endLinks].Load()
-		same := func() bool {
-			return links == there[endLinks].Load() && by == there[endBy].Load()
-		}
+		at := c.askFor(rnd.IntN(endpoints), endLinks)
 		var e *linked
 		if e, err = c.openLinked(fmt.Sprintf("asker-%d-%d", c.Index, c.pid), nil); err != nil {
 			return err
 		}
-		done, why := c.askLink(ctx, e, place, rnd)
-		switch {
-		case ctx.Err() != nil || c.ledger.phase() != phaseRun:
-		case done:
-			t[endLinked].Add(1)
-		case why != nil && !errors.Is(why, syscall.ECONNREFUSED) && !errors.Is(why, errLinkEnded):
-			c.tell(kindBroken, "a connection by events to %d: %v", place, why)
-		case why != nil && same() && survives(int(by)) && same():
-			c.tell(kindUsurped, "a connection by events to %d ended, though that lives: %v", place, why)
-		case why != nil:
-			t[endUnlinked].Add(1)
+		done, why := c.askLink(ctx, e, at.place, rnd)
+		if ctx.Err() == nil && c.ledger.phase() == phaseRun && (done || why != nil) {
+			at.became(endLinked, endUnlinked, why, syscall.ECONNREFUSED, errLinkEnded)
 		}
 		err = e.close()
 	}
 	return err
+}
+
+// asked is a place that was asked for a connection, with what it had then.
+type asked struct {
+	c             *child
+	place, listen int
+	by, times     uint64
+}
+
+// askFor says that a place is asked. listen is the word of what it has for that.
+func (c *child) askFor(place, listen int) asked {
+	there := c.ledger.talks().place(place)
+	return asked{c, place, listen, there[endBy].Load(), there[listen].Load()}
+}
+
+// same tells that the place has what it had.
+func (a asked) same() bool {
+	there := a.c.ledger.talks().place(a.place)
+	return a.times == there[a.listen].Load() && a.by == there[endBy].Load()
+}
+
+// became counts a connection as one that went well, or as cut short for want of the place. Its error
+// may be one of some.
+func (a asked) became(well, cut int, err error, may ...error) {
+	switch t := a.c.ledger.talks(); {
+	case err == nil:
+		t[well].Add(1)
+	case !isAny(err, may...):
+		a.c.tell(kindBroken, "a connection to %d: %v", a.place, err)
+	case a.same() && survives(int(a.by)) && a.same():
+		a.c.tell(kindUsurped, "a connection to %d ended, though that lives: %v", a.place, err)
+	default:
+		t[cut].Add(1)
+	}
 }
 
 var errLinkEnded = errors.New("it ended before its time")

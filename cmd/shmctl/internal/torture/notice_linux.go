@@ -336,10 +336,7 @@ type duty struct {
 	// bound tells whether it is still in a position to be told; nil is as long as it lives.
 	bound func() bool
 	owes  *atomic.Uint64 // tells the survivor
-	known bool           // the next are set
-	own   time.Duration  // this process's life, when it last looked
-	seen  time.Duration  // the survivor's, then
-	lived time.Duration  // for how long both could run since
+	both                 // the other one is the survivor
 }
 
 // noticeUsual is when most survivors know.
@@ -402,15 +399,7 @@ func (s *supervisor) overdue(own time.Duration) {
 			s.notes.excuse(key)
 			continue
 		}
-		now := time.Duration(s.ledger.word(wordLived + d.by.place).Load())
-		if d.known && max(own-d.own, now-d.seen) < lookEvery {
-			continue
-		}
-		if d.known {
-			d.lived += min(own-d.own, now-d.seen)
-		}
-		d.known, d.own, d.seen = true, own, now
-		if d.lived > noticeLatest {
+		if d.live(own, s.lived(d.by), lookEvery) > noticeLatest {
 			s.notes.over(key)
 			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d, %s) at %d was not told as "+
 				"%s by %s %d (pid %d, bound since %d) in %v", kindUnnoticed, d.role, key.pid,

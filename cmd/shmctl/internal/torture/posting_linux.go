@@ -440,10 +440,7 @@ type standing struct {
 // vigil measures for how long a reader could run and saw nothing that was there.
 type vigil struct {
 	now, last standing
-	known     bool
-	own       time.Duration // this process's life, when it last looked
-	reader    time.Duration // the reader's, then
-	lived     time.Duration // for how long both could run since
+	both
 }
 
 // look compares with the last look. own is the life of this process.
@@ -451,18 +448,36 @@ func (v *vigil) look(s *supervisor, who map[*proc]process, own time.Duration) ti
 	reader := time.Duration(0)
 	for p, is := range who {
 		if uint64(is.pid) == v.now.pid {
-			reader = time.Duration(s.ledger.word(wordLived + p.place).Load())
+			reader = s.lived(p)
 		}
 	}
-	switch {
-	case v.known && v.now == v.last && v.now.waiting && v.now.pid != 0:
-		if own-v.own < vigilEvery {
-			return v.lived
-		}
-		v.lived += min(own-v.own, reader-v.reader)
-	default:
-		v.lived = 0
+	if v.now != v.last || !v.now.waiting || v.now.pid == 0 {
+		v.both, v.last = both{}, v.now
 	}
-	v.known, v.last, v.own, v.reader = true, v.now, own, reader
-	return v.lived
+	return v.live(own, reader, vigilEvery)
+}
+
+// both measures for how long this process and another one could run since a look.
+type both struct {
+	known      bool          // there was one
+	own, other time.Duration // their lives at the last one
+	lived      time.Duration
+}
+
+// live looks at both lives. Lives go on in steps: of two looks that are not far enough apart the
+// second is none.
+func (b *both) live(own, other, apart time.Duration) time.Duration {
+	if b.known {
+		if max(own-b.own, other-b.other) < apart {
+			return b.lived
+		}
+		b.lived += min(own-b.own, other-b.other)
+	}
+	b.known, b.own, b.other = true, own, other
+	return b.lived
+}
+
+// lived is for how long the process of a place could run.
+func (s *supervisor) lived(p *proc) time.Duration {
+	return time.Duration(s.ledger.word(wordLived + p.place).Load())
 }

@@ -41,11 +41,10 @@ func (c *child) dialOver(ctx context.Context, place int) (net.Conn, error) {
 }
 
 // listenAll has one listener after the other, and dials, until the run ends.
-func (c *child) listenAll() error {
+func (c *child) listenAll(_ context.Context, rnd *rand.Rand) error {
 	if futex.HasWaitMany() != nil {
 		return nil
 	}
-	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index)+endpoints))
 	listens := &c.ledger.talks().place(c.Index)[endListens]
 	for c.ledger.phase() == phaseRun {
 		l, err := fabric.Listen(c.dir, listenerName(c.Index))
@@ -110,16 +109,14 @@ func (c *child) echoAll(l net.Listener, echoes *sync.WaitGroup) {
 
 // stream has one connection, to a process that may be this one. Sometimes it gives up.
 func (c *child) stream(rnd *rand.Rand) {
-	place, t := rnd.IntN(endpoints), c.ledger.talks()
-	there := t.place(place)
-	by, listens := there[endBy].Load(), there[endListens].Load()
+	at := c.askFor(rnd.IntN(endpoints), endListens)
 	ctx, cancel := context.WithCancel(context.Background())
 	if rnd.IntN(8) == 0 {
 		time.AfterFunc(time.Duration(rnd.IntN(1000))*time.Microsecond, cancel)
 	}
-	dial := func() (net.Conn, error) { return fabric.Dial(ctx, c.dir, listenerName(place)) }
+	dial := func() (net.Conn, error) { return fabric.Dial(ctx, c.dir, listenerName(at.place)) }
 	if rnd.IntN(4) == 0 || strings.HasPrefix(c.Step, "meet-") {
-		dial = func() (net.Conn, error) { return c.dialOver(ctx, place) }
+		dial = func() (net.Conn, error) { return c.dialOver(ctx, at.place) }
 	}
 	conn, err := dial()
 	gaveUp := ctx.Err() != nil
@@ -130,18 +127,8 @@ func (c *child) stream(rnd *rand.Rand) {
 		nap(time.Millisecond)
 		return
 	}
-	switch {
-	case err == nil:
-		t[endEchoed].Add(1)
-	case !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.EPIPE) &&
-		!errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ENOTCONN):
-		c.tell(kindBroken, "a connection to %d: %v", place, err)
-	case listens == there[endListens].Load() && by == there[endBy].Load() && survives(int(by)) &&
-		listens == there[endListens].Load() && by == there[endBy].Load():
-		c.tell(kindUsurped, "a connection to %d ended, though that lives: %v", place, err)
-	default:
-		t[endReset].Add(1)
-	}
+	at.became(endEchoed, endReset, err, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET,
+		syscall.ENOTCONN)
 }
 
 // echoed writes some bytes, and expects them back.

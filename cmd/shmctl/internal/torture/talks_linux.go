@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
-	"time"
 
 	"github.com/shmring/shmring/internal/stage"
 )
@@ -110,14 +109,8 @@ func (t talk) is(first, k int) bool { return t[first+k/64].Load()>>(k%64)&1 != 0
 // calmEndpoints is role.calm of endpoints.
 func (s *supervisor) calmEndpoints(r *role) error {
 	who, t := s.there(r.name), s.ledger.talks()
-	lived := func() time.Duration { // for how long all of them could run
-		least := stage.Lifetime()
-		for p := range who {
-			least = min(least, time.Duration(s.ledger.word(wordLived+p.place).Load()))
-		}
-		return least
-	}
-	begin, last := lived(), ""
+	var last string
+	var all both // the other one is whoever could run least
 	return s.still(r.name, who, func() bool {
 		what := ""
 		for _, p := range s.procs {
@@ -142,9 +135,13 @@ func (s *supervisor) calmEndpoints(r *role) error {
 			return true
 		}
 		if what != last {
-			begin, last = lived(), what
+			all, last = both{}, what
 		}
-		late := lived()-begin > cmp.Or(s.o.latest, seenLatest)
+		least := stage.Lifetime()
+		for p := range who {
+			least = min(least, s.lived(p))
+		}
+		late := all.live(stage.Lifetime(), least, vigilEvery) > cmp.Or(s.o.latest, seenLatest)
 		if late {
 			s.broken(r.name, kindHung, 1, "nobody begins a send or is killed, and %s", what)
 		}
