@@ -261,7 +261,7 @@ func Enter(args []string, tools ...Tool) (handled bool, code int) {
 		}
 		// When to end is for the supervisor to decide. A SIGQUIT has it say what its goroutines do.
 		signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-		c := &Child{Role: args[1], script: []byte(args[2]), out: json.NewEncoder(os.Stdout)}
+		c := NewChild(args[1], args[2], os.Stdout)
 		if t.Play(c) != nil {
 			return true, 1
 		}
@@ -279,6 +279,11 @@ type Child struct {
 	script []byte
 	mu     sync.Mutex
 	out    *json.Encoder
+}
+
+// NewChild is one that was told a script, and says its lines to out, as a test may want to hear them.
+func NewChild(role, script string, out io.Writer) *Child {
+	return &Child{Role: role, script: []byte(script), out: json.NewEncoder(out)}
 }
 
 // Script decodes what the process was told when it was started.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -291,42 +290,25 @@ func (c *child) formerLane() int {
 	return fd
 }
 
-func attackAccept(c *child) error {
-	return c.attackTo("cq", fmt.Sprintf(queueSocket, 0))
-}
-
-func attackDeviceAccept(c *child) error {
-	return c.attackTo("device", fmt.Sprintf(deviceSocket, 0))
-}
-
-// attackTo connects to the victim.
-func (c *child) attackTo(dialect, name string) error {
-	return c.talk(dialect, func() (*net.UnixConn, error) {
-		return c.line(dialects[dialect].network, name)
-	})
+// attackTo connects to the victim's socket.
+func attackTo(dialect, socket string) func(*child) error {
+	return func(c *child) error {
+		return c.talk(dialect, func() (*net.UnixConn, error) {
+			return c.line(dialects[dialect].network, fmt.Sprintf(socket, 0))
+		})
+	}
 }
 
 // attackFrom answers those who connect.
-func (c *child) attackFrom(dialect, path string) error {
-	_ = os.Remove(path)
-	network := dialects[dialect].network
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
-	if err != nil {
-		return err
+func attackFrom(dialect, socket string) func(*child) error {
+	return func(c *child) error {
+		l, err := listen(dialects[dialect].network, c.path(fmt.Sprintf(socket, c.Index)))
+		if err != nil {
+			return err
+		}
+		_ = l.SetDeadline(time.Now().Add(time.Hour))
+		return c.talk(dialect, l.AcceptUnix)
 	}
-	if err = os.Chmod(path, 0o666); err != nil {
-		return err
-	}
-	_ = l.SetDeadline(time.Now().Add(time.Hour))
-	return c.talk(dialect, l.AcceptUnix)
-}
-
-func attackAttach(c *child) error {
-	return c.attackFrom("cq", c.path(fmt.Sprintf(attackerSocket, c.Index)))
-}
-
-func attackDial(c *child) error {
-	return c.attackFrom("device", c.path(fmt.Sprintf(deviceSocket, c.Index)))
 }
 
 // dialOnce connects to the device process of an attacker.

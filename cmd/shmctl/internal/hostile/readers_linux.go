@@ -110,7 +110,7 @@ func (c *child) serve(k int) (s *served, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.l, err = listen(c.path(fmt.Sprintf(queueSocket, k))); err != nil {
+	if s.l, err = listen("unix", c.path(fmt.Sprintf(queueSocket, k))); err != nil {
 		return nil, err
 	}
 	go func() { s.over <- serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
@@ -195,9 +195,9 @@ func readCompletions(s *served, k int) (serving, error) {
 }
 
 // listen makes a socket that every user can connect to.
-func listen(path string) (*net.UnixListener, error) {
+func listen(network, path string) (*net.UnixListener, error) {
 	_ = os.Remove(path)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
 	if err != nil {
 		return nil, err
 	}

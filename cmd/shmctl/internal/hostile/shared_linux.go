@@ -1,7 +1,9 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +13,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/futex"
+	memory "github.com/shmring/shmring/internal/kind"
 )
 
 // Counters and address vectors are for processes of one user, all of which may write a counter:
@@ -161,5 +167,379 @@ func attackVector(c *child) error {
 				_ = v.Remove(at...)
 			}
 		}, leave: func() error { _ = v.Close(); return away() }}, nil
+	})
+}
+
+// Endpoints are for processes of one user. A peer may write its outbox, pool, regions and control
+// rings, and of the endpoint that it sends to the mail, the uses and the remote memory. Who claims
+// all rows keeps others out as long as the endpoint lives, so the victim has one after the other. A
+// group it may write wholly.
+
+const (
+	victimEnd   = "endpoint"
+	victimGroup = "group"
+	attackerEnd = "attacker-%d"
+	lifeChunks  = 6
+	lifePool    = 64 << 10
+	lifeRemote  = 16 << 10
+	lifePosts   = 24 // receives that wait
+	honestText  = 160
+)
+
+func hasEndpoints(*scene) (done func(), skip error) { return func() {}, futex.HasWaitMany() }
+
+// life is an endpoint with its queue.
+type life struct {
+	*child
+	wire.Endpoint
+	rnd *rand.Rand
+
+	verifier *verifier // nil: nobody honest sends to it
+	posts    uint64
+	bufs     map[uint64][]byte // of receives
+	mem      []byte            // of the pool
+	region   *fabric.Region
+	group    *fabric.Group
+	peers    []cq.Addr
+	sent     int // completed
+	failed   error
+}
+
+// live opens an endpoint.
+func (c *child) live(name string, rnd *rand.Rand) (l *life, err error) {
+	l = &life{child: c, rnd: rnd, bufs: map[uint64][]byte{}}
+	l.Endpoint, err = wire.OpenEndpoint(c.dir, name, 512, fabric.Options{Peers: 32,
+		Chunks: lifeChunks, Pool: lifePool, Remote: lifeRemote, Window: 16 << 10})
+	return l, err
+}
+
+// close ends it, and takes what is in the queue.
+func (l *life) close() error {
+	err := l.Endpoint.Endpoint.Close()
+	for l.read(64) {
+	}
+	return errors.Join(err, l.Writer.Close(), l.Queue.Close())
+}
+
+// victimEndpoint has endpoints to which attackers and newcomers send, beside its queue.
+func victimEndpoint(c *child) error {
+	w, rnd := c.verifier(), c.split()
+	return c.readQueues(func() {
+		for c.ctx.Err() == nil {
+			c.oneLife(rnd, w)
+		}
+	})
+}
+
+func (c *child) oneLife(rnd *rand.Rand, w *verifier) {
+	over := c.watch("open of an endpoint")
+	l, err := c.live(victimEnd, rnd)
+	over()
+	if err != nil {
+		c.refusedBy("open an endpoint", err)
+		time.Sleep(time.Millisecond)
+		return
+	}
+	l.verifier = w
+	if l.mem, err = l.Alloc(lifePool / 2); err != nil {
+		c.broken(leaked, "a new endpoint has no memory: %v", err)
+	}
+	over = c.watch("join of a group")
+	c.assess("join a group", l.join())
+	over()
+	until := time.Now().Add(time.Duration(10+rnd.IntN(100)) * time.Millisecond)
+	for time.Now().Before(until) && c.ctx.Err() == nil {
+		func() {
+			defer c.watch("a call of an endpoint")()
+			l.receive()
+			what, err := l.use()
+			c.steps(what, 0, plainBound)
+			c.assess(what, err)
+		}()
+	}
+	defer c.watch("close of an endpoint")()
+	s := l.Stats()
+	if s.FreeChunks+s.UsedChunks+s.LostChunks != lifeChunks ||
+		s.FreePool+s.HeldPool+s.LentPool != lifePool ||
+		s.FreeRemote+s.HeldRemote+s.RevokedRemote != lifeRemote {
+		c.broken(leaked, "an endpoint's memory does not add up: %+v", s)
+	}
+	c.counts[givenUp].Add(s.Corrupt)
+	c.assess("close an endpoint", l.close())
+	if n := l.Stats().Loans; n > 0 {
+		c.broken(leaked, "%d loans are not back", n)
+	}
+}
+
+// join makes it a member of the group that attackers are in too.
+func (l *life) join() (err error) {
+	l.group, err = l.Join(victimGroup, fabric.GroupOptions{Members: 8, Misses: true})
+	return err
+}
+
+// receive posts receives: into buffers in which all of a newcomer fits, and lent ones.
+func (l *life) receive() {
+	for len(l.bufs) < lifePosts {
+		m := fabric.Msg{Addr: fabric.Anybody, Context: l.posts}
+		if l.posts%3 == 0 {
+			m.Flags = cq.FlagFrame
+		} else {
+			m.Buf = make([]byte, 512+l.rnd.IntN(16<<10))
+		}
+		if l.posts%5 == 0 {
+			m.Flags, m.Tag, m.Ignore = m.Flags|cq.FlagTagged, 0, ^uint64(l.rnd.IntN(2))
+		}
+		if err := l.RecvMsg(&m); err != nil {
+			l.assess("post a receive", err)
+			return
+		}
+		l.bufs[l.posts] = m.Buf
+		l.posts++
+	}
+}
+
+// use makes one call of one kind.
+func (l *life) use() (what string, err error) {
+	rnd := l.rnd
+	peer := cq.Addr(rnd.IntN(len(l.peers) + 1))
+	if len(l.peers) > 0 {
+		peer = l.peers[rnd.IntN(len(l.peers))]
+	}
+	at := fabric.Remote{Key: 256 + rnd.Uint64N(3)*256, Offset: 8 * rnd.Uint64N(600)}
+	switch rnd.IntN(14) {
+	case 11, 12:
+		if l.group != nil {
+			return "send to a group", l.SendMsg(&fabric.Msg{Addr: l.group.Addr(),
+				Buf: make([]byte, rnd.IntN(300))})
+		}
+	case 0:
+		to, err := l.Resolve(fmt.Sprintf(attackerEnd, rnd.IntN(attackers)))
+		if err == nil && len(l.peers) < 64 {
+			l.peers = append(l.peers, to)
+		}
+		return "resolve", err
+	case 1, 2:
+		return "send", l.SendMsg(l.message(peer))
+	case 3:
+		ctx, cancel := limited(2 * time.Millisecond)
+		defer cancel()
+		return "send with a context", l.SendContext(ctx, l.message(peer))
+	case 4:
+		return "read memory of a peer", l.Read(make([]byte, rnd.IntN(4096)), peer, at, 0)
+	case 5:
+		return "write memory of a peer", l.WriteMsg(&fabric.Msg{Buf: make([]byte, rnd.IntN(4096)),
+			Addr: peer, Flags: []cq.Flags{0, cq.FlagRemoteCQData}[rnd.IntN(2)]}, at)
+	case 6:
+		return "an atomic", l.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Type: fabric.Uint64,
+			Buf: make([]byte, 8), Result: make([]byte, 8), Addr: peer, At: at})
+	case 7:
+		if l.region != nil && rnd.IntN(2) == 0 {
+			err = l.region.Close()
+			l.region = nil
+		} else if l.region == nil {
+			l.region, err = l.Register(4096, cq.FlagRemoteRead|cq.FlagRemoteWrite|cq.FlagAtomic)
+		}
+		return "a region", err
+	case 8:
+		_, err = l.Progress()
+		return "progress", err
+	case 9:
+		err = l.Cancel(l.posts - rnd.Uint64N(lifePosts))
+		return "cancel", err
+	case 10:
+		l.read(1 + rnd.IntN(64))
+		return "read", nil
+	}
+	l.wait(context.Background(), time.Millisecond)
+	return "read with a timeout", nil
+}
+
+func (l *life) read(most int) (more bool) {
+	es := make([]cq.Entry, most)
+	n, err := cq.Read(l.Queue, es)
+	return l.take(es, n, err)
+}
+
+func (l *life) wait(ctx context.Context, most time.Duration) {
+	es := make([]cq.Entry, 64)
+	n, err := cq.ReadContext(ctx, l.Queue, es, cq.ReadOptions{Timeout: most})
+	l.take(es, n, err)
+}
+
+// message is any message to a peer.
+func (l *life) message(to cq.Addr) *fabric.Msg {
+	rnd := l.rnd
+	m := &fabric.Msg{Addr: to, Buf: make([]byte, rnd.IntN(300)), Data: rnd.Uint64()}
+	switch rnd.IntN(8) {
+	case 0:
+		m.Buf = make([]byte, rnd.IntN(100<<10))
+	case 1, 2:
+		m.Buf = l.mem[:rnd.IntN(len(l.mem)+1)]
+	}
+	for _, f := range []cq.Flags{cq.FlagTagged, cq.FlagRemoteCQData, cq.FlagFence,
+		cq.FlagMatchComplete, cq.FlagDeliveryComplete} {
+		if rnd.IntN(4) == 0 && (f != cq.FlagDeliveryComplete || m.Flags&cq.FlagMatchComplete == 0) {
+			m.Flags |= f
+		}
+	}
+	return m
+}
+
+// take takes completions of a look at the queue.
+func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
+	if errors.Is(err, cq.ErrAvail) {
+		var failed cq.ErrorEntry
+		if err = l.Queue.ReadErr(&failed); err == nil {
+			delete(l.bufs, failed.Context)
+			if failed.Flags&cq.FlagSend != 0 {
+				l.failed = failed.Err
+			}
+			l.assess("a completion", failed.Err)
+			return true
+		}
+	}
+	for i := range es[:n] {
+		e := &es[i]
+		switch {
+		case e.Flags&cq.FlagSend != 0:
+			l.sent++
+		case e.Flags&cq.FlagRecv != 0:
+			l.received(e)
+		}
+	}
+	l.assess("a read", err)
+	return err == nil && n > 0
+}
+
+func (l *life) received(e *cq.Entry) {
+	buf := l.bufs[e.Context]
+	delete(l.bufs, e.Context)
+	if e.Flags&cq.FlagFrame != 0 {
+		got, err := l.Payload(e)
+		buf = bytes.Clone(got)
+		if err = errors.Join(err, l.Release(*e)); err != nil || uint64(len(buf)) != e.Len {
+			l.broken(unbounded, "a loan of %d bytes has %d: %v", e.Len, len(buf), err)
+		}
+	} else if e.Len > uint64(len(buf)) {
+		l.broken(unbounded, "%d bytes came into %d", e.Len, len(buf))
+		return
+	}
+	buf = buf[:min(uint64(len(buf)), e.Len)]
+	if l.verifier == nil || len(buf) != honestText {
+		l.counts[foreign].Add(1)
+		return
+	}
+	who, n := binary.LittleEndian.Uint64(buf), binary.LittleEndian.Uint64(buf[8:])
+	if !bytes.Equal(buf, honestMessage(l.Key, who, n)) {
+		l.counts[foreign].Add(1)
+		return
+	}
+	l.verifier.number(who, n)
+}
+
+// honestMessage is what a newcomer sends as its nth.
+func honestMessage(key, who, n uint64) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, who)
+	b = binary.LittleEndian.AppendUint64(b, n)
+	for x := seal(key, who, n); len(b) < honestText; x = seal(key, x, n) {
+		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	return b
+}
+
+// newcomerEndpoint sends to the victim: it is let in when all has its receive. Each try is somebody
+// else, since the victim may have closed its endpoint.
+func newcomerEndpoint(c *child) error {
+	tries := uint64(newcomersFirst)
+	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
+		tries++
+		l, err := c.live("newcomer", c.rnd)
+		if err != nil {
+			return nil, err
+		}
+		err = l.deliver(ctx, tries)
+		return delivered{}, errors.Join(err, l.close())
+	})
+}
+
+// delivered has done all when it is let in.
+type delivered struct{}
+
+func (delivered) use(*rand.Rand) error { return nil }
+func (delivered) close() error         { return nil }
+
+// deliver sends some messages, and waits until they have their receives.
+func (l *life) deliver(ctx context.Context, who uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	to, err := l.Resolve(victimEnd)
+	if err != nil {
+		return err
+	}
+	most := 1 + l.rnd.IntN(20)
+	for n := range most {
+		err := l.SendContext(ctx, &fabric.Msg{Buf: honestMessage(l.Key, who, uint64(n)), Addr: to,
+			Flags: cq.FlagMatchComplete})
+		if err != nil {
+			return err
+		}
+	}
+	before := l.sent
+	for l.sent < before+most && l.failed == nil && ctx.Err() == nil {
+		n := l.sent
+		l.wait(ctx, 10*time.Millisecond)
+		l.child.counts[sent].Add(uint64(l.sent - n))
+	}
+	return errors.Join(l.failed, ctx.Err())
+}
+
+// attackEndpoint sends to the victim, and scribbles over all that it may write.
+func attackEndpoint(c *child) error {
+	name := fmt.Sprintf(attackerEnd, c.Index)
+	return c.attackAs(func() (*guest, error) {
+		l, err := c.live(name, c.split())
+		if err != nil { // what it had before is too broken
+			_ = os.Remove(filepath.Join(c.Shm, name))
+			time.Sleep(time.Millisecond)
+			return nil, nil
+		}
+		box := memory.FabricOutboxName(l.Address().Outbox)
+		gone := func() error {
+			over := make(chan struct{})
+			go func() {
+				_ = l.close()
+				close(over)
+			}()
+			select {
+			case <-over:
+			case <-time.After(time.Second):
+				return errOver
+			}
+			_ = os.Remove(filepath.Join(c.Shm, name))
+			_ = os.Remove(filepath.Join(c.Shm, box))
+			return nil
+		}
+		l.mem, _ = l.Alloc(lifePool / 2)
+		if l.join() != nil { // it is too broken
+			_ = os.Remove(filepath.Join(c.Shm, victimGroup))
+		}
+		l.region, _ = l.Register(4096, cq.FlagRemoteRead|cq.FlagRemoteWrite|cq.FlagAtomic|
+			cq.FlagRMAEvent)
+		to, err := l.Resolve(victimEnd)
+		if err == nil {
+			err = l.Endpoint.Send(nil, to, 0)
+		}
+		if err != nil || l.mem == nil {
+			return nil, gone()
+		}
+		l.peers = []cq.Addr{to}
+		c.counts[attaches].Add(1)
+		return &guest{raids: 1 + c.rnd.IntN(4), play: func() {
+			l.receive()
+			_, _ = l.use()
+			if l.rnd.IntN(16) == 0 {
+				time.Sleep(50 * time.Microsecond)
+			}
+		}, leave: gone}, nil
 	})
 }

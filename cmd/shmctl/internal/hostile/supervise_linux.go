@@ -69,18 +69,20 @@ func init() {
 		{name: "counter", trust: user, weight: 5, victim: victimCounter, attack: attackCounter},
 		{name: "vector", trust: user, weight: 5, beside: lookAtVector, attack: attackVector,
 			provokes: blamed},
-		{name: "meet-accept", trust: others, weight: 1, attack: attackAccept, provokes: blamed},
+		{name: "meet-accept", trust: others, weight: 1, attack: attackTo("cq", queueSocket),
+			provokes: blamed},
 		{name: "meet-attach", trust: others, weight: 1, beside: postOnce, crowd: 2,
-			attack: attackAttach, provokes: blamed},
+			attack: attackFrom("cq", attackerSocket), provokes: blamed},
 		{name: "meet-dial", trust: others, weight: 1, beside: dialOnce, crowd: 2,
-			attack: attackDial, provokes: blamed},
+			attack: attackFrom("device", deviceSocket), provokes: blamed},
 		{name: "device-app", trust: others, weight: 10, prepare: prepareDevice, victim: victimServer,
 			attack: attackServer, honest: honestApp, newcomer: newcomerApp, provokes: gaveUp},
 		{name: "device-server", trust: others, weight: 10, prepare: prepareDevice,
 			beside: useServer, crowd: 2, attack: attackApp, provokes: blamed,
 			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
 		{name: "device-meet", trust: others, weight: 1, prepare: prepareDevice, victim: victimServer,
-			attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp, provokes: blamed},
+			attack: attackTo("device", deviceSocket), honest: honestApp, newcomer: newcomerApp,
+			provokes: blamed},
 		{name: "endpoint", trust: user, weight: 10, prepare: hasEndpoints, victim: victimEndpoint,
 			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: []string{corrupt, givenUp},
 			named: true},
@@ -174,11 +176,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if len(o.Surfaces) == 0 || slices.Contains(o.Surfaces, s.name) {
 			chosen = append(chosen, s)
 			weights += s.weight
-		}
-	}
-	for _, name := range o.Surfaces {
-		if !slices.Contains(Names(), name) {
-			return nil, fmt.Errorf("hostile: no surface %q: %w", name, os.ErrInvalid)
 		}
 	}
 	r := &Report{Seed: o.Seed, Surfaces: []Surface{}, Skipped: []string{}, Notes: []string{},

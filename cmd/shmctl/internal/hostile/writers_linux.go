@@ -204,8 +204,9 @@ func attackLane(c *child) error {
 // postOnce attaches a writer to an attacker's queue and posts until that is no use any more.
 func postOnce(c *child, rnd *rand.Rand, i int) {
 	k := c.s.writes
-	conn := c.meetAttacker(i)
-	if conn == nil {
+	conn, err := c.line("unix", fmt.Sprintf(attackerSocket, i))
+	if err != nil { // it is about to come
+		time.Sleep(time.Millisecond)
 		return
 	}
 	defer conn.Close()
@@ -246,16 +247,6 @@ const attackerSocket = "attacker-%d"
 func poll(o interface{ GetWait() (cq.Native, error) }, ms int) {
 	wait, _ := o.GetWait()
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}, ms)
-}
-
-// meetAttacker connects to an attacker, if one is there.
-func (c *child) meetAttacker(i int) *net.UnixConn {
-	conn, err := c.line("unix", fmt.Sprintf(attackerSocket, i))
-	if err != nil { // it is about to come
-		time.Sleep(time.Millisecond)
-		return nil
-	}
-	return conn
 }
 
 // postSomehow makes one call of one kind.
@@ -310,7 +301,7 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 
 // attackReader has queues whose memory is scribbled over while writers attach and post.
 func attackReader(c *child) error {
-	l, err := listen(c.path(fmt.Sprintf(attackerSocket, c.Index)))
+	l, err := listen("unix", c.path(fmt.Sprintf(attackerSocket, c.Index)))
 	if err != nil {
 		return err
 	}

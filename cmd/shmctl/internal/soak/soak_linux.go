@@ -214,7 +214,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if err == nil {
 			// Less, if torture came to its end before.
 			rest := time.Since(from) * (100 - tortureShare) / tortureShare
-			err = r.hostile(ctx, seed, earlier(end, time.Now().Add(rest)))
+			err = r.hostile(ctx, seed, time.Now().Add(min(time.Until(end), rest)))
 		}
 		r.Below = torture.Below(r.Steps, r.wanted())
 		if err != nil { // what was found so far is worth having
@@ -265,13 +265,6 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // hostile attacks until the round ends, once at least.

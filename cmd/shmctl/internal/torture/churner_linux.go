@@ -9,14 +9,12 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -53,49 +51,28 @@ func (child *child) churn() error {
 		return err
 	}
 	for c.ledger.phase() == phaseRun && err == nil {
-		name := scratchName(c.rnd.IntN(scratchNames))
-		switch c.next() {
-		case useScratch:
-			err = c.scratch(name)
-		case collectScratch:
-			err = c.collect(name)
-		case collectOwn:
-			err = c.makeOwn()
-		case meetPeer:
-			err = c.meet()
-		case useCrowded:
-			err = c.crowded()
-		}
+		err = c.next()(c)
 	}
 	return errors.Join(err, stop())
 }
 
-// What a churner does.
-const (
-	useScratch = iota
-	collectScratch
-	collectOwn
-	meetPeer
-	useCrowded
-	churns
-)
-
 // next chooses what to do: mostly what leads to the step at which it is to die.
-func (c *churner) next() int {
-	leads := useScratch
+func (c *churner) next() func(*churner) error {
+	leads := (*churner).scratch
 	switch {
-	case strings.HasPrefix(c.Step, "collect"):
-		leads = collectOwn
-	case strings.HasPrefix(c.Step, "meet"), strings.HasPrefix(c.Step, "others"),
-		c.Step == crash.AcceptTold.String():
-		leads = meetPeer
-	case c.Step == crash.CreateAside.String():
-		leads = useCrowded
+	case c.toward("collect"):
+		leads = (*churner).makeOwn
+	case c.toward("meet"), c.toward("others"), c.toward("accept-told"):
+		leads = (*churner).meet
+	case c.toward("create-aside"):
+		leads = (*churner).crowded
 	}
 	if c.rnd.IntN(2) == 0 {
 		return leads
 	}
-	return c.rnd.IntN(churns)
+	all := []func(*churner) error{(*churner).scratch, (*churner).collect, (*churner).makeOwn,
+		(*churner).meet, (*churner).crowded}
+	return all[c.rnd.IntN(len(all))]
 }
 
 // contended tells errors that others who are at work on the same name may cause.
@@ -109,34 +86,26 @@ func isAny(err error, of ...error) bool {
 }
 
 // scratch has a queue for a moment: its own, or a lane of somebody else's.
-func (c *churner) scratch(name string) (err error) {
-	o := cq.Options{Size: 16, MaxLanes: 4}
-	if c.rnd.IntN(2) == 0 {
-		o.Lifetime = cq.Persistent
-	}
-	if c.rnd.IntN(2) == 0 {
-		o.Overrun = cq.OverrunQueue
-	}
+func (c *churner) scratch() (err error) {
+	name := scratchName(c.rnd.IntN(scratchNames))
 	var q *cq.Queue
 	switch c.rnd.IntN(3) {
 	case 0:
+		o := c.small()
+		if c.rnd.IntN(2) == 0 {
+			o.Overrun = cq.OverrunQueue
+		}
 		q, err = cq.Create(cq.Named(c.dir, name), o)
 	case 1:
 		q, err = cq.Open(cq.Named(c.dir, name), cq.Options{Existing: true})
 	}
 	if err != nil {
-		if contended(err) {
-			err = nil
-		}
-		return err
+		return uncontended(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, cq.Named(c.dir, name), cq.WriterOptions{})
-	if err != nil && !contended(err) {
-		return errors.Join(fmt.Errorf("attach: %w", err), leaveScratch(q))
+	w, err := c.attach(cq.Named(c.dir, name), cq.WriterOptions{})
+	if err = uncontended(err); err != nil {
+		err = fmt.Errorf("attach: %w", err)
 	}
-	err = nil
 	if w != nil {
 		for i := range uint64(1 + c.rnd.IntN(24)) {
 			if err := w.Post(&cq.Entry{Context: i}); err != nil {
@@ -145,7 +114,7 @@ func (c *churner) scratch(name string) (err error) {
 		}
 	}
 	if q != nil {
-		err = c.useScratch(q)
+		err = errors.Join(err, c.useScratch(q))
 	}
 	if w != nil {
 		err = errors.Join(err, w.Close())
@@ -153,11 +122,13 @@ func (c *churner) scratch(name string) (err error) {
 	return err
 }
 
-func leaveScratch(q *cq.Queue) error {
-	if q == nil {
-		return nil
+// small is how a queue is made that may outlive who made it.
+func (c *churner) small() cq.Options {
+	o := cq.Options{Size: 16, MaxLanes: 4}
+	if c.rnd.IntN(2) == 0 {
+		o.Lifetime = cq.Persistent
 	}
-	return q.Close()
+	return o
 }
 
 // useScratch reads a little and leaves the queue in one way or the other.
@@ -177,10 +148,10 @@ func (c *churner) useScratch(q *cq.Queue) error {
 // trust is what a queue without a name is made with: one of either kind, unless all are to be of
 // one.
 func (c *churner) trust(index int) cq.Trust {
-	if c.Trust == CrossUser || c.Trust == TrustBoth && index%2 == 1 {
-		return cq.CrossUser
+	if c.Trust == SameUser || c.Trust != CrossUser && index%2 == 0 {
+		return cq.SameUser
 	}
-	return cq.SameUser
+	return cq.CrossUser
 }
 
 func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base, i) }
@@ -241,9 +212,7 @@ func (c *churner) meet() error {
 		return nil // it is being started
 	}
 	defer raw.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, cq.Over(raw), cq.WriterOptions{Trust: c.trust(peer)})
+	w, err := c.attach(cq.Over(raw), cq.WriterOptions{Trust: c.trust(peer)})
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.tell(kindHung, "no answer over a socket for %v", patience)
 		return nil
@@ -280,13 +249,9 @@ func dropped(err error) bool {
 }
 
 // collect removes a queue that nobody has, or everything that is garbage.
-func (c *churner) collect(name string) error {
+func (c *churner) collect() error {
 	if c.rnd.IntN(2) == 0 {
-		err := cq.Remove(cq.Named(c.dir, name))
-		if contended(err) {
-			return nil
-		}
-		return err
+		return uncontended(cq.Remove(cq.Named(c.dir, scratchName(c.rnd.IntN(scratchNames)))))
 	}
 	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
 	for _, r := range all {
@@ -342,17 +307,11 @@ func uncontended(err error) error {
 
 // leaveQueue makes a queue that was read to the end, and whose writer and reader have left.
 func (c *churner) leaveQueue(name string) error {
-	o := cq.Options{Size: 16, MaxLanes: 4}
-	if c.rnd.IntN(2) == 0 {
-		o.Lifetime = cq.Persistent
-	}
-	q, err := cq.Create(cq.Named(c.dir, name), o)
+	q, err := cq.Create(cq.Named(c.dir, name), c.small())
 	if err != nil {
 		return uncontended(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, cq.Named(c.dir, name), cq.WriterOptions{})
+	w, err := c.attach(cq.Named(c.dir, name), cq.WriterOptions{})
 	if errors.Is(err, cq.ErrLanes) || errors.Is(err, cq.ErrBusy) {
 		return q.Close()
 	}
@@ -393,10 +352,10 @@ func (c *churner) crowded() (err error) {
 	}
 	over.Store(true)
 	<-tidied
-	if err == nil || contended(err) { // by collectors, over what a predecessor left there
-		return nil
+	if err = uncontended(err); err != nil { // collectors are, over what a predecessor left there
+		err = fmt.Errorf("a queue beside one who tidies up: %w", err)
 	}
-	return fmt.Errorf("a queue beside one who tidies up: %w", err)
+	return err
 }
 
 func (c *churner) leaveCounter(name string) error {
@@ -405,4 +364,35 @@ func (c *churner) leaveCounter(name string) error {
 		return uncontended(err)
 	}
 	return count.Close()
+}
+
+// scratchLeft collects what churners made.
+func scratchLeft(s *supervisor) (left []string) {
+	for i := range scratchNames {
+		left = append(left, collect(s.dir, scratchName(i))...)
+	}
+	for i := range churners {
+		left = append(left, removeOwn(s.dir, i)...)
+		left = append(left, collect(s.dir, crowdedName(i))...)
+	}
+	return left
+}
+
+// collect removes a queue that the dead left. One that was persistent, or left to a successor, has
+// to be adopted and destroyed.
+func collect(d *shm.Dir, name string) []string {
+	if cq.Remove(cq.Named(d, name)) == nil {
+		return nil
+	}
+	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
+	if err == nil {
+		err = q.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cq.ErrClosed) {
+		err = nil
+	}
+	if err = errors.Join(err, cq.Remove(cq.Named(d, name))); err != nil {
+		return []string{fmt.Sprintf("%s cannot be collected: %v", name, err)}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,11 +11,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/internal/veth"
@@ -267,4 +272,305 @@ func (c *child) answer() error {
 		}
 	}
 	return nil
+}
+
+// Users that applications are, without any privilege.
+const (
+	appUser  = 65534
+	app2User = 65533
+)
+
+// apps is how many of appUser's live at once.
+const apps = 2
+
+// Words of an application's ledger, for each place, which are sums over its processes. What one has
+// is the device process, or the last one that it had; the next one of that is not started before
+// all who had it are known.
+const (
+	wordAccepted  = iota // sends
+	wordDone             // of them, with a completion
+	wordRefused          // with an error
+	wordCancelled        // with ECANCELED
+	wordTaken            // datagrams
+	wordUnmapped         // of them, in memory of a device process that is no longer mapped
+	wordReady            // the process that is there has seen a send end; not a sum
+	appWords
+)
+
+func appRole() *role  { return newAppRole("app", apps, appUser) }
+func app2Role() *role { return newAppRole("app2", 1, app2User) }
+
+func newAppRole(name string, places int, uid uint32) *role {
+	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
+		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
+		steps: at("app-"), starting: func(s *supervisor, p *proc) {
+			s.ledger.region(name)[p.index*appWords+wordReady].Store(0)
+		}, young: func(s *supervisor, p *proc) bool {
+			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
+		}, sum: func(s *supervisor, _ *role, r *RoleReport) {
+			words := s.ledger.region(name)
+			for i := range places {
+				of := func(word int) uint64 { return words[i*appWords+word].Load() }
+				r.Published += of(wordAccepted)
+				r.Read += of(wordDone) + of(wordRefused) + of(wordCancelled)
+				r.Counts["received"] += of(wordTaken)
+			}
+		}}
+}
+
+// app is one application.
+type app struct {
+	*child
+	e      *device.Endpoint
+	eq     *cq.EventQueue
+	port   uint16
+	to     netip.AddrPort
+	next   uint64
+	open   map[uint64]bool // sends without an end
+	seen   map[uint64]bool // datagrams
+	mu     sync.Mutex
+	events []device.Event // that the event queue is going to tell
+	es     [32]cq.Entry
+	buf    [wire.PayloadMaxBytes]byte
+}
+
+// beApp sends and receives until it is told to stop.
+func (c *child) beApp() (err error) {
+	a := &app{child: c, open: map[uint64]bool{}, seen: map[uint64]bool{}, port: 5000 + uint16(c.Index),
+		to: netip.AddrPortFrom(c.Ends[1].Addr, wirePort)}
+	if c.role.name == "app2" {
+		a.port += 100
+	}
+	a.eq, err = cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true, Size: 1024})
+	if err != nil {
+		return err
+	}
+	if err = a.dial(); err == nil && a.e != nil {
+		for c.ledger.phase() == phaseRun && err == nil {
+			err = a.turn()
+		}
+		err = errors.Join(err, a.untilEnded(), a.untilTold(), a.e.Close())
+	}
+	return errors.Join(err, a.eq.Close())
+}
+
+// dial finds the device process, which is killed as we are.
+func (a *app) dial() (err error) {
+	q := device.Request{Name: a.role.name, Ports: []uint16{a.port}, Frames: 128, Sends: 32,
+		Events: a.eq, Notify: a.note}
+	ctx, stop := a.running(phaseStop)
+	defer stop()
+	for since := stage.Lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
+		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
+			a.bound()
+			a.has(uint64(a.e.Info().ServerPID))
+			return nil
+		}
+		if a.e = nil; stage.Lifetime()-since > patience {
+			a.tell(kindHung, "no device process for %v: %v", patience, err)
+			return nil
+		}
+	}
+	return nil
+}
+
+// note is called before the event queue tells it.
+func (a *app) note(ev device.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, ev)
+}
+
+// place returns a word of the process's place.
+func (a *app) place(word int) *atomic.Uint64 { return &a.words[a.Index*appWords+word] }
+
+// turn does something.
+func (a *app) turn() error {
+	var err error
+	switch k := a.rnd.IntN(100); {
+	case k < 60:
+		err = a.send(1 + a.rnd.IntN(16))
+	case k < 90:
+		err = a.read(time.Millisecond)
+	case k < 94:
+		nap(time.Duration(a.rnd.IntN(3000)) * time.Microsecond)
+	case k < 98 || a.Step == crash.AppAsked.String() ||
+		a.Step == crash.AppAnswered.String():
+		err = a.ports()
+	default:
+		err = a.untilEnded()
+	}
+	if err == nil {
+		err = errors.Join(a.read(-1), a.listen())
+	}
+	return err
+}
+
+// send sends some datagrams; now and then one to where nobody answers for its hardware address.
+func (a *app) send(n int) error {
+	for range n {
+		b, to := a.buf[:wire.Put(a.buf[:], a.next)], a.to
+		if a.rnd.IntN(500) == 0 {
+			to = netip.AddrPortFrom(silent, 9)
+		}
+		switch err := a.e.SendTo(b, 0, to, a.next); {
+		case errors.Is(err, device.ErrNoSlot), errors.Is(err, device.ErrServerGone):
+			return nil
+		case err != nil:
+			return fmt.Errorf("send: %w", err)
+		}
+		a.open[a.next] = true
+		a.next++
+		a.place(wordAccepted).Add(1)
+	}
+	return nil
+}
+
+// read takes what is there, and waits for the first; with a negative wait it does not.
+func (a *app) read(wait time.Duration) error {
+	n, err := cq.ReadContext(context.Background(), a.e.Queue(), a.es[:], cq.ReadOptions{Timeout: wait})
+	for i := range a.es[:n] {
+		if e := &a.es[i]; e.Flags&cq.FlagFrame == 0 {
+			a.ended(e.Context, wordDone)
+		} else if err := a.datagram(e); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, cq.ErrAvail) {
+		var x cq.ErrorEntry
+		if err := a.e.Queue().ReadErr(&x); err != nil {
+			return fmt.Errorf("read error: %w", err)
+		}
+		switch {
+		case errors.Is(&x, syscall.ECANCELED):
+			a.ended(x.Context, wordCancelled)
+		case errors.Is(&x, syscall.EHOSTUNREACH):
+			a.ended(x.Context, wordRefused)
+		default:
+			return fmt.Errorf("a send failed: %+v", x)
+		}
+		return nil
+	}
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
+		return fmt.Errorf("read: %w", err)
+	}
+	return nil
+}
+
+// ended notes the end of a send.
+func (a *app) ended(number uint64, how int) {
+	if a.place(how).Add(1); how == wordDone {
+		a.place(wordReady).Store(1)
+	}
+	if a.open[number] {
+		delete(a.open, number)
+	} else if number < a.next {
+		a.tell(kindDuplicate, "send %d ended twice", number)
+	} else {
+		a.tell(kindUnpublished, "send %d ended, and was never made", number)
+	}
+}
+
+// datagram looks at one and gives its frame back.
+func (a *app) datagram(e *cq.Entry) error {
+	loan, err := a.e.View(e)
+	if err != nil {
+		a.place(wordUnmapped).Add(1)
+	} else {
+		number, ok := wire.Check(loan.Bytes())
+		if !ok {
+			a.tell(kindUnpublished, "a datagram of %d bytes that is not what the wire sent",
+				len(loan.Bytes()))
+		} else if a.seen[number] {
+			a.tell(kindDuplicate, "datagram %d came twice", number)
+		}
+		a.seen[number] = true
+		a.place(wordTaken).Add(1)
+		loan.Release()
+	}
+	if err := a.e.Release(*e); err != nil && !errors.Is(err, device.ErrServerGone) {
+		return fmt.Errorf("release: %w", err)
+	}
+	return nil
+}
+
+// listen takes the events, which must be those that were called for.
+func (a *app) listen() error {
+	for {
+		var ev cq.Event
+		if _, err := a.eq.Read(&ev, 0); errors.Is(err, syscall.EAGAIN) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		a.mu.Lock()
+		var want device.Event
+		if len(a.events) > 0 {
+			want, a.events = a.events[0], a.events[1:]
+		}
+		a.mu.Unlock()
+		switch {
+		case want.Err != nil && ev.Event == cq.EventPeerDeath &&
+			ev.Data == uint64(want.Cancelled):
+			a.notice(noticeServer, cq.PeerEntry{PID: want.PID})
+		case want.Err == nil && ev.Event == cq.EventConnected &&
+			ev.Data == want.Generation:
+			a.has(uint64(want.PID))
+		default:
+			a.tell(kindLost, "event %+v instead of %+v", ev, want)
+		}
+	}
+}
+
+// ports takes a port and drops it.
+func (a *app) ports() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	port := a.port + 50
+	taken := a.e.Take(ctx, port)
+	dropped := a.e.Drop(ctx, port)
+	for _, err := range []error{taken, dropped} {
+		switch {
+		case err == nil, errors.Is(err, device.ErrServerGone):
+		case errors.Is(err, device.ErrPortTaken), errors.Is(err, device.ErrBudget):
+			// by who had our place before, and died a moment ago
+		case taken != nil && errors.Is(err, device.ErrOptions): // nothing to be dropped
+		case errors.Is(err, context.DeadlineExceeded):
+			a.tell(kindHung, "no answer about a port for %v", patience)
+		default:
+			return fmt.Errorf("port: %w", err)
+		}
+	}
+	return nil
+}
+
+// untilEnded waits until every send has its completion.
+func (a *app) untilEnded() error {
+	for since := stage.Lifetime(); len(a.open) > 0; {
+		if stage.Lifetime()-since > patience {
+			a.tell(kindHung, "%d sends without an end for %v", len(a.open), patience)
+			a.open = map[uint64]bool{}
+		}
+		if err := errors.Join(a.read(time.Millisecond), a.listen()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilTold waits until the event queue has told everything that was called for.
+func (a *app) untilTold() error {
+	for since := stage.Lifetime(); ; nap(time.Millisecond) {
+		err := a.listen()
+		a.mu.Lock()
+		left := len(a.events)
+		a.mu.Unlock()
+		if err != nil || left == 0 {
+			return err
+		}
+		if stage.Lifetime()-since > noticeLatest {
+			a.tell(kindUnnoticed, "%d events did not come", left)
+			return nil
+		}
+	}
 }

@@ -32,7 +32,7 @@ import (
 //	seen       the receiver sets the bit of each that came whole, or longer than its receive
 //
 // What is done must be seen, unless its receiver has ended: at the latest when all keep still. How
-// messages go, and what that promises beside, is in ways_linux.go.
+// messages go, and what that promises beside, is in talks_linux.go.
 const (
 	endpoints    = 4
 	endLongest   = 150 << 10

@@ -46,9 +46,8 @@ func mortalRole() *role {
 // beMortal has a lane of the watched queue, again and again.
 func (c *child) beMortal() error {
 	for c.ledger.phase() == phaseRun {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		w, err := c.attach(ctx, watchedQueue)
-		if cancel(); err != nil {
+		w, err := c.attachNamed(watchedQueue)
+		if err != nil {
 			if err = c.notAttached(err); err != nil {
 				return err
 			}

@@ -37,6 +37,12 @@ type between struct {
 	// toward are those of the ways in which they come to steps whose names begin so; to others
 	// they come in every way.
 	toward map[string][]int
+	// open makes a queue, and follow attaches to the first reader.
+	open    func(c *child, at int) (*reading, othersHeld, error)
+	follow  func(*child, context.Context) (lane, error)
+	writers int
+	// Where readers and writers die beside where all do.
+	readerSteps, writerSteps string
 }
 
 // How a reader waits for writers of another user for as long as it has the place.
@@ -49,30 +55,37 @@ const (
 	othersWays
 )
 
-func othersWaysTo(last way) [othersWays]way {
-	return [othersWays]way{{"alone", (*reading).byRead}, {"relays", (*reading).byRead},
-		{"descriptors", (*reading).byDescriptor}, {"wait_sets", (*reading).bySet}, last}
-}
-
 // othersMany are so many turns that each way was taken.
 const othersMany = 2000
 
-// There is one for queues and one for event queues.
+// There is one for queues and one for event queues, which are those of the event queue that has a
+// name, and so are their events. Readers peek at an event, look at it, and take it then; or a
+// handler looks at it.
 var (
-	queuesBetween = between{reader: "others-reader", writer: "others-writer",
-		share: "others-place", noticeReader: "others-reader-died",
-		noticeWriter: "others-writer-died",
-		ways:         othersWaysTo(way{"channels", (*reading).byChannel}),
+	queuesBetween = newBetween("others-", way{"channels", (*reading).byChannel}, between{
 		toward: map[string][]int{"pipe": {othersFD}, "notify": {othersLast},
-			"domain": {othersSet, othersLast}, "relay": {othersShared, othersSet, othersLast}}}
-	eventsBetween = between{reader: "others-event-reader", writer: "others-event-writer",
-		share: "others-event-place", noticeReader: "others-event-reader-died",
-		noticeWriter: "others-event-writer-died",
-		ways:         othersWaysTo(way{"handlers", (*reading).byHandler}),
+			"domain": {othersSet, othersLast}, "relay": {othersShared, othersSet, othersLast}},
+		open: (*child).othersQueue, follow: (*child).othersFollow, writers: othersWriters,
+		readerSteps: "take-marks peek- releasing released notify-",
+		writerSteps: "filled publish-ended"})
+	eventsBetween = newBetween("others-event-", way{"handlers", (*reading).byHandler}, between{
 		toward: map[string][]int{"pipe": {othersFD}, "domain": {othersSet},
 			"relay": {othersShared, othersSet},
-			"event": {othersAlone, othersShared, othersFD, othersSet}}}
+			"event": {othersAlone, othersShared, othersFD, othersSet}},
+		open: (*child).othersEvents, follow: (*child).othersFollowEvents,
+		writers:     othersEventWriters,
+		readerSteps: "event-copied event-pinned event-released",
+		writerSteps: "event-filled event-published"})
 )
+
+// newBetween names what belongs to a place by how its names begin.
+func newBetween(prefix string, last way, b between) *between {
+	b.reader, b.writer, b.share = prefix+"reader", prefix+"writer", prefix+"place"
+	b.noticeReader, b.noticeWriter = b.reader+"-died", b.writer+"-died"
+	b.ways = [othersWays]way{{"alone", (*reading).byRead}, {"relays", (*reading).byRead},
+		{"descriptors", (*reading).byDescriptor}, {"wait_sets", (*reading).bySet}, last}
+	return &b
+}
 
 // Words of the readers, behind those of what one has at a time: the place. Generations stand for
 // readers: that of each one's queue.
@@ -85,57 +98,32 @@ const (
 )
 
 const (
-	othersReaders = 2
-	othersWriters = 3
-	othersSize    = 128
+	othersReaders      = 2
+	othersWriters      = 3
+	othersEventWriters = 2
+	othersSize         = 128
 )
 
-// readerRole is the role of those who come and go. open makes a queue.
-func (b *between) readerRole(open othersOpen, steps string) *role {
+// readerRole is the role of those who come and go.
+func (b *between) readerRole() *role {
 	r := holder("turns", role{name: b.reader, counts: countWays(othersPlayed, b.ways[:]...),
 		places: othersReaders, words: othersReaderWords, uid: othersReaderUID, between: b, asked: true,
-		with: []string{b.writer}, run: func(c *child) error { return c.othersRead(open) },
-		steps: at(steps + " park-stored arm-stored sleep- meet-sending meet-sent meet-received " +
-			"accept-told detach-silenced death- others-heard pipe-emptied relay- domain-"),
+		with: []string{b.writer}, run: (*child).othersRead,
+		steps: at(b.readerSteps + " park-stored arm-stored sleep- meet-sending meet-sent " +
+			"meet-received accept-told detach-silenced death- others-heard pipe-emptied relay- domain-"),
 		prepare: b.prepare, lacks: lacksOthers, tells: map[string]string{b.writer: b.noticeReader}})
 	r.possession, r.check = b.readerHas, b.checkReaders
 	return r
 }
 
-// writerRole is the role of those who follow. follow attaches to the first reader.
-func (b *between) writerRole(places int, follow func(*child, context.Context) (lane, error),
-	steps string) *role {
-	return posting(role{name: b.writer, places: places,
-		uid: othersWriterUID, between: b, asked: true, with: []string{b.reader},
-		run: func(c *child) error { return c.othersWrite(follow) },
-		steps: at(steps + " attach- stamped publish-stored writer- meet-sending meet-sent " +
+// writerRole is the role of those who follow.
+func (b *between) writerRole() *role {
+	return posting(role{name: b.writer, places: b.writers, uid: othersWriterUID, between: b,
+		asked: true, with: []string{b.reader}, run: (*child).othersWrite,
+		steps: at(b.writerSteps + " attach- stamped publish-stored writer- meet-sending meet-sent " +
 			"meet-received follow- death- others-parked others-counted others-piped " +
 			"others-again others-woken"),
 		tells: map[string]string{b.reader: b.noticeWriter}})
-}
-
-func othersReaderRole() *role {
-	return queuesBetween.readerRole((*child).othersQueue,
-		"take-marks peek- releasing released notify-")
-}
-
-func othersWriterRole() *role {
-	return queuesBetween.writerRole(othersWriters, (*child).othersFollow,
-		"filled publish-ended")
-}
-
-// Event queues are those of the event queue that has a name, and so are their events. Readers peek
-// at an event, look at it, and take it then; or a handler looks at it.
-const othersEventWriters = 2
-
-func othersEventReaderRole() *role {
-	return eventsBetween.readerRole((*child).othersEvents,
-		"event-copied event-pinned event-released")
-}
-
-func othersEventWriterRole() *role {
-	return eventsBetween.writerRole(othersEventWriters, (*child).othersFollowEvents,
-		"event-filled event-published")
 }
 
 func lacksOthers() error {
@@ -198,9 +186,6 @@ func (b *between) checkReaders(s *supervisor, r *role) {
 	}
 }
 
-// othersOpen makes a queue, and says how it is read.
-type othersOpen func(c *child, at int) (*reading, othersHeld, error)
-
 // othersHeld is a queue or an event queue.
 type othersHeld interface {
 	FID() cq.FID
@@ -216,7 +201,7 @@ func (c *child) othersSocket(generation uint64) string {
 }
 
 // othersRead reads at the place whenever nobody else does, until everything is read.
-func (c *child) othersRead(open othersOpen) error {
+func (c *child) othersRead() error {
 	b := c.role.between
 	lock, err := os.OpenFile(c.Share[b.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -235,7 +220,7 @@ func (c *child) othersRead(open othersOpen) error {
 		if c.words[heldEnded].Load() != 0 {
 			return nil, nil, errors.Join(cq.ErrClosed, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 		}
-		r, a, err := c.takePlace(lock, open, deaths)
+		r, a, err := c.takePlace(lock, deaths)
 		if err != nil { // it is not that somebody has it
 			return nil, nil, fmt.Errorf("at the place: %v", err)
 		}
@@ -272,15 +257,14 @@ type atPlace struct {
 }
 
 // takePlace makes a queue at the place, which this process has, and lets writers follow.
-func (c *child) takePlace(lock *os.File, open othersOpen, deaths *cq.EventQueue) (*reading, *atPlace,
-	error) {
+func (c *child) takePlace(lock *os.File, deaths *cq.EventQueue) (*reading, *atPlace, error) {
 	b := c.role.between
 	way := c.rnd.IntN(othersWays)
 	step, _, _ := strings.Cut(c.Step, "-")
 	if toward := b.toward[step]; toward != nil {
 		way = toward[c.rnd.IntN(len(toward))]
 	}
-	r, q, err := open(c, way)
+	r, q, err := b.open(c, way)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -293,11 +277,16 @@ func (c *child) takePlace(lock *os.File, open othersOpen, deaths *cq.EventQueue)
 		return nil, nil, err
 	}
 	c.words[othersBy].Store(uint64(way))
-	if former := c.words[othersHolder].Swap(r.mine); r.mine <= former {
-		c.tell(kindBroken, "generation %d comes after %d", r.mine, former)
-	}
+	c.holds(r.mine)
 	go func() { a.served <- q.Serve(a.l, nil) }() // peers that are killed half way are no news
 	return r, a, nil
+}
+
+// holds says that this process has the place, with the queue of a generation.
+func (c *child) holds(generation uint64) {
+	if former := c.words[othersHolder].Swap(generation); generation <= former {
+		c.tell(kindBroken, "generation %d comes after %d", generation, former)
+	}
 }
 
 // Detach leaves the queue to a successor.
@@ -431,11 +420,12 @@ func (c *child) othersFollowEvents(ctx context.Context) (lane, error) {
 	return l, l.first(ctx, cq.AttachEvents)
 }
 
-// othersWrite follows readers and posts, session after session, until it is told to stop. It is told
-// of a death at once, and not only when the next one is there.
-func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) error {
-	return c.posts(func(p cq.PeerEntry) { c.notice(c.role.between.noticeReader, p) },
-		func(ctx context.Context, _ uint64) (lane, error) { return follow(c, ctx) })
+// othersWrite follows readers and posts, session after session, until it is told to stop. It is
+// told of a death at once, and not only when the next one is there.
+func (c *child) othersWrite() error {
+	b := c.role.between
+	return c.posts(func(p cq.PeerEntry) { c.notice(b.noticeReader, p) },
+		func(ctx context.Context, _ uint64) (lane, error) { return b.follow(c, ctx) })
 }
 
 // at notes with what reader the lane is now.

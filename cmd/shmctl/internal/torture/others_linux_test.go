@@ -14,13 +14,13 @@ import (
 func TestReadersAreFollowed(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	areFollowed(t, &queuesBetween)
+	areFollowed(t, queuesBetween)
 }
 
 // TestEventReadersAreFollowed: likewise, with event queues.
 func TestEventReadersAreFollowed(t *testing.T) {
 	shmtest.Conforms(t)
-	areFollowed(t, &eventsBetween)
+	areFollowed(t, eventsBetween)
 }
 
 func areFollowed(t *testing.T, b *between) {
@@ -57,10 +57,10 @@ func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 		spoil string
 		found func(*Found) uint64
 	}{
-		{&queuesBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
-		{&eventsBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
-		{&eventsBetween, spoilSkip, func(f *Found) uint64 { return f.Lost }},
-		{&eventsBetween, spoilText, func(f *Found) uint64 { return f.Unpublished }},
+		{queuesBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
+		{eventsBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
+		{eventsBetween, spoilSkip, func(f *Found) uint64 { return f.Lost }},
+		{eventsBetween, spoilText, func(f *Found) uint64 { return f.Unpublished }},
 	} {
 		t.Run(c.b.reader+": "+c.spoil, func(t *testing.T) {
 			r, err := Run(t.Context(), Options{Roles: []string{c.b.reader},
@@ -100,7 +100,7 @@ func calmPlace(t *testing.T, writers string) (s *supervisor, reader, writer *pro
 // TestVigil: what is there and not seen is found when the reader could run for so long, and neither
 // it nor what it saw has changed.
 func TestVigil(t *testing.T) {
-	b := &eventsBetween
+	b := eventsBetween
 	s, p, w, e, end := calmPlace(t, b.writer)
 	ss, readers, who := s.ledger.sessions(b.writer), s.ledger.region(b.reader),
 		s.there(b.reader, b.writer)

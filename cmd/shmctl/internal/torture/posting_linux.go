@@ -89,9 +89,16 @@ func (c *child) hushed() bool {
 	return c.still.Load() != 0 && c.ledger.phase() == phaseRun
 }
 
-// attach becomes a writer of a queue with a name.
-func (c *child) attach(ctx context.Context, queue string) (*cq.Writer, error) {
-	return cq.Attach(ctx, cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
+// attach becomes a writer of a queue.
+func (c *child) attach(at cq.Place, o cq.WriterOptions) (*cq.Writer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return cq.Attach(ctx, at, o)
+}
+
+// attachNamed becomes one of a queue with a name, which it waits for.
+func (c *child) attachNamed(queue string) (*cq.Writer, error) {
+	return c.attach(cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
 }
 
 // notAttached looks at the error of an attachment, which may be tried again if it is nil then.
@@ -156,19 +163,27 @@ func (p *poster) published(n int) {
 // errGaveUp ends a session that told what it waited for in vain.
 var errGaveUp = errors.New("gave up")
 
-// again deals with what kept it from posting: it waits for room, or for the next reader. Anything
-// else is an error.
-func (p *poster) again(err error, since time.Duration) error {
-	switch {
-	case p.b != nil && errors.Is(err, cq.ErrPeerGone):
-		return p.renew()
-	case !errors.Is(err, cq.ErrFull):
-		return err
-	case stage.Lifetime()-since > patience:
-		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
-		return errGaveUp
+// try posts, and waits for room, or for the next reader, as long as there is none. Anything else is
+// an error.
+func (p *poster) try(post func() error) error {
+	for since := stage.Lifetime(); ; {
+		err := post()
+		switch {
+		case err == nil:
+			return nil
+		case p.b != nil && errors.Is(err, cq.ErrPeerGone):
+			err = p.renew()
+		case !errors.Is(err, cq.ErrFull):
+		case stage.Lifetime()-since > patience:
+			p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
+			err = errGaveUp
+		default:
+			err = p.pause(200 * time.Microsecond)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return p.pause(200 * time.Microsecond)
 }
 
 // pause waits for a moment, or goes on with the next reader.
@@ -229,67 +244,67 @@ func (p *poster) entry(number uint64) cq.Entry {
 }
 
 // batch posts n entries.
-func (l *queueLane) batch(p *poster, n int) error {
+func (l *queueLane) batch(p *poster, n int) (err error) {
 	var buf [maxBatch]cq.Entry
 	for i := range n {
 		buf[i] = p.entry(p.next + uint64(i))
 	}
 	rest := buf[:n]
 	p.s.intent.Store(p.next + uint64(n) - 1)
-	for since := stage.Lifetime(); len(rest) > 0; {
-		var k int
-		var err error
-		if n > 1 {
-			k, err = l.w.PostBatch(rest)
-		} else if err = l.w.Post(&rest[0]); err == nil {
-			k = 1
-		}
-		if rest = rest[k:]; k > 0 {
-			p.published(k)
-			continue
-		}
-		if err = p.again(err, since); err != nil {
+	for len(rest) > 0 && err == nil {
+		err = p.try(func() (err error) {
+			k := 1
+			if n > 1 {
+				k, err = l.w.PostBatch(rest)
+			} else if err = l.w.Post(&rest[0]); err != nil {
+				k = 0
+			}
+			if rest = rest[k:]; k > 0 {
+				p.published(k)
+				return nil
+			}
 			return err
-		}
+		})
 	}
-	return nil
+	return err
 }
 
 // reserved fills slots in place, and says only then that it is going to commit some of them,
 // perhaps after the reader is gone.
 func (l *queueLane) reserved(p *poster, n int) error {
-	for since := stage.Lifetime(); ; {
-		w := l.w
-		a, b, err := w.Reserve(n)
-		if err == nil {
-			number := p.next
-			for _, span := range [][]cq.Entry{a, b} {
-				for i := range span {
-					span[i] = p.entry(number)
-					number++
-				}
-			}
-			k := p.rnd.IntN(len(a) + len(b) + 1) // what is left is never published like this
-			p.s.intent.Store(max(p.s.intent.Load(), p.next+uint64(k)-1))
-			if p.rnd.IntN(50) == 0 { // so that kills find it with slots in its hands
-				nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
-			}
-			if err := w.Commit(k); err != nil {
-				return fmt.Errorf("commit: %w", err)
-			}
-			p.published(k)
-			return nil
-		}
-		if err = p.again(err, since); err != nil {
-			return err
+	var w *cq.Writer
+	var spans [2][]cq.Entry
+	err := p.try(func() (err error) {
+		w = l.w
+		spans[0], spans[1], err = w.Reserve(n)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	number := p.next
+	for _, span := range spans {
+		for i := range span {
+			span[i] = p.entry(number)
+			number++
 		}
 	}
+	k := p.rnd.IntN(int(number-p.next) + 1) // what is left is never published like this
+	p.s.intent.Store(max(p.s.intent.Load(), p.next+uint64(k)-1))
+	if p.rnd.IntN(50) == 0 { // so that kills find it with slots in its hands
+		nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
+	}
+	if err := w.Commit(k); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	p.published(k)
+	return nil
 }
 
 // credited posts with credits, which go along to the next reader.
 func (l *queueLane) credited(p *poster, n int) error {
-	if err := l.w.Credits().Add(n); err != nil {
-		return p.again(err, stage.Lifetime())
+	if err := p.try(func() error { return l.w.Credits().Add(n) }); err != nil {
+		return err
 	}
 	for range n {
 		e := p.entry(p.next)
@@ -320,16 +335,11 @@ type eventLane struct {
 // some writes one event.
 func (l *eventLane) some(p *poster) error {
 	p.s.intent.Store(p.next)
-	for since := stage.Lifetime(); ; {
-		err := p.writeEvent(l.w, p.name, p.next, l.buf[:])
-		if err == nil {
-			p.published(1)
-			return nil
-		}
-		if err = p.again(err, since); err != nil {
-			return err
-		}
+	err := p.try(func() error { return p.writeEvent(l.w, p.name, p.next, l.buf[:]) })
+	if err == nil {
+		p.published(1)
 	}
+	return err
 }
 
 // A reader that is rung by nobody is woken all the same, by whoever attaches or dies next, and then

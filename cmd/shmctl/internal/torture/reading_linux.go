@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +16,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/stage"
+	"github.com/shmring/shmring/shm"
 )
 
 // Spoils: what a test has a process do wrong, to see it found.
@@ -39,15 +43,12 @@ func (c *child) checks() *checker {
 // that could not run looked at little, and what the dead left may still have to be found. since is
 // when nobody wrote any more, of lifetime.
 func (j *checker) drained(since time.Duration) bool {
-	for i := range j.of.writers {
-		for n := uint64(1); n <= j.of.last(i); n++ {
-			s := j.of.at(i, n)
-			if (j.mine == 0 || s.reader.Load() == j.mine) && s.seen.Load() < s.published.Load() {
-				return stage.Lifetime()-since > patience/4
-			}
-		}
-	}
-	return true
+	all := true
+	j.of.each(func(_ int, _ uint64, s session) {
+		mine := j.mine == 0 || s.reader.Load() == j.mine
+		all = all && !(mine && s.seen.Load() < s.published.Load())
+	})
+	return all || stage.Lifetime()-since > patience/4
 }
 
 // number checks one entry, which is whole.
@@ -425,3 +426,134 @@ func withoutCancel(err error) error {
 
 // toward tells whether the process is to die at a step whose name begins so.
 func (c *child) toward(prefix string) bool { return strings.HasPrefix(c.Step, prefix) }
+
+// Words of a role of which one process has a thing and the others wait for it to die, at the
+// beginning of its words. Whoever has it stores them.
+const (
+	heldBy    = iota // its number, 0 while nobody surely has it
+	heldTimes        // how often it was got
+	heldEnded        // it is done with, and being destroyed
+	heldAgain        // entries that came again, marked
+	heldWords
+)
+
+// held is a thing that one process has at a time.
+type held interface {
+	Detach() error
+	Close() error
+}
+
+// hold gets the thing when nobody has it, and uses it until it is done. make says that it may not
+// exist; once it is destroyed nobody is to make it again.
+func (c *child) hold(open func(make bool) (held, error),
+	use func(running context.Context) (done bool, err error)) error {
+	running, stop := c.running(phaseDrain)
+	defer stop()
+	for since := stage.Lifetime(); c.words[heldEnded].Load() == 0; {
+		h, err := open(c.words[heldTimes].Load() == 0)
+		switch {
+		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
+			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
+			// Somebody has it, or destroys it.
+			if stage.Lifetime()-since > patience/4 {
+				since = c.barred(since, err)
+			}
+			nap(500 * time.Microsecond)
+			continue
+		case err != nil:
+			return fmt.Errorf("open: %w", err)
+		}
+		if err := c.have(running, h, use); err != nil {
+			return err
+		}
+		since = stage.Lifetime()
+	}
+	return nil
+}
+
+// barred tells what keeps this process from a thing that nobody has. It returns since when nobody
+// has it, as far as it looked: those who wait may wait for ever while somebody does.
+func (c *child) barred(since time.Duration, err error) time.Duration {
+	holder := int(c.words[heldBy].Load())
+	if holder != 0 && lives(holder) {
+		return stage.Lifetime()
+	}
+	if stage.Lifetime()-since < patience {
+		return since
+	}
+	c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
+	return stage.Lifetime()
+}
+
+// have is one time with it.
+func (c *child) have(running context.Context, h held,
+	use func(running context.Context) (done bool, err error)) error {
+	holder := &c.words[heldBy]
+	if former := int(holder.Load()); former != 0 && former != os.Getpid() {
+		if survives(former) {
+			c.tell(kindUsurped, "got what the living process %d has", former)
+		}
+		c.notice(noticeAdopted, cq.PeerEntry{PID: former})
+	}
+	holder.Store(uint64(os.Getpid()))
+	c.words[heldTimes].Add(1)
+	done, err := use(running)
+	holder.Store(0)
+	if err != nil {
+		return errors.Join(err, h.Detach())
+	}
+	if !done {
+		return h.Detach()
+	}
+	// Who dies over the destruction leaves something to be collected, and nothing to be got.
+	c.words[heldEnded].Store(1)
+	return h.Close()
+}
+
+// heldPossession: nobody else gets it from a process that is stopped.
+func heldPossession(s *supervisor, p *proc) func() string {
+	words := s.ledger.region(p.role.name)
+	if words[heldBy].Load() != uint64(p.PID()) {
+		return nil
+	}
+	had := words[heldTimes].Load()
+	return func() string {
+		if words[heldBy].Load() != uint64(p.PID()) || words[heldTimes].Load() > had+1 {
+			return "another one got what it has"
+		}
+		return ""
+	}
+}
+
+func sumHeld(s *supervisor, r *role, to *RoleReport) {
+	to.Redelivered = s.ledger.region(r.name)[heldAgain].Load()
+}
+
+func checkHeld(s *supervisor, r *role) {
+	if s.ledger.region(r.name)[heldEnded].Load() == 0 {
+		s.broken(r.name, kindHung, 1, "nobody came to the end of it")
+	}
+}
+
+// holder completes a role of which one process has a thing at a time; the report has under times
+// how often one got it.
+func holder(times string, r role) *role {
+	if r.counts == nil {
+		r.counts = map[string]int{}
+	}
+	r.counts[times] = heldTimes
+	r.stops, r.drains, r.words = true, true, max(r.words, heldWords)
+	r.possession, r.sum, r.check = heldPossession, sumHeld, checkHeld
+	return &r
+}
+
+// posting completes a role whose processes have sessions; words are those beside.
+func posting(r role) *role {
+	r.counts = map[string]int{"calms": sessionsLength(r.places) - 1}
+	r.stops, r.words = true, r.words+sessionsLength(r.places)
+	r.calm, r.settled, r.sum, r.check = calm, sessionsSettled, sumSessions, checkSessions
+	if r.died == nil {
+		r.died = sessionsDied
+	}
+	return &r
+}

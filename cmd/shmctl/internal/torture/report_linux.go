@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/stage"
 )
@@ -31,8 +33,8 @@ type Options struct {
 	// Before is how often steps killed in earlier runs: those that did seldom are chosen more often.
 	// The seed replays the choice of steps only with the same Before.
 	Before map[string]uint64
-	Roles  []string // that take part, with what they need; none is the usual ones
-	Trust  string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
+	Roles  []string // of [Roles], that take part, with what they need; none is the usual ones
+	Trust  string   // of the queues that are met over sockets: SameUser, CrossUser, or else both
 	Dir    string   // where the directory of the run is made; "" is the default directory
 	// Progress is told now and then how far it is, with a report that does not change any more.
 	Progress func(done time.Duration, r *Report)
@@ -403,4 +405,143 @@ func counted(counts map[string]uint64) string {
 		parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// newReport begins the report of a run.
+func newReport(o Options, roles []*role) *Report {
+	r := &Report{Roles: map[string]*RoleReport{}}
+	var steps []crash.Label
+	if o.Steps {
+		steps = []crash.Label{}
+	}
+	for _, role := range roles {
+		r.Roles[role.name] = &RoleReport{Places: role.places, Counts: map[string]uint64{}}
+		if o.Steps {
+			steps = append(steps, role.steps...)
+		}
+	}
+	r.Outcome = NewOutcome(o.Seed, o.UntilSteps, steps)
+	return r
+}
+
+// broken counts n breaches of a promise, of a role and in all, and says the first ones in words.
+func (s *supervisor) broken(role, kind string, n uint64, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count(role, kind, n, kind+": "+format, args...)
+}
+
+func (s *supervisor) count(role, kind string, n uint64, format string, args ...any) {
+	if s.report.Roles[role] == nil { // nobody's in particular
+		role = s.roles[0].name
+	}
+	if kind == kindHung {
+		s.hung = role
+	}
+	found := s.found[role]
+	found.add(kind, n)
+	s.found[role] = found
+	s.report.note(format, args...)
+}
+
+// check looks at the end whether what must hold does, and what is left.
+func (s *supervisor) check() {
+	s.sum()
+	for _, r := range s.roles {
+		if r.check != nil {
+			r.check(s, r)
+		}
+		if r.leftovers == nil {
+			continue
+		}
+		for _, what := range r.leftovers(s) {
+			s.broken(r.name, kindLeaked, 1, "%s", what)
+		}
+	}
+	for _, what := range s.leftovers() {
+		s.broken("", kindLeaked, 1, "%s", what)
+	}
+	s.unfounded()
+	s.close()
+}
+
+// close completes the report with what is known so far.
+func (s *supervisor) close() {
+	s.sum()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.notes.due {
+		s.notes.count(key.kind, func(c *Duties) { c.Open++ })
+	}
+	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns, Duties: s.notes.duties})
+	if s.o.UntilSteps > 0 {
+		total := map[string]uint64{}
+		for step, n := range s.report.Steps {
+			total[step] = n + s.o.Before[step]
+		}
+		s.report.Below = Below(total, s.o.UntilSteps)
+	}
+	s.report.Machine = stage.Here()
+}
+
+// sum takes into the report what the ledger and others counted. The caller has the mutex, or is
+// alone.
+func (s *supervisor) sum() {
+	for _, r := range s.roles {
+		report := s.report.Roles[r.name]
+		report.Tally = Tally{Found: s.found[r.name]}
+		for name, at := range r.counts {
+			report.Counts[name] = s.ledger.region(r.name)[at].Load()
+		}
+		if r.sum != nil {
+			r.sum(s, r, report)
+		}
+	}
+	s.report.total()
+}
+
+// examineShare is the share of its time, as one of so many, for which the supervisor examines.
+const examineShare = 10
+
+// examine checks all that has a name while it is as a death at a step left it: what shmctl check
+// says of objects is to hold at every moment, whoever is in the middle of what.
+func (s *supervisor) examine(p *proc) {
+	begin := time.Now()
+	if p.shot || p.step == crash.None || begin.Before(s.examined) {
+		return
+	}
+	r, err := ctl.Check(ctl.CheckOptions{}, s.base+"/"+queuesDir)
+	s.examined = time.Now().Add((examineShare - 1) * time.Since(begin))
+	s.mu.Lock()
+	s.report.Checked += uint64(r.Objects)
+	s.mu.Unlock()
+	for _, f := range r.Findings {
+		s.broken(p.role.name, kindBroken, 1, "after %s %d died at %v: %s %s: %s is %s, want %s",
+			p.role.name, p.index, p.step, f.Path, f.Section, f.Invariant, f.Got, f.Want)
+	}
+	if err != nil {
+		s.broken(p.role.name, kindBroken, 1, "after %s %d died at %v: %v", p.role.name, p.index,
+			p.step, err)
+	}
+}
+
+// leftovers collects what the dead left, and returns what is there beside.
+func (s *supervisor) leftovers() (left []string) {
+	all, err := ctl.Collect(s.dir, ctl.CollectOptions{Remove: true})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range all {
+		if r.Fate != ctl.FateRemoved {
+			left = append(left, fmt.Sprintf("%s, which is %s: %s", r.Name, r.Fate, r.Reason))
+		}
+	}
+	entries, err := os.ReadDir(s.dir.Path())
+	if err != nil {
+		return append(left, err.Error())
+	}
+	for _, e := range entries {
+		left = append(left, "file "+e.Name())
+	}
+	return left
 }

@@ -1,25 +1,13 @@
 package torture
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"math"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/spin"
-	"github.com/shmring/shmring/internal/stage"
-	"github.com/shmring/shmring/shm"
 )
 
 // role is one kind of process of a run, with what the supervisor has to know of it. Functions that
@@ -94,9 +82,9 @@ var table []*role
 func init() { // which may say what refers to the table
 	table = []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(), eventWriterRole(),
 		setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(), vectorUserRole(),
-		watcherRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
-		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
-		app2Role(), endpointRole()}
+		watcherRole(), mortalRole(), queuesBetween.readerRole(), queuesBetween.writerRole(),
+		eventsBetween.readerRole(), eventsBetween.writerRole(), deviceRole(), wireRole(),
+		appRole(), app2Role(), endpointRole()}
 }
 
 // at returns the steps of these names; a name that ends with a dash stands for all that begin so.
@@ -135,44 +123,28 @@ func (r *role) patience() time.Duration {
 }
 
 // choose returns the roles that take part: those named, with what they need, or the usual ones.
-func choose(names []string) ([]*role, error) {
+func choose(names []string) []*role {
 	wanted := map[string]bool{}
-	var want func(name string) error
-	want = func(name string) error {
-		r := roleOf(name)
-		if r == nil {
-			return fmt.Errorf("torture: no role %q; there are %s", name, strings.Join(Roles(), ", "))
-		}
-		if !wanted[name] {
-			wanted[name] = true
-			for _, other := range r.with {
-				if err := want(other); err != nil {
-					return err
-				}
+	var want func(names []string)
+	want = func(names []string) {
+		for _, name := range names {
+			if !wanted[name] {
+				wanted[name] = true
+				want(roleOf(name).with)
 			}
 		}
-		return nil
 	}
-	for _, name := range names {
-		if err := want(name); err != nil {
-			return nil, err
-		}
-	}
-	chosen := slices.DeleteFunc(slices.Clone(table), func(r *role) bool {
+	want(names)
+	return slices.DeleteFunc(slices.Clone(table), func(r *role) bool {
 		return len(names) == 0 && r.asked || len(names) > 0 && !wanted[r.name]
 	})
-	if len(chosen) == 0 {
-		return nil, errors.New("torture: no role")
-	}
-	return chosen, nil
 }
 
 // Steps returns the steps at which processes of these roles die, and of those that they need. None
 // is the usual ones.
 func Steps(names []string) []crash.Label {
-	roles, _ := choose(names)
 	var all []crash.Label
-	for _, r := range roles {
+	for _, r := range choose(names) {
 		all = append(all, r.steps...)
 	}
 	slices.Sort(all)
@@ -182,13 +154,15 @@ func Steps(names []string) []crash.Label {
 // Lacks tells why a role, or one that it needs, cannot take part on this machine; nil if it can.
 // What those need is tried once.
 func Lacks(name string) error {
-	roles, err := choose([]string{name})
-	for _, r := range roles {
-		if err == nil && r.lacks != nil {
-			err = r.lacks()
+	for _, r := range choose([]string{name}) {
+		if r.lacks == nil {
+			continue
+		}
+		if err := r.lacks(); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // Roles returns the names of all roles.
@@ -289,200 +263,4 @@ func (s *supervisor) spare(p *proc, aimed bool) time.Duration {
 		return time.Duration(s.rnd.Int64N(int64(spareHelper)))
 	}
 	return time.Duration(s.rnd.Int64N(int64(spareOther)))
-}
-
-// config is what a child is started with.
-type config struct {
-	Index int               `json:"index"` // among the processes of its role
-	Place int               `json:"place"` // among all
-	Base  string            `json:"base"`  // the directory of the run, which other users cannot enter
-	Seed  uint64            `json:"seed"`
-	Trust string            `json:"trust"`
-	Spoil string            `json:"spoil,omitempty"`
-	Step  string            `json:"step,omitempty"` // where it is to die, so that it can go there
-	Share map[string]string `json:"share,omitempty"`
-	Ends  wire.Ends         `json:"ends"` // of the device and of the wire, if there are
-}
-
-// event is a line from a child to the supervisor.
-type event struct {
-	Role string `json:"role"`
-	Kind string `json:"kind"` // what was found, or kindNotice
-	N    uint64 `json:"n,omitempty"`
-	Text string `json:"text"`
-	What string `json:"what,omitempty"` // of a notice: how the death is told
-	Pid  int    `json:"pid,omitempty"`
-	// Start is when the process began whose death is told, as [cq.PeerEntry] has it.
-	Start uint64 `json:"start,omitempty"`
-	AtNs  int64  `json:"at_ns,omitempty"`
-	// SinceNs is from when on the survivor could be told.
-	SinceNs int64 `json:"since_ns,omitempty"`
-	// More is how many more died that are told by their number only.
-	More uint64 `json:"more,omitempty"`
-}
-
-// kindNotice is an event that breaks no promise.
-const kindNotice = "notice"
-
-// Directories and files of a run, below its own.
-const (
-	queuesDir  = "queues"
-	ledgerFile = "ledger"
-	queueName  = "main"
-)
-
-// ledgerFd is the descriptor that a child inherits.
-const ledgerFd = 3
-
-// child is one process of a run.
-type child struct {
-	*stage.Child
-	config
-	role   *role
-	ledger *ledger
-	words  []atomic.Uint64 // of the ledger, the role's own
-	still  *atomic.Uint64  // of the ledger, see ledger.still
-	dir    *shm.Dir        // where queues have names; nil for other users
-	pid    int
-	// boundNs is since when this process is told of deaths, or was told last.
-	boundNs atomic.Int64
-	rnd     *rand.Rand
-}
-
-// patience is how long anybody waits for anything that must come.
-const patience = time.Minute
-
-// Tool is what the processes of a run do.
-var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
-	c := &child{Child: sc, pid: os.Getpid()}
-	if err := c.Script(&c.config); err != nil {
-		return err
-	}
-	// A supervisor that is gone takes everybody along.
-	context.AfterFunc(c.Listen(nil), func() { os.Exit(3) })
-	before := c.held()
-	if err := c.run(); err != nil {
-		c.tell(kindFailed, "%v", err)
-		return err
-	}
-	for since := stage.Lifetime(); ; nap(time.Millisecond) {
-		left := c.held() // what the runtime opens for itself does not name the run
-		maps.DeleteFunc(left, func(what string, _ bool) bool { return before[what] })
-		if len(left) > 0 && c.role.lingers && stage.Lifetime()-since < patience {
-			continue
-		}
-		for what := range left {
-			c.tell(kindLeaked, "still there after everything was closed: %s", what)
-		}
-		return nil
-	}
-}}
-
-func (c *child) run() (err error) {
-	if c.role = roleOf(c.Role); c.role == nil {
-		return fmt.Errorf("no role %q", c.Role)
-	}
-	syscall.CloseOnExec(ledgerFd)
-	// It stays mapped: goroutines look at it until the end.
-	if c.ledger, err = mapLedger(os.NewFile(ledgerFd, ledgerFile)); err != nil {
-		return err
-	}
-	c.words, c.still = c.ledger.region(c.role.name), c.ledger.still(c.role.name)
-	crash.Dying(func() {
-		c.ledger.word(wordDeath + c.Place).Store(uint64(spin.Now()))
-	})
-	go c.beat()
-	if c.role.uid == 0 {
-		if err = os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil { // for bells
-			return err
-		}
-		if c.dir, err = shm.OpenDir(c.Base + "/" + queuesDir); err != nil {
-			return err
-		}
-		defer c.dir.Close()
-	}
-	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
-	return c.role.run(c)
-}
-
-// running returns a context that ends when the run comes to a phase, or stop is called.
-func (c *child) running(until uint64) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		for c.ledger.phase() < until && ctx.Err() == nil {
-			nap(10 * time.Millisecond)
-		}
-		cancel()
-	}()
-	return ctx, cancel
-}
-
-// tell says what this process found: kindHung and the like.
-func (c *child) tell(kind, format string, args ...any) { c.tellN(kind, 1, format, args...) }
-
-// tellN says that it found so many.
-func (c *child) tellN(kind string, n uint64, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	c.send(event{Kind: kind, N: n, Text: fmt.Sprintf("%s %d (pid %d): %s", c.Role, c.Index,
-		os.Getpid(), text)})
-}
-
-func (c *child) send(e event) {
-	e.Role = c.Role
-	c.Send(e)
-}
-
-// held returns what this process has of the run: descriptors and mappings.
-func (c *child) held() map[string]bool {
-	found := map[string]bool{}
-	ours := func(target string) bool {
-		return strings.Contains(target, c.Base+"/"+queuesDir) || strings.Contains(target, "memfd:") ||
-			strings.Contains(target, "pidfd") || strings.HasPrefix(target, "socket:")
-	}
-	fds, _ := os.ReadDir("/proc/self/fd")
-	for _, fd := range fds {
-		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && ours(target) {
-			found["descriptor "+fd.Name()+" "+target] = true
-		}
-	}
-	mapped, _ := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(mapped)) {
-		if ours(line) {
-			found["mapping "+strings.TrimSpace(line)] = true
-		}
-	}
-	return found
-}
-
-func nap(d time.Duration) { time.Sleep(d) }
-
-// survives tells whether a process goes on living. One that was killed gives up what it has a
-// little before it shows as dead.
-func survives(pid int) bool {
-	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(time.Millisecond) {
-		if !lives(pid) {
-			return false
-		}
-	}
-	return true
-}
-
-// lives tells whether there is a process of that number, more than what is left of a dead one.
-func lives(pid int) bool {
-	state, _ := stat(pid)
-	return state != "" && !strings.Contains("ZX", state)
-}
-
-// stat returns the state of a process, a letter, and when it began in clock ticks, as
-// proc_pid_stat(5) has them; "" and 0 if that cannot be found out.
-func stat(pid int) (state string, start uint64) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, _ := strings.Cut(string(text), ") ")
-	const startTime = 19 // after the name
-	fields := strings.Fields(rest)
-	if len(fields) <= startTime {
-		return "", 0
-	}
-	start, _ = strconv.ParseUint(fields[startTime], 10, 64)
-	return fields[0], start
 }

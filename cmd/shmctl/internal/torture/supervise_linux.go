@@ -78,17 +78,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Enough == 0 {
 		o.Enough = o.UntilSteps
 	}
-	switch o.Trust {
-	case "":
-		o.Trust = TrustBoth
-	case TrustBoth, SameUser, CrossUser:
-	default:
-		return nil, fmt.Errorf("torture: trust %q is none of both, user and others", o.Trust)
-	}
-	roles, err := choose(o.Roles)
-	if err != nil {
-		return nil, err
-	}
+	roles := choose(o.Roles)
 	d, err := shm.OpenDir(o.Dir)
 	if err != nil {
 		return nil, err
@@ -404,26 +394,6 @@ func (s *supervisor) start(p *proc) error {
 	return nil
 }
 
-// broken counts n breaches of a promise, of a role and in all, and says the first ones in words.
-func (s *supervisor) broken(role, kind string, n uint64, format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count(role, kind, n, kind+": "+format, args...)
-}
-
-func (s *supervisor) count(role, kind string, n uint64, format string, args ...any) {
-	if s.report.Roles[role] == nil { // nobody's in particular
-		role = s.roles[0].name
-	}
-	if kind == kindHung {
-		s.hung = role
-	}
-	found := s.found[role]
-	found.add(kind, n)
-	s.found[role] = found
-	s.report.note(format, args...)
-}
-
 // dumpHung has those whom a hung process waits for say on standard error what their goroutines do,
 // once in a run.
 func (s *supervisor) dumpHung() {
@@ -499,4 +469,132 @@ func (s *supervisor) next(p *proc) error {
 		return nil
 	}
 	return s.start(p)
+}
+
+// stop stops a process, kills others meanwhile, and looks whether it still has what it had.
+func (s *supervisor) stop(p *proc) error {
+	pid := p.PID()
+	s.mu.Lock()
+	ended := s.notes.stopped(p.process(), spin.Now())
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		ended(spin.Now())
+		s.mu.Unlock()
+	}()
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return nil
+	}
+	for state := ""; state != "T"; state, _ = stat(pid) { // else it could still give something up
+		select {
+		case <-p.Done():
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s.mu.Lock()
+	s.report.Stops++
+	s.report.Roles[p.role.name].Stops++
+	s.mu.Unlock()
+	s.frozen = p
+	defer func() { s.frozen = nil }()
+	var check func() string
+	if p.role.possession != nil {
+		check = p.role.possession(s, p)
+	}
+	until := time.Now().Add(time.Duration(s.rnd.Int64N(int64(stopLongest))))
+	var err error
+	for time.Now().Before(until) && err == nil {
+		select {
+		case <-s.died: // at a step: others go on without it
+		case <-time.After(s.pause()):
+			if other := s.pick(s.canKill); other != nil {
+				err = s.kill(other)
+			}
+		}
+		err = errors.Join(err, s.reviveAll())
+	}
+	if check != nil {
+		if what := check(); what != "" && !p.Over() {
+			s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index,
+				what)
+		}
+	}
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+	return err
+}
+
+// end has everybody finish, or kills them.
+func (s *supervisor) end(good bool) {
+	if good {
+		for _, phase := range []uint64{phaseStop, phaseDrain} {
+			s.ledger.word(wordPhase).Store(phase)
+			for _, p := range s.procs {
+				if p.role.drains == (phase == phaseDrain) {
+					s.finish(p)
+				}
+			}
+		}
+	}
+	for _, p := range s.procs {
+		if p.Process != nil {
+			p.Kill()
+		}
+	}
+}
+
+// finish waits for a process to end by itself. Those that others wait for have successors, should
+// they die at a step.
+func (s *supervisor) finish(p *proc) {
+	for !p.empty {
+		if !s.awaitEnd(p) {
+			// What its goroutines do goes to standard error.
+			p.Signal(syscall.SIGQUIT)
+			s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
+				p.index, p.PID(), 2*patience)
+			return
+		}
+		if p.State().Success() {
+			s.mu.Lock()
+			s.notes.closed[p.process()] = true
+			s.mu.Unlock()
+			return
+		}
+		if !s.succeed(p) {
+			return
+		}
+	}
+}
+
+// succeed counts the end of a process, and starts the next if others wait for it.
+func (s *supervisor) succeed(p *proc) bool {
+	if s.ended(p); !p.role.drains || p.step == crash.None {
+		return false
+	}
+	s.o.Steps = false // those that end the run are to reach the end
+	if err := s.start(p); err != nil {
+		s.broken(p.role.name, kindFailed, 1, "%v", err)
+		return false
+	}
+	return true
+}
+
+// awaitEnd waits for the end of a process, for a while, and has those that read go on reading.
+func (s *supervisor) awaitEnd(p *proc) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for since := stage.Lifetime(); stage.Lifetime()-since < 2*patience; {
+		select {
+		case <-p.Done():
+			return true
+		case <-tick.C:
+		}
+		s.dumpHung()
+		for _, q := range s.procs {
+			if q != p && q.role.drains && q.step != crash.None && q.fell() && q.Killed() {
+				s.succeed(q)
+			}
+		}
+	}
+	return false
 }

@@ -31,8 +31,8 @@ func OpenEndpoint(d *shm.Dir, name string, size int, o fabric.Options) (e Endpoi
 	return e, errors.Join(err, e.Queue.Close())
 }
 
-// Take has read take completions, and calls f with each, one that failed among them. empty says that
-// there was nothing.
+// Take has read take completions, and calls f with each, one that failed among them. empty says
+// that there was nothing.
 func (e Endpoint) Take(read func([]cq.Entry) (int, error),
 	f func(*cq.ErrorEntry)) (empty bool, err error) {
 	var dst [16]cq.Entry
