@@ -65,6 +65,7 @@ func TestNumbers(t *testing.T) {
 	p, told := heard(t, "reader")
 	j := p.checks()
 	j.number(sessionName(writers, 1), 1, false)
+	j.of.at(1, 1).intent.Store(1)
 	j.entry(&cq.Entry{Data: sessionName(1, 1), Context: 1})
 	if got := told(); !slices.Equal(got, []string{kindUnpublished, kindUnpublished}) {
 		t.Errorf("of nobody, and without a checksum: %v", got)
