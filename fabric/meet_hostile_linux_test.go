@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -425,6 +426,28 @@ func TestMetExposes(t *testing.T) {
 	}
 	if s := f.e.Stats(); s.Received != 0 || s.Corrupt != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestMetAnnounces: one that announces messages costs no memory by that, also where they are lent.
+func TestMetAnnounces(t *testing.T) {
+	f := forged(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range f.slots {
+		noError(t, f.e.borrow(1))
+		f.slots[i].Head.Store(kind.FabricRTS | uint64(i)<<16 | fabric.MaxMessage<<32)
+		f.slots[i].Seq.Store(uint64(i) + 1)
+	}
+	f.rings()
+	_, err := f.e.Progress()
+	noError(t, err)
+	runtime.ReadMemStats(&after)
+	mem, _, err := f.victim[0].Section(kind.SectFabricRows, 0)
+	noError(t, err)
+	seen := kind.Overlays[kind.FabricRow](mem)[0].Head.Load()
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 || seen != uint64(len(f.slots)) {
+		t.Errorf("%d bytes of memory were taken for %d messages, %+v", n, seen, f.e.Stats())
 	}
 }
 

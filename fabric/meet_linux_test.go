@@ -222,6 +222,26 @@ func TestMeetWays(t *testing.T) {
 		completes(t, a)
 		noError(t, a.Free(mem))
 	})
+	t.Run("loan of a copy", func(t *testing.T) { // of a window at most
+		const window = 256 << 10
+		for n := uint64(window); n < window+2; n++ {
+			noError(t, b.borrow(5))
+			noError(t, a.Send(make([]byte, n), 0, 6))
+			sent := make(chan error)
+			go func() {
+				_, _, err := a.next()
+				sent <- err
+			}()
+			c, failed, err := b.next()
+			noError(t, errors.Join(err, <-sent))
+			if got, err := b.Payload(&c); n == window && (err != nil || len(got) != window) {
+				t.Errorf("%+v, %d bytes are lent, %v", c, len(got), err)
+			} else if n > window && (failed.Err != cq.ETrunc || failed.Len != 0 ||
+				failed.OverrunBytes != n || failed.Flags&cq.FlagFrame != 0) {
+				t.Errorf("%d bytes: %+v, %+v", n, c, failed)
+			}
+		}
+	})
 	t.Run("no directory", func(t *testing.T) {
 		_, err := a.Resolve("x")
 		_, err1 := a.Insert(b.Address())

@@ -169,8 +169,10 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 // itself. The record stays owed as long as the control ring has no room.
 func (l *inLane) clear(m *arrival, to posted.Span) {
 	p := l.pulls[m.op]
-	if to.Lends() {
-		l.p.e.lend(&to, make([]byte, m.n))
+	if e := l.p.e; to.Lends() && e.met() && m.n > e.opt.Window {
+		to.Decline() // another user does not say how much memory it takes
+	} else if to.Lends() {
+		e.lend(&to, make([]byte, m.n))
 	}
 	p.m, p.to, p.clear = *m, to, true
 	p.m.kept = nil

@@ -42,6 +42,7 @@ type Options struct {
 	Slots int
 	// Window is how many bytes of messages without a buffer each sender may have here: 4 KiB to
 	// 1 GiB, by default 256 KiB. Every message counts at least 64, and takes 224 of private memory.
+	// The peer of [Meet] has no longer one lent by FlagFrame, but for one that lies in its Pool.
 	Window int
 	// MinMultiRecv is how many bytes a buffer for several messages must have left to stay in use
 	// (FI_OPT_MIN_MULTI_RECV), by default 64.

@@ -103,6 +103,9 @@ func (s *Span) Lends() bool { return s.of != nil && s.of.Of.Flags&cq.FlagFrame !
 // Lend says what the completion calls the loan, and where bytes of the message go that are put.
 func (s *Span) Lend(as shm.Ref, mem []byte) { s.of.Of.Base, s.of.Of.buf = as, mem }
 
+// Decline has nothing of the message fit, which is not lent.
+func (s *Span) Decline() { s.of.Of.Flags, s.Len = s.of.Of.Flags&^cq.FlagFrame, 0 }
+
 // Loan returns what the completion calls the loan.
 func (s *Span) Loan() shm.Ref { return s.of.Of.Base }
 
