@@ -50,45 +50,28 @@ const mostPassed = 64 << 20
 // the same way. Remote, Events and Request are not for it, nor are groups, and nobody reads memory
 // of the other's process. Of the peer's objects up to 64 MiB are mapped, or as much as ours have.
 //
-// The context ends the wait for a peer that says nothing; one that stops in the middle is waited
-// for 10 seconds. The connection stays the caller's, and should be closed: nothing else can be said
-// there. Errors beside those of Open are shm.ErrOwner: a user that allow does not have;
+// The context ends the wait for a peer that says nothing; one that stops after a byte is waited for
+// 10 seconds. The connection stays the caller's, and should be closed: nothing else can be said
+// there, and deadlines that it had are taken back. Errors beside those of Open are shm.ErrOwner: a user that allow does not have;
 // cq.ErrPeerGone, cq.ErrTimedOut; [ErrCorrupt] and shm.ErrVersion; ECONNREFUSED: the peer refuses,
 // with the number why; [ErrType].
 func Meet(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList, o Options) (*Endpoint,
 	error) {
 	who, err := place.MeetPeer(conn, allow)
-	if err == nil {
-		return meet(ctx, conn, who, o)
-	}
-	talk := meeting.Begin(ctx, conn)
-	defer talk.End()
-	return nil, hangUp(talk, err)
+	return meet(ctx, conn, who, err, o)
 }
 
-// hangUp tells the peer that this is over, if it does not know.
-func hangUp(talk *place.Conversation, err error) error {
-	if !errors.Is(err, place.ErrRefused) {
-		_ = talk.SendNow(meeting.Message(stepObjects, place.StatusOf(err)))
-	}
-	if place.HungUp(err) {
-		if err = talk.LastWord(2, 2); err == nil {
-			err = cq.ErrPeerGone
-		}
-	}
-	return fault("meet", "", err)
-}
-
-// meet goes on with who that is, and closes that with the endpoint.
-func meet(ctx context.Context, conn *net.UnixConn, who *place.Peer, o Options) (*Endpoint, error) {
+// meet goes on with who that is, and closes that with the endpoint. With an error, also one of
+// before, the peer is told that this is over, if it does not know.
+func meet(ctx context.Context, conn *net.UnixConn, who *place.Peer, err error, o Options) (
+	e *Endpoint, _ error) {
 	o.Peers, o.DisableCMA = 1, true
 	talk := meeting.Begin(ctx, conn)
 	defer talk.End()
-	var e *Endpoint
-	var err error
-	if o.Remote > 0 || o.Events != nil {
+	if err == nil && (o.Remote > 0 || o.Events != nil) {
 		err = refuse("meet", "", "Remote, Events", "one of them", "none")
-	} else {
+	}
+	if err == nil {
 		e, err = open(nil, "met", o)
 	}
 	if err == nil {
@@ -98,7 +81,15 @@ func meet(ctx context.Context, conn *net.UnixConn, who *place.Peer, o Options) (
 		_ = e.Close()
 	}
 	who.Close()
-	return nil, hangUp(talk, err)
+	if !errors.Is(err, place.ErrRefused) {
+		_ = talk.SendNow(meeting.Message(stepObjects, place.StatusOf(err)))
+	}
+	if place.HungUp(err) {
+		if err = talk.LastWord(2, 2); err == nil {
+			err = cq.ErrPeerGone
+		}
+	}
+	return nil, fault("meet", "", err)
 }
 
 // meet passes what is to be read, takes what the other one has, and has a lane each way.
@@ -115,11 +106,14 @@ func (e *Endpoint) meet(talk *place.Conversation, who *place.Peer) error {
 		return err
 	}
 	crash.At(crash.MeetPassed)
+	if _, err := talk.Peek(); err != nil {
+		return err
+	}
+	talk.Limit(place.MeetTimeout, place.ErrSilent) // from the first byte
 	_, theirs, err := talk.Receive(stepObjects)
 	if err != nil {
 		return err
 	}
-	talk.Limit(place.MeetTimeout, place.ErrSilent)
 	p, err := e.passedBy(who, theirs)
 	shm.CloseFDs(theirs)
 	if err != nil {

@@ -218,15 +218,25 @@ func TestMeetHostile(t *testing.T) {
 	}
 }
 
-// TestMeetSilent: one who says nothing is waited for as long as the context says.
+// TestMeetSilent: one who says nothing is waited for as long as the context says, and one who stops
+// after a byte for a bounded time.
 func TestMeetSilent(t *testing.T) {
-	a, b := sockets(t)
-	defer a.Close()
-	defer b.Close() // or a collected one hangs up
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	_, err := fabric.Meet(ctx, a, nil, fabric.Options{})
-	shmtest.WantErr(t, "meet", err, context.DeadlineExceeded)
+	defer func(d time.Duration) { place.MeetTimeout = d }(place.MeetTimeout)
+	for said, want := range map[string]error{"": context.DeadlineExceeded, "s": place.ErrSilent} {
+		a, b := sockets(t)
+		defer a.Close()
+		defer b.Close() // or a collected one hangs up
+		_, err := b.Write([]byte(said))
+		noError(t, err)
+		wait := time.Minute
+		if place.MeetTimeout = 20 * time.Millisecond; said == "" {
+			wait, place.MeetTimeout = place.MeetTimeout, wait
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		_, err = fabric.Meet(ctx, a, nil, fabric.Options{})
+		shmtest.WantErr(t, "meet", err, want)
+	}
 }
 
 // forged is a forger that was met.

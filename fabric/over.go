@@ -41,6 +41,7 @@ func ListenOver(socket *net.UnixListener, allow *shm.AllowList) net.Listener {
 	l := &overListener{UnixListener: socket, allow: allow, ready: make(chan *conn),
 		places: place.NewPlaces(mostBacklog)}
 	l.over, l.end = context.WithCancelCause(context.Background())
+	_ = socket.SetDeadline(time.Time{})
 	l.met.Go(l.serve)
 	return l
 }
@@ -64,33 +65,31 @@ func (l *overListener) serve() {
 	}
 }
 
+// admit has it met, if there is a place for one more of its user, or told that it is not.
 func (l *overListener) admit(socket *net.UnixConn) {
 	who, err := place.MeetPeer(socket, l.allow)
+	ctx, cancel := context.WithCancelCause(l.over)
+	var served *place.Served
 	if err == nil {
-		ctx, cancel := context.WithCancelCause(l.over)
-		var place *place.Served
-		if place, err = l.places.Take(who.UID, cancel); err == nil {
-			l.met.Go(func() {
-				defer l.places.Leave(place)
-				defer cancel(nil)
-				l.meet(ctx, socket, who)
-			})
-			return
-		}
-		who.Close()
-		cancel(nil)
+		served, err = l.places.Take(who.UID, cancel)
 	}
-	defer socket.Close()
-	talk := meeting.Begin(l.over, socket)
-	_ = hangUp(talk, err)
-	talk.End()
+	meet := func() {
+		defer l.places.Leave(served)
+		defer cancel(nil)
+		l.meet(ctx, socket, who, err)
+	}
+	if err == nil {
+		l.met.Go(meet)
+	} else {
+		meet()
+	}
 }
 
 // meet has Accept return the connection of who has connected.
-func (l *overListener) meet(ctx context.Context, socket *net.UnixConn, who *place.Peer) {
+func (l *overListener) meet(ctx context.Context, socket *net.UnixConn, who *place.Peer, err error) {
 	soon, cancel := context.WithTimeout(ctx, place.MeetTimeout)
 	defer cancel()
-	m, err := openMux(func(o Options) (*Endpoint, error) { return meet(soon, socket, who, o) })
+	m, err := openMux(func(o Options) (*Endpoint, error) { return meet(soon, socket, who, err, o) })
 	_ = socket.Close()
 	if err != nil {
 		return
