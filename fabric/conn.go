@@ -316,9 +316,6 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// closePatience is how long Close waits for room in the lane.
-const closePatience = time.Second
-
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	defer c.m.leave()
@@ -334,7 +331,7 @@ func (c *conn) Close() error {
 	late := false
 	w := &waiter{room: true}
 	w.init()
-	stop := time.AfterFunc(closePatience, func() {
+	stop := time.AfterFunc(c.m.patience, func() {
 		c.m.e.bell.Lock()
 		late = true
 		c.m.wake(w)

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/wake"
 )
@@ -196,6 +195,10 @@ func (m *mux) keep() {
 	close(m.done)
 }
 
+// closePatience is how long Close waits for room in the lane, and again for the peer. Ten times as
+// long that is kept which one that was met over a socket has not answered.
+var closePatience = time.Second // a variable for tests only
+
 // leave waits for the end of a mux that its program has left, so that a process which ends next
 // leaves nothing behind. Who stands at the other end is not waited for long, and of one that was
 // met over a socket, who may never answer, nothing is kept for long.
@@ -209,13 +212,13 @@ func (m *mux) leave() {
 	if !left {
 		return
 	}
-	late := time.NewTimer(closePatience)
+	late := time.NewTimer(m.patience)
 	defer late.Stop()
 	select {
 	case <-m.done:
 	case <-late.C:
 		if m.e.met() {
-			time.AfterFunc(place.MeetTimeout, m.abandon)
+			time.AfterFunc(10*m.patience, m.abandon)
 		}
 	}
 }

@@ -35,6 +35,7 @@ type mux struct {
 	late      []*news       // whose events wait for room
 	done      chan struct{} // closed when its endpoint is
 	budget    time.Duration
+	patience  time.Duration // closePatience
 }
 
 // connSpot is where a connection is found by its number.
@@ -49,7 +50,7 @@ var connOptions = Options{Slots: 16, Chunks: 16, Window: 16 << 20}
 
 // openMux makes a mux of an endpoint, which open makes.
 func openMux(open func(Options) (*Endpoint, error)) (m *mux, err error) {
-	m = &mux{budget: spin.Budget(lookFor), done: make(chan struct{})}
+	m = &mux{budget: spin.Budget(lookFor), patience: closePatience, done: make(chan struct{})}
 	m.keeper.init()
 	o := connOptions
 	o.mux = m

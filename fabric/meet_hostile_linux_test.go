@@ -228,7 +228,7 @@ func TestMeetSilent(t *testing.T) {
 		defer b.Close() // or a collected one hangs up
 		_, err := b.Write([]byte(said))
 		noError(t, err)
-		wait := time.Minute
+		wait := 10 * time.Second
 		if place.MeetTimeout = 20 * time.Millisecond; said == "" {
 			wait, place.MeetTimeout = place.MeetTimeout, wait
 		}
@@ -276,14 +276,19 @@ func (f *forger) says(i int, tag, data uint64, payload ...byte) {
 	f.rings()
 }
 
+// hears waits for message i of the other one.
+func (f *forger) hears(i uint64) *kind.FabricSlot {
+	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
+	noError(f.t, err)
+	s := &kind.Overlays[kind.FabricSlot](mem)[i]
+	shmtest.Eventually(f.t, "a message", func() bool { return s.Seq.Load() == i+1 })
+	return s
+}
+
 // opens has a listener accept a connection.
 func (f *forger) opens(l net.Listener) net.Conn {
 	f.says(0, 1, 1<<32, 0, 0, 1, 0, 0, 0, 0, 0) // asks
-	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
-	noError(f.t, err)
-	answer := &kind.Overlays[kind.FabricSlot](mem)[0]
-	shmtest.Eventually(f.t, "an answer", func() bool { return answer.Seq.Load() == 1 })
-	f.number = answer.Data.Load()
+	f.number = f.hears(0).Data.Load()
 	f.says(1, 4|f.number, 0) // opened
 	return accepts(f.t, l)
 }
@@ -291,8 +296,7 @@ func (f *forger) opens(l net.Listener) net.Conn {
 // TestOverAbandoned: one that lives, and answers no close and no ask, keeps nothing of who has left
 // the connection.
 func TestOverAbandoned(t *testing.T) {
-	defer func(d time.Duration) { place.MeetTimeout = d }(place.MeetTimeout)
-	place.MeetTimeout = time.Second
+	defer fabric.SetClosePatience(5 * time.Millisecond)()
 	var f *forger
 	for name, leaves := range map[string]func(t *testing.T){
 		"close": func(t *testing.T) {
@@ -301,17 +305,21 @@ func TestOverAbandoned(t *testing.T) {
 			noError(t, err)
 			f = forgerAt(t, conn)
 			f.meets()
-			noError(t, f.opens(l).Close())
-			noError(t, l.Close())
+			noError(t, errors.Join(f.opens(l).Close(), l.Close()))
 		},
 		"dial": func(t *testing.T) {
 			a, b := sockets(t)
 			f = forgerAt(t, b)
-			go f.meets()
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			_, err := fabric.DialOver(ctx, a, nil)
-			failsWith(t, "a dial", err, context.DeadlineExceeded)
+			ctx, cancel := context.WithCancel(t.Context())
+			dials := make(chan error, 1)
+			go func() {
+				_, err := fabric.DialOver(ctx, a, nil)
+				dials <- err
+			}()
+			f.meets()
+			f.hears(0)
+			cancel()
+			failsWith(t, "a dial", <-dials, context.Canceled)
 			noError(t, a.Close())
 		},
 	} {
