@@ -77,7 +77,9 @@ type AtomicMsg struct {
 	Addr    cq.Addr
 	At      Remote // aligned as the type
 	Context uint64
-	Flags   cq.Flags // of WriteMsg, but for FlagRemoteCQData; with a Result those of ReadMsg
+	// Flags are those of WriteMsg, but for FlagRemoteCQData; with a Result those of ReadMsg, and
+	// level commit.
+	Flags cq.Flags
 }
 
 // Atomic changes elements in memory of a peer, each at once for all who do so by Atomic or, in the
@@ -99,7 +101,7 @@ func atomicOf(m *AtomicMsg) (*reaching, error) {
 	size, n := m.Type.size(), len(m.Buf)
 	what, known := uint64(kind.FabricAtomic|kind.FabricWrite), writeFlags&^cq.FlagRemoteCQData
 	if m.Result != nil {
-		what, known = kind.FabricAtomic|kind.FabricRead, readFlags
+		what, known = kind.FabricAtomic|kind.FabricRead, readFlags|cq.FlagCommitComplete
 	}
 	reads, compares := m.Op == AtomicRead, m.Op >= CompareSwap
 	if reads {
@@ -114,8 +116,8 @@ func atomicOf(m *AtomicMsg) (*reaching, error) {
 		compares && len(m.Compare) != n, !compares && len(m.Compare) > 0, m.Flags&^known != 0:
 		return nil, ErrFlags
 	}
-	return &reaching{what: what, need: kind.FabricAtomic, at: m.At, atomic: m,
-		sendOp: sendOp{context: m.Context, flags: m.Flags, bytes: n}}, nil
+	return &reaching{need: kind.FabricAtomic, at: m.At, atomic: m,
+		sendOp: sendOp{context: m.Context, flags: m.Flags | cq.FlagRMA, tag: what, bytes: n}}, nil
 }
 
 // do changes the elements at a place of the memory.

@@ -66,14 +66,16 @@
 //
 // Inject and transmit are as strong as delivery: the bytes are in the buffer that was posted, or in
 // the receiver's store if there was none. Match says that the message has its receive, or was
-// dropped, and may take for ever. There is no commit, since nothing here is durable. A send with
-// FlagFence, and those behind it, go when all before it to the same peer have completed.
+// dropped, and may take for ever. Commit is for what changes memory of a peer: it is in the file of
+// Options.RemoteFile, and synced. A send with FlagFence, and those behind it, go when all before it
+// to the same peer have completed.
 //
 // # Remote memory
 //
 // What a peer has registered ([Endpoint.Register]) is read and written by the call, in its memory:
 // the peer needs no call, and hears of data alone. So it has happened when the call returns, and
-// lies before all that is sent later. What was sent before may be examined later.
+// lies before all that is sent later. What was sent before may be examined later. At level commit
+// the peer has to move: the write completes when its file has the bytes.
 //
 // # Datagrams
 //

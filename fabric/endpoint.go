@@ -113,7 +113,7 @@ type Stats struct {
 	FreePool, HeldPool, LentPool uint64
 	Loans                        uint64 // messages that are lent here, and were not given back
 
-	Reached uint64 // reads and writes of this endpoint that completed, and atomics
+	Reached uint64 // reads and writes of this endpoint in memory of peers, and atomics
 	// Bytes of Options.Remote: HeldRemote are registered. Of RevokedRemote a peer that had begun
 	// may not have ended.
 	FreeRemote, HeldRemote, RevokedRemote uint64
@@ -198,6 +198,9 @@ func (e *Endpoint) create() (err error) {
 			e.page.Reads.Store(1)
 		}
 		e.remote.open(w.reach)
+		if err = e.load(); err != nil {
+			return err
+		}
 		e.bell = wake.NewBell(wake.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil

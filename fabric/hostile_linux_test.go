@@ -93,6 +93,9 @@ func TestHostileSender(t *testing.T) {
 		{"too long", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricRTS | (kind.FabricMostBytes+1)<<32)
 		}},
+		{"file that is not there", func(s scribbled) {
+			s.slots[0].Head.Store(kind.FabricReached | kind.FabricAsks | kind.FabricWrite<<16)
+		}},
 		{"told of nothing", func(s scribbled) { s.slots[0].Head.Store(kind.FabricReached) }},
 		{"told of anything", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricReached | (kind.FabricRead|kind.FabricWrite)<<16)
@@ -245,6 +248,9 @@ func TestHostileReceiver(t *testing.T) {
 		{"asks nobody", func(r *kind.FabricRow) { asks(r, kind.FabricClear(1, 1, 0)) }},
 		{"has read what was not exposed", func(r *kind.FabricRow) {
 			asks(r, kind.FabricClear(0, 1, kind.FabricTaken))
+		}},
+		{"file of nobody", func(r *kind.FabricRow) {
+			asks(r, kind.FabricClear(0, 0, kind.FabricUnwritten))
 		}},
 		{"asks twice", func(r *kind.FabricRow) {
 			asks(r, kind.FabricClear(0, 1, 8), kind.FabricClear(0, 1, 8))

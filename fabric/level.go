@@ -15,20 +15,24 @@ import (
 // at most 64, each of which has a bit of one word in the row. The receiver changes the bit, in
 // whatever order it matches. What finds no bit goes by its header alone, whose bytes are asked for
 // by a match.
+//
+// What is to last asks likewise. If the file does not take it no bit changes, and a record says so.
 type asks struct {
 	open  uint64 // bits of sends that have not completed
 	heard uint64 // the word, when it was looked at last
 	sends []sendOp
 }
 
+const awaited = cq.FlagMatchComplete | cq.FlagCommitComplete
+
 // full reports whether a send needs a bit, and there is none.
 func (a *asks) full(op *sendOp) bool {
-	return op.flags&cq.FlagMatchComplete != 0 && a.open == ^uint64(0)
+	return op.flags&awaited != 0 && a.open == ^uint64(0)
 }
 
 // begin takes a bit for a send, and returns what its slot says of that.
 func (a *asks) begin(op *sendOp) (flag uint64, bit uint16) {
-	if op.flags&cq.FlagMatchComplete == 0 {
+	if op.flags&awaited == 0 {
 		return 0, 0
 	}
 	if a.sends == nil {
@@ -54,6 +58,18 @@ func (l *outLane) takeMatched() (work int) {
 		work++
 	}
 	return work
+}
+
+// unwritten fails what the file did not take. It reports false if that was not asked for.
+func (l *outLane) unwritten(bit, generation uint16) bool {
+	a := &l.asks
+	if generation != 0 || bit >= kind.FabricMostAsks || a.open>>bit&1 == 0 ||
+		a.sends[bit].flags&cq.FlagCommitComplete == 0 {
+		return false
+	}
+	a.open &^= 1 << bit
+	l.p.e.failSend(&a.sends[bit], errIO)
+	return true
 }
 
 // endAsks fails what was not matched.

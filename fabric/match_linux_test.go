@@ -259,7 +259,6 @@ func TestDropped(t *testing.T) {
 
 // TestReceiveFlags: what cannot be is an error of the call, and reserves nothing.
 func TestReceiveFlags(t *testing.T) {
-	shmtest.Conforms(t)
 	_, b, _, _ := pair(t, fabric.Options{})
 	buf := make([]byte, 64)
 	for _, m := range []fabric.Msg{

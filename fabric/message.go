@@ -302,6 +302,13 @@ func (l *outLane) takeClear(tail uint64) (work int) {
 	for ; l.control != tail; l.control++ {
 		id, generation, want := kind.FabricCleared(
 			l.row.Clear[l.control%kind.FabricControls].Load())
+		if want == kind.FabricUnwritten {
+			if !l.unwritten(id, generation) {
+				return -1
+			}
+			work++
+			continue
+		}
 		if int(id) >= len(l.pushes) {
 			return -1
 		}

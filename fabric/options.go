@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"errors"
+	"io"
 	"math"
 	"math/bits"
 	"os"
@@ -77,6 +78,15 @@ type Options struct {
 	// Remote is how many bytes of shared memory there are for [Endpoint.Register], rounded up to
 	// 4 KiB, up to 1 GiB. By default there is none.
 	Remote int
+	// RemoteFile, such as an *os.File, makes all regions memory that can last: Open reads Remote
+	// bytes of it, of which the first region has the first. What peers write at level commit is
+	// written there and synced when the endpoint moves, and nothing else is. The endpoint is locked
+	// meanwhile, so methods of RemoteFile must not use it. It stays the caller's.
+	RemoteFile interface {
+		io.ReaderAt
+		io.WriterAt
+		Sync() error
+	}
 	// Datagram makes the endpoint one of type FI_EP_DGRAM: a message that finds no room is dropped,
 	// and counted by Stats.Dropped, so that no send waits for a receiver. There is room for it if a
 	// slot of the lane is free, what the receiver keeps of this sender is within its Window, and
@@ -141,6 +151,9 @@ func (o *Options) resolve() error {
 					"nothing, or no more than level transmit, with Datagram")
 			}
 		}
+	}
+	if o.RemoteFile != nil && o.Remote == 0 {
+		return refuse("open", "", "Remote", 0, "the length of RemoteFile")
 	}
 	if o.Request != nil && o.Events == nil {
 		return refuse("open", "", "Events", o.Events, "a queue, as Request is set")
@@ -210,7 +223,10 @@ func refuse(op, name, field string, got, want any) error {
 
 var errClosed = fault("use", "", os.ErrClosed)
 
-const errCanceled = cq.Errno(syscall.ECANCELED)
+const (
+	errCanceled = cq.Errno(syscall.ECANCELED)
+	errIO       = cq.Errno(syscall.EIO)
+)
 
 // number is that of an error in an error entry.
 func number(err error) cq.Errno {
@@ -220,5 +236,5 @@ func number(err error) cq.Errno {
 			return cq.Errno(n)
 		}
 	}
-	return cq.Errno(syscall.EIO)
+	return errIO
 }

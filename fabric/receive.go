@@ -292,7 +292,7 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 		l.p.e.arrive(m)
 		return true
 	}
-	if what&^(kind.FabricWithData|kind.FabricSolicits) == kind.FabricReached {
+	if what&^(kind.FabricWithData|kind.FabricSolicits|kind.FabricAsks) == kind.FabricReached {
 		return l.reached(s, head)
 	}
 	here, ok := l.payload(s, head)

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"slices"
 
@@ -25,6 +26,27 @@ func (m *remote) open(r kind.Reach) {
 	if n := len(r.Mem); n > 0 {
 		m.pool = pool{FabricPool: r.Mem, pieces: []*piece{{n: n}}}
 	}
+}
+
+// load has the memory be what Options.RemoteFile holds.
+func (e *Endpoint) load() error {
+	if e.opt.RemoteFile == nil {
+		return nil
+	}
+	_, err := e.opt.RemoteFile.ReadAt(e.remote.Mem, 0)
+	if err == io.EOF { // it is shorter
+		return nil
+	}
+	return err
+}
+
+// commit returns when what lies there is in that file, and on its device.
+func (e *Endpoint) commit(at int, mem []byte) error {
+	_, err := e.opt.RemoteFile.WriteAt(mem, int64(at))
+	if err == nil {
+		err = e.opt.RemoteFile.Sync()
+	}
+	return err
 }
 
 func (m *remote) count() (free, held, revoked uint64) { return m.pool.count() }
@@ -95,6 +117,9 @@ func (e *Endpoint) Register(n int, access cq.Flags) (*Region, error) {
 	r.mem, _ = m.Mem.At(uint64(x.at), n)
 	m.regions[place] = r
 	t := &m.Table[place]
+	if e.opt.RemoteFile != nil {
+		bits |= kind.FabricLasts
+	}
 	t.Access.Store(bits)
 	t.Offset.Store(uint64(x.at))
 	t.Length.Store(uint64(n))

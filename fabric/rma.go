@@ -16,14 +16,16 @@ const (
 	readFlags = cq.FlagCompletion | cq.FlagMore | cq.FlagTransmitComplete |
 		cq.FlagDeliveryComplete
 	writeFlags = readFlags | cq.FlagRemoteCQData | cq.FlagInject | cq.FlagInjectCall |
-		cq.FlagInjectComplete
-	notForRemote = cq.FlagFence | cq.FlagCommitComplete | cq.FlagMatchComplete
+		cq.FlagInjectComplete | cq.FlagCommitComplete
+	notForRemote = cq.FlagFence | cq.FlagMatchComplete
 )
 
-// reaching is an operation on memory of a peer. The call does it: it ends when the call returns.
+// reaching is an operation on memory of a peer, whose tag is what it does, as a slot says it. The
+// call does it: it ends when the call returns, or when the peer's file has it.
 type reaching struct {
 	sendOp
-	what uint64 // kind.FabricRead and so on, as a slot says it
+	open bool     // the file has not
+	num  cq.Errno // it does not
 	buf  []byte
 	iov  [][]byte
 	at   Remote
@@ -63,13 +65,18 @@ func (e *Endpoint) ReadMsg(m *Msg, at Remote) error {
 // FlagRemoteCQData. With that the peer's receive queue gets an entry with Data, and FlagRMA,
 // FlagRemoteWrite and FlagNoContext, when the bytes are there. It takes room of the lane and of
 // what the peer has granted, as a message of no bytes: without it the write is cq.ErrFull.
+//
+// At level commit, where the peer has Options.RemoteFile, the completion says that the bytes are in
+// that file and on its device. The peer writes them when it moves next, and is told as if the
+// region had FlagRMAEvent. An error entry with EIO says that the file did not take them; they are
+// in the peer's memory, and it is not told. Elsewhere the level is [ErrNotSupported].
 func (e *Endpoint) WriteMsg(m *Msg, at Remote) error {
 	return e.rma(m, at, kind.FabricWrite, writeFlags)
 }
 
 func (e *Endpoint) rma(m *Msg, at Remote, what uint64, known cq.Flags) error {
 	switch {
-	case m.Flags&notForRemote != 0:
+	case m.Flags&(notForRemote|cq.FlagCommitComplete&^known) != 0:
 		return ErrNotSupported
 	case m.Flags&^known != 0:
 		return ErrFlags
@@ -78,13 +85,13 @@ func (e *Endpoint) rma(m *Msg, at Remote, what uint64, known cq.Flags) error {
 	for _, p := range m.Iov {
 		n += len(p)
 	}
-	return e.reach(m.Addr, &reaching{what: what, need: what, buf: m.Buf, iov: m.Iov, at: at,
-		sendOp: sendOp{context: m.Context, flags: m.marked(), data: m.Data, bytes: n}})
+	return e.reach(m.Addr, &reaching{need: what, buf: m.Buf, iov: m.Iov, at: at,
+		sendOp: sendOp{context: m.Context, flags: m.marked() | cq.FlagRMA, tag: what, data: m.Data,
+			bytes: n}})
 }
 
-// kind are the flags of its completion; with other sides, those of what its target is told.
-func (o *reaching) kind() cq.Flags { return reachedFlags(o.what, cq.FlagRead, cq.FlagWrite) }
-
+// reachedFlags are those of a completion: of an operation, or with other sides of what its target
+// is told.
 func reachedFlags(what uint64, read, write cq.Flags) (f cq.Flags) {
 	f = cq.FlagRMA
 	if what&kind.FabricAtomic != 0 {
@@ -132,12 +139,12 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 		return err
 	}
 	e.stats.Reached++
-	if e.tx == nil {
-		return nil
-	}
-	e.entry = cq.Entry{Context: op.context, Flags: op.kind(), Len: uint64(op.bytes)}
-	if e.tx.Complete(&e.entry, op.flags) != nil {
-		e.stats.Abandoned++
+	switch {
+	case op.open:
+	case op.num != 0:
+		e.fails(&op.sendOp, op.num)
+	default:
+		e.succeed(&op.sendOp)
 	}
 	return nil
 }
@@ -174,8 +181,9 @@ func (p *peer) reach(op *reaching) (err error) {
 	use.Key.Store(op.at.Key)
 	crash.At(crash.ReachUsed)
 	mem, access, err := find(w, op)
-	tells := access&kind.FabricEvents != 0 || op.flags&cq.FlagRemoteCQData != 0
-	if err == nil && tells && (!l.hasSlot() || l.bytes+charge(0) > l.granted) {
+	tells := op.tells(access)
+	if err == nil && tells && (!l.hasSlot() || l.bytes+charge(0) > l.granted ||
+		l.asks.full(&op.sendOp)) {
 		err = cq.ErrFull
 	}
 	if err == nil {
@@ -191,9 +199,19 @@ func (p *peer) reach(op *reaching) (err error) {
 		s := &l.slots[l.sent&l.mask]
 		l.passes[l.sent&l.mask] = passage{}
 		l.bytes += charge(0)
-		l.publish(s, op.head(s)|kind.FabricReached, uint16(op.what), op.bytes)
+		asks, bit := l.asks.begin(&op.sendOp)
+		if op.open = asks != 0; op.open {
+			at, _ := kind.Within(w.Mem, mem)
+			s.More[1].Store(uint64(at))
+		}
+		l.publish(s, op.head(s)|kind.FabricReached|asks, uint16(op.tag)|bit<<8, op.bytes)
 	}
 	return err
+}
+
+// tells reports whether the peer hears of it, whose region has that access.
+func (o *reaching) tells(access uint64) bool {
+	return access&kind.FabricEvents != 0 || o.flags&(cq.FlagRemoteCQData|cq.FlagCommitComplete) != 0
 }
 
 // find returns the bytes of an operation, and what the region allows. Words of the table are loaded
@@ -216,6 +234,8 @@ func find(w *kind.Reach, op *reaching) (mem []byte, access uint64, err error) {
 		return nil, 0, ErrAccess
 	case op.at.Offset > length, n > length-op.at.Offset:
 		return nil, 0, ErrRange
+	case op.flags&cq.FlagCommitComplete != 0 && access&kind.FabricLasts == 0:
+		return nil, 0, ErrNotSupported
 	}
 	mem = mem[op.at.Offset:][:op.bytes]
 	if at, _ := kind.Within(w.Mem, mem); op.atomic != nil && at%op.atomic.Type.size() != 0 {
@@ -233,7 +253,7 @@ func (o *reaching) move(w *kind.Reach, mem []byte) {
 	}
 	part := func(b []byte) {
 		n := 0
-		if o.what == kind.FabricRead {
+		if o.tag == kind.FabricRead {
 			n = copy(b, mem)
 		} else {
 			n = copy(mem, b)
@@ -249,7 +269,7 @@ func (o *reaching) move(w *kind.Reach, mem []byte) {
 // reachSelf is reach of the endpoint's own memory.
 func (e *Endpoint) reachSelf(p *peer, op *reaching) error {
 	mem, access, err := find(&e.remote.Reach, op)
-	tells := access&kind.FabricEvents != 0 || op.flags&cq.FlagRemoteCQData != 0
+	tells := op.tells(access)
 	switch {
 	case err != nil:
 		return err
@@ -257,8 +277,15 @@ func (e *Endpoint) reachSelf(p *peer, op *reaching) error {
 		return cq.ErrFull
 	}
 	op.move(&e.remote.Reach, mem)
+	if op.flags&cq.FlagCommitComplete != 0 {
+		at, _ := kind.Within(e.remote.Mem, mem)
+		if e.commit(at, mem) != nil {
+			op.num = errIO
+			return nil
+		}
+	}
 	if tells {
-		e.reached(reached{what: op.what, n: uint64(op.bytes), data: op.data,
+		e.reached(reached{what: op.tag, n: uint64(op.bytes), data: op.data,
 			with: op.flags & cq.FlagRemoteCQData, meta: op.marks(), peer: p})
 	}
 	return nil
@@ -275,9 +302,14 @@ type reached struct {
 }
 
 // reached takes such a slot. It counts against the grant as a message of no bytes until it is told.
+// What is to last is in the file before anything says so.
 func (l *inLane) reached(s *kind.FabricSlot, head uint64) (ok bool) {
 	r := reached{peer: l.p, from: l, what: head >> 16 & 0xffff, n: head >> 32,
 		meta: marks(head)}
+	asks, bit := head&kind.FabricAsks != 0, r.what>>8
+	if asks {
+		r.what &= 0xff
+	}
 	if head&kind.FabricWithData != 0 {
 		r.with, r.data = cq.FlagRemoteCQData, s.Data.Load()
 	}
@@ -287,6 +319,20 @@ func (l *inLane) reached(s *kind.FabricSlot, head uint64) (ok bool) {
 		return false
 	}
 	l.bytes += charge(0)
+	if asks {
+		at := s.More[1].Load()
+		mem, ok := e.remote.Mem.At(at, int(r.n))
+		if !ok || e.opt.RemoteFile == nil || r.what == kind.FabricRead ||
+			bit >= kind.FabricMostAsks || len(l.owed) >= kind.FabricMostOps {
+			return false
+		}
+		if e.commit(int(at), mem) != nil {
+			l.owed = append(l.owed, kind.FabricClear(uint16(bit), 0, kind.FabricUnwritten))
+			l.match(0)
+			return true
+		}
+		l.answer(&arrival{asks: true, op: uint16(bit)})
+	}
 	e.reached(r)
 	return true
 }

@@ -62,12 +62,15 @@ type sendOp struct {
 	flags   cq.Flags
 	bytes   int
 
-	tag, data uint64
+	tag, data uint64 // the tag of what reaches memory is what it does there
 	piece     *piece // of the pool, that it holds: the payload goes by reference
 }
 
 // kind are the flags of its completion.
 func (o *sendOp) kind() cq.Flags {
+	if o.flags&cq.FlagRMA != 0 {
+		return reachedFlags(o.tag, cq.FlagRead, cq.FlagWrite)
+	}
 	kind := cq.FlagSend | o.flags&cq.FlagMulticast
 	if o.flags&cq.FlagTagged != 0 {
 		return kind | cq.FlagTagged
@@ -122,7 +125,7 @@ func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 // Flags: FlagTagged, FlagRemoteCQData, which has Data be in the receiver's completion,
 // FlagCompletion, FlagInject, FlagInjectCall, FlagMore, which has no effect, FlagFence, and the
 // levels inject, transmit, delivery and match. Options.TransmitFlags are not added. Errors beside
-// those of Send: [ErrFlags], and [ErrNotSupported] for level commit.
+// those of Send: [ErrFlags], and [ErrNotSupported] for level commit, which is for WriteMsg.
 //
 // A send with FlagFence, and those behind it to the same peer, wait here until all before it have
 // completed; their payload is the endpoint's meanwhile. With level match it also waits until all

@@ -90,7 +90,7 @@ func (c *checker) regions(f kind.Fabric) {
 		key := r.Key.Load()
 		place, ok := kind.FabricKeyPlace(key)
 		access, at, n := r.Access.Load(), r.Offset.Load(), r.Length.Load()
-		ok = ok && place == i && access < 2*kind.FabricEvents && access&^kind.FabricEvents != 0 &&
+		ok = ok && place == i && access < 2*kind.FabricLasts && access&(kind.FabricEvents-1) != 0 &&
 			n != 0 && at <= uint64(f.Remote) && n <= uint64(f.Remote)-at
 		if key != 0 && !ok && r.Key.Load() == key {
 			c.bad("endpoint.region", kind.SectFabricRegions, uint64(i)*kind.FabricRegionBytes,
@@ -216,7 +216,7 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	pool := uint64(o.Chunks) * uint64(o.ChunkBytes)
 	known := uint64(kind.FabricTagged | kind.FabricWithData | kind.FabricSolicits |
 		kind.FabricInPool | kind.FabricToGroup)
-	what := head & 0xff
+	what, reached := head&0xff, uint64(0)
 	switch what {
 	case kind.FabricMessage:
 		known |= kind.FabricAsks
@@ -231,14 +231,17 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	case kind.FabricData:
 		known = kind.FabricInPool
 	case kind.FabricReached:
-		known, most = kind.FabricWithData|kind.FabricSolicits, kind.FabricMostRemote
+		known, most = kind.FabricWithData|kind.FabricSolicits|kind.FabricAsks, kind.FabricMostRemote
+		if reached = head >> 16 & 0xffff; head&kind.FabricAsks != 0 {
+			ops, reached = kind.FabricMostAsks<<8, reached&0xff
+		}
 	}
 	if head&kind.FabricInPool != 0 {
 		most = pool
 	}
 	if head>>32 > most || head&kind.FabricFlags&^known != 0 || head>>16&0xffff >= ops ||
 		what == 0 || what == kind.FabricGrow || what > kind.FabricReached ||
-		what == kind.FabricReached && !kind.FabricReachedBy(head>>16&0xffff, head&kind.FabricWithData) {
+		what == kind.FabricReached && !kind.FabricReachedBy(reached, head&kind.FabricWithData) {
 		c.bad("outbox.slot", kind.SectFabricSlots, base+offSlotHead, fmt.Sprintf("%#x", head),
 			"a message, header, segment, end, or what was read or written")
 	}

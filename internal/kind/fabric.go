@@ -57,8 +57,11 @@ const (
 	FabricReached = 6 // the sender has read or written memory of the receiver: see FabricRead
 )
 
-// FabricTaken stands for the bytes of a record whose receiver has read the message by itself.
-const FabricTaken = 1<<32 - 1
+// What stands for the bytes of a record.
+const (
+	FabricTaken     = 1<<32 - 1 // the receiver has read the message by itself
+	FabricUnwritten = 1<<32 - 2 // the file did not take what asks by this bit
+)
 
 // FabricClear makes a record of a control ring: the receiver asks for bytes of an operation.
 func FabricClear(op, generation uint16, bytes int) uint64 {
@@ -76,7 +79,7 @@ const (
 	FabricTagged   = 1 << 8  // the message has a tag
 	FabricWithData = 1 << 9  // it has remote CQ data
 	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
-	FabricAsks     = 1 << 11 // its sender waits for its match; the operation is a bit of the row
+	FabricAsks     = 1 << 11 // its sender waits for a match, or a file: a bit of the row says so
 	FabricSolicits = 1 << 12 // the entry that it makes is a solicited one
 	FabricExposed  = 1 << 13 // of a header alone: the payload may be read in the sender's memory
 	FabricToGroup  = 1 << 14 // it is for a group

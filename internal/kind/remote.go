@@ -20,6 +20,7 @@ const (
 	FabricWrite  // with or without data
 	FabricAtomic // in a slot beside FabricRead, if it fetched, or FabricWrite
 	FabricEvents // each of these is told in a slot, by who did it
+	FabricLasts  // the owner writes it to a file if it is asked to
 )
 
 // FabricReachedBy reports whether a slot with FabricReached can say that. A write alone has data.
