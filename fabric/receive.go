@@ -165,8 +165,15 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		p.in.examine() // it may have ended that one before it began this
 	}
 	p = e.peerOf(a)  // it may have been forgotten
-	if p.in != nil { // one lane a peer
-		return nil, false, ErrCorrupt
+	if p.in != nil { // one lane a peer, and those that end unused
+		if l.p = p; !l.has() || l.slots[0].Head.Load() != kind.FabricFin || l.meet(place) != nil {
+			return nil, false, ErrCorrupt
+		}
+		l.markDone()
+		if rev := l.row.Rev.Add(1); l.ringer != nil {
+			l.ringer.Published(rev, 0)
+		}
+		return nil, false, fs.ErrNotExist
 	}
 	if l.p = p; !e.met() { // who came over a socket does not say what it is called
 		p.name = name
