@@ -52,9 +52,9 @@ const mostPassed = 64 << 20
 //
 // The context ends the wait for a peer that says nothing; one that stops after a byte is waited for
 // 10 seconds. The connection stays the caller's, and should be closed: nothing else can be said
-// there, and deadlines that it had are taken back. Errors beside those of Open are shm.ErrOwner: a user that allow does not have;
-// cq.ErrPeerGone, cq.ErrTimedOut; [ErrCorrupt] and shm.ErrVersion; ECONNREFUSED: the peer refuses,
-// with the number why; [ErrType].
+// there, and deadlines that it had are taken back. Errors beside those of Open are shm.ErrOwner: a
+// user that allow does not have; cq.ErrPeerGone, cq.ErrTimedOut; [ErrCorrupt] and shm.ErrVersion;
+// ECONNREFUSED: the peer refuses, with the number why; [ErrType].
 func Meet(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList, o Options) (*Endpoint,
 	error) {
 	who, err := place.MeetPeer(conn, allow)

@@ -458,8 +458,8 @@ func (f *Follower) Update(now int64, traffic *status.Traffic) {
 	f.obj.Update(c)
 }
 
-// Turn does what tools want. It costs a load and no system call as long as none wants something else
-// than before, and it is not time to see that the one that captures lives.
+// Turn does what tools want. It costs a load and no system call as long as none wants something
+// else than before, and it is not time to see that the one that captures lives.
 func (f *Follower) Turn(now int64) {
 	if f.obj != nil && (f.obj.Wanted() || f.tap != nil && now >= f.askAt) {
 		f.obey(now)

@@ -281,7 +281,8 @@ type Child struct {
 	out    *json.Encoder
 }
 
-// NewChild is one that was told a script, and says its lines to out, as a test may want to hear them.
+// NewChild is one that was told a script, and says its lines to out, as a test may want to hear
+// them.
 func NewChild(role, script string, out io.Writer) *Child {
 	return &Child{Role: role, script: []byte(script), out: json.NewEncoder(out)}
 }

@@ -124,7 +124,8 @@ func TestFence(t *testing.T) {
 func TestSelective(t *testing.T) {
 	shmtest.Conforms(t)
 	n := shmtest.Have(cq.CreateCounter(cq.Unnamed("sent"), cq.CounterOptions{})).In(t)
-	bytes := shmtest.Have(cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})).In(t)
+	bytes := shmtest.Have(cq.CreateCounter(cq.Unnamed("bytes"),
+		cq.CounterOptions{Events: cq.BytesCounter})).In(t)
 	s := alone(t, configured(func(c *endpoint.Config) {
 		c.Selective = cq.FlagTransmit
 		c.Counters = map[*cq.Counter]cq.Flags{n: cq.FlagSend,

@@ -235,8 +235,6 @@ const (
 	socketBatch = 32
 	// Former is the name of another build of this program as the rival.
 	Former = "before"
-	// linkedIn is the name of an endpoint as a rival of a device process.
-	linkedIn = "linked-in"
 )
 
 // Prefixes of our child's commands, which say what they are about. What follows is what the rivals
