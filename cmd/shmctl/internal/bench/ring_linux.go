@@ -184,8 +184,9 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	n := int(c.count)
 	switch {
 	case strings.HasPrefix(c.name, "spsc"):
+		produce, consume := (*outlet).produce, (*inlet).consume
 		if c.name == "spsc-nobell" {
-			out.bell, in.await = nil, (*inlet).spin
+			produce, consume = (*outlet).bare, (*inlet).bare
 		}
 		if c.name == "spsc-single" {
 			in.await = (*inlet).spin
@@ -199,9 +200,9 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 		}
 		return func() (uint64, bool, error) {
 			if p.role == 0 {
-				return 0, false, out.produce(c.batch, n)
+				return 0, false, produce(out, c.batch, n)
 			}
-			sum, err := in.consume(c.batch, n)
+			sum, err := consume(in, c.batch, n)
 			return sum, true, err
 		}, nil
 	case c.name == "oneway" || c.sleeps():
@@ -280,9 +281,28 @@ func (o *outlet) produce(batch, n int) error {
 		fill(a, s)
 		fill(b, s+uint64(len(a)))
 		o.ring.Commit(want)
-		if o.bell != nil {
-			o.bell.Published(o.ring.Tail())
+		o.bell.Published(o.ring.Tail())
+		n -= want
+	}
+	return nil
+}
+
+// bare is produce without a bell. Its loop is one of its own, since what a program without a bell
+// has in its registers is faster by a tenth and more.
+func (o *outlet) bare(batch, n int) error {
+	for n > 0 {
+		want := min(batch, n)
+		a, b := o.ring.Reserve(want)
+		if len(a)+len(b) < want {
+			if err := o.ring.Err(); err != nil {
+				return err
+			}
+			continue
 		}
+		s := o.ring.Tail()
+		fill(a, s)
+		fill(b, s+uint64(len(a)))
+		o.ring.Commit(want)
 		n -= want
 	}
 	return nil
@@ -297,6 +317,25 @@ func (in *inlet) consume(batch, n int) (total uint64, err error) {
 			if err := in.await(in); err != nil {
 				return total, err
 			}
+			continue
+		}
+		total += sum(a) + sum(b)
+		in.ring.Release(got)
+		n -= got
+	}
+	return total, nil
+}
+
+// bare is consume without a bell: it looks again after a moment, for ever.
+func (in *inlet) bare(batch, n int) (total uint64, err error) {
+	for n > 0 {
+		a, b := in.ring.Peek(min(batch, n))
+		got := len(a) + len(b)
+		if got == 0 {
+			if err := in.ring.Err(); err != nil {
+				return total, err
+			}
+			spin.Pause(in.pauses)
 			continue
 		}
 		total += sum(a) + sum(b)
