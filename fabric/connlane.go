@@ -69,13 +69,7 @@ func (l *outLane) stream(tag, data uint64, payload []byte) (n int, ok bool) {
 	if n = l.next(len(payload)); n < 0 || l.bytes+charge(n) > l.granted {
 		return 0, false
 	}
-	s := &l.slots[l.sent&l.mask]
-	pass := &l.passes[l.sent&l.mask]
-	*pass = passage{}
-	op := sendOp{flags: cq.FlagTagged | cq.FlagRemoteCQData, tag: tag, data: data}
-	head := op.head(s)
-	l.bytes += charge(n)
-	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload[:n]), 0, n)
+	l.offer(payload[:n], &sendOp{flags: cq.FlagTagged | cq.FlagRemoteCQData, tag: tag, data: data})
 	return n, true
 }
 

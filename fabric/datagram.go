@@ -20,57 +20,27 @@ func (e *Endpoint) typeWord() uint64 {
 	return 0
 }
 
-// datagram publishes a message, or drops it and counts that.
-func (e *Endpoint) datagram(p *peer, payload []byte, op *sendOp) (err error) {
-	n, l, self := len(payload), p.out, p.addr == e.addr
+// allowedDatagram says why what waits for nobody cannot be sent so.
+func (e *Endpoint) allowedDatagram(op *sendOp) error {
 	switch {
 	case op.flags&strong != 0:
 		return ErrNotSupported
-	case n > MaxDatagram, n > MaxInline && e.pool.chunks == 0:
+	case op.bytes > MaxDatagram, op.bytes > MaxInline && e.pool.chunks == 0:
 		return ErrTooLong
-	case self:
-	case p.group != nil:
-		_, err = e.sendGroup(p.group, payload, op)
-		return err
-	case l == nil:
-		if l, err = e.attach(p); err != nil {
-			return err
-		}
-	case !l.offers(n):
-		if e.poll(); l.err != nil {
-			return l.err
-		}
 	}
-	if e.tx != nil {
-		if err := e.tx.Begin(op.flags); err != nil {
-			return err
-		}
-	}
-	switch {
-	case self && e.self+charge(n) <= uint64(e.opt.Window):
-		e.putSelf(p, payload, op)
-		e.flush()
-		return nil
-	case !self && l.offers(n):
-		l.offer(payload, op)
-	default:
-		e.stats.Dropped++
-	}
-	e.completeSend(op)
 	return nil
 }
 
 // offers reports whether a message can go at once, with its bytes.
 func (l *outLane) offers(n int) bool {
 	return l.err == nil && len(l.later) == 0 && l.hasSlot() &&
-		l.bytes+charge(n) <= l.granted && l.fits(n)
+		l.bytes+charge(n) <= l.granted && (l.own() || l.fits(n))
 }
 
 // offer publishes one that can. Its send does not wait for the receiver.
 func (l *outLane) offer(payload []byte, op *sendOp) {
 	l.p.e.stats.Sent++
-	s, pass := &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
-	*pass = passage{}
+	s, pass := l.slot()
 	head := op.head(s)
 	if op.flags&cq.FlagMulticast != 0 {
 		s.More[2].Store(l.missed)

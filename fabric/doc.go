@@ -133,7 +133,7 @@
 //
 //	options        what an endpoint is made with, and errors
 //	endpoint       its life
-//	send, receive  lanes of both directions; self what an endpoint sends to itself
+//	send, receive  lanes of both directions
 //	attach         how a lane begins
 //	message        what a lane hands to receives and to the store
 //	datagram       sends that wait for nobody

@@ -63,9 +63,7 @@ type Endpoint struct {
 	stored  [2]stored  // messages without a receive: without and with a tag
 	claimed stored     // those that only their claim gets
 	told    uint64     // of those, how many Options.Buffered had reported
-	self    uint64     // bytes of those that came from here
-	owing   int        // messages from here that are held by their sends
-	later   later      // of sends to itself, those behind a fence
+	own     *outLane   // for sends to itself
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
@@ -201,6 +199,10 @@ func (e *Endpoint) create() (err error) {
 		if err = e.load(); err != nil {
 			return err
 		}
+		p := e.peerOf(e.addr)
+		p.words, p.window = w, f.Window
+		e.own = &outLane{p: p, granted: f.Window, mask: 1}
+		p.out = e.own
 		e.bell = wake.NewBell(wake.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil
@@ -392,7 +394,7 @@ func (e *Endpoint) cancel() {
 		}
 	}
 	e.drop(nil)
-	e.later.fail(e, errCanceled)
+	e.own.later.fail(e, errCanceled)
 	e.posted.CancelAll()
 	_ = e.posted.Commit()
 }

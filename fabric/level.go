@@ -54,7 +54,7 @@ func (l *outLane) takeMatched() (work int) {
 	l.asks.heard = now
 	l.asks.open &^= done
 	for ; done != 0; done &= done - 1 {
-		l.p.e.completeSend(&l.asks.sends[bits.TrailingZeros64(done)])
+		l.p.e.endSend(&l.asks.sends[bits.TrailingZeros64(done)], 0)
 		work++
 	}
 	return work
@@ -68,14 +68,14 @@ func (l *outLane) unwritten(bit, generation uint16) bool {
 		return false
 	}
 	a.open &^= 1 << bit
-	l.p.e.failSend(&a.sends[bit], errIO)
+	l.p.e.endSend(&a.sends[bit], errIO)
 	return true
 }
 
 // endAsks fails what was not matched.
 func (l *outLane) endAsks(num cq.Errno) {
 	for left := l.asks.open; left != 0; left &= left - 1 {
-		l.p.e.failSend(&l.asks.sends[bits.TrailingZeros64(left)], num)
+		l.p.e.endSend(&l.asks.sends[bits.TrailingZeros64(left)], num)
 	}
 	l.asks = asks{}
 }
@@ -148,7 +148,7 @@ func (q *later) next(may func(op *sendOp) bool) (d deferred, ok bool) {
 
 func (q *later) fail(e *Endpoint, num cq.Errno) {
 	for i := range *q {
-		e.failSend(&(*q)[i].sendOp, num)
+		e.endSend(&(*q)[i].sendOp, num)
 	}
 	*q = nil
 }
@@ -171,19 +171,4 @@ func (l *outLane) behind(op *sendOp) bool {
 	return op.flags&cq.FlagFence == 0 ||
 		l.seen == l.sent && len(l.free) == len(l.pushes) && l.asks.open == 0 &&
 			(op.flags&cq.FlagMatchComplete == 0 || l.granted >= l.p.window+l.bytes)
-}
-
-// resumeSelf is resume of sends to oneself.
-func (e *Endpoint) resumeSelf() {
-	p := e.peers[e.addr]
-	for e.owing < kind.FabricMostOps {
-		d, ok := e.later.next(func(op *sendOp) bool {
-			return op.flags&cq.FlagFence == 0 ||
-				e.owing == 0 && (op.flags&cq.FlagMatchComplete == 0 || p.stored == 0)
-		})
-		if !ok {
-			return
-		}
-		e.putSelf(p, d.payload, &d.sendOp)
-	}
 }

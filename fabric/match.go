@@ -273,7 +273,7 @@ func (e *Endpoint) drop(from *inLane) {
 			next := m.Next()
 			if m.Of.held && m.Of.from == from {
 				if from == nil {
-					e.failSend(&m.Of.self, errCanceled)
+					e.endSend(&m.Of.self, errCanceled)
 				}
 				of.Remove(m)
 				m.Of.peer.stored--

@@ -83,14 +83,37 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	return head
 }
 
+// putOwn is put of a message to oneself. The receive has reserved its completion when it was
+// posted.
+func (l *outLane) putOwn(payload []byte, op *sendOp) {
+	e := l.p.e
+	e.stats.Sent++
+	l.bytes += charge(len(payload))
+	m := arrival{peer: l.p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend,
+		meta: op.marks(), self: *op}
+	if op.flags&cq.FlagTagged != 0 {
+		m.tag = op.tag
+	}
+	if op.flags&cq.FlagRemoteCQData != 0 {
+		m.flags, m.data = m.flags|cq.FlagRemoteCQData, op.data
+	}
+	if x, _ := e.pool.holds(payload, op); x != nil {
+		op.hold(x)
+		m.self.piece = x
+	}
+	if e.arrive(&m); !m.held {
+		e.endSend(op, 0)
+	}
+}
+
 // keep makes m a copy of a message, with bytes of its own. A message to oneself stays with its send
 // if it does not fit the window, or the send waits for a match.
 func (e *Endpoint) keep(m, a *arrival) {
 	kept := m.kept[:0]
-	if a.from == nil && (e.self > uint64(e.opt.Window) || a.self.flags&cq.FlagMatchComplete != 0) {
-		a.held = true
-		e.self -= charge(a.n)
-		e.owing++
+	if l := e.own; a.from == nil &&
+		(l.bytes > l.granted || a.self.flags&cq.FlagMatchComplete != 0) {
+		a.held, a.op = true, l.number()
+		l.granted += charge(a.n)
 	}
 	*m = *a
 	if a.missed = 0; !a.held {
@@ -122,10 +145,10 @@ func (e *Endpoint) bring(m *arrival, s posted.Span) {
 		m.from.match(m.n)
 		m.from.answer(m)
 	case m.held:
-		e.owing--
-		e.completeSend(&m.self)
+		e.own.freePush(m.op)
+		e.endSend(&m.self, 0)
 	default:
-		e.self -= charge(m.n)
+		e.own.granted += charge(m.n)
 	}
 	if s.Lends() {
 		e.lend(&s, bytes.Clone(m.here))
@@ -269,15 +292,20 @@ const (
 	pushClear
 )
 
-// announce makes an operation of a message whose header goes alone. The caller knows that there is
-// a number.
-func (l *outLane) announce(s *kind.FabricSlot, payload []byte, op *sendOp) (id uint16) {
+// number takes the number of an operation that nobody has, which the caller knows to be there.
+func (l *outLane) number() (id uint16) {
 	if len(l.free) == 0 {
 		l.free = append(l.free, uint16(len(l.pushes)))
 		l.pushes = append(l.pushes, push{})
 	}
 	id = l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
+	return id
+}
+
+// announce makes an operation of a message whose header goes alone.
+func (l *outLane) announce(s *kind.FabricSlot, payload []byte, op *sendOp) (id uint16) {
+	id = l.number()
 	p := &l.pushes[id]
 	*p = push{sendOp: *op, payload: payload, generation: p.generation + 1, is: pushAnnounced}
 	if op.copied() {
@@ -318,7 +346,7 @@ func (l *outLane) takeClear(tail uint64) (work int) {
 			return -1
 		}
 		if work++; p.piece != nil || taken { // the receiver has it, or has done with it
-			l.p.e.completeSend(&p.sendOp)
+			l.p.e.endSend(&p.sendOp, 0)
 			l.freePush(id)
 			continue
 		}
@@ -346,8 +374,7 @@ func (l *outLane) pump() {
 		if n < 0 {
 			break
 		}
-		s, pass := &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
-		*pass = passage{}
+		s, pass := l.slot()
 		what := kind.FabricData | l.fill(s, pass, p.payload[p.sent:p.sent+n])
 		crash.At(crash.FabricSegmented)
 		if p.sent += n; p.sent == p.want {

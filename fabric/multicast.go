@@ -18,18 +18,15 @@ type multicast struct {
 // sendGroup is a send to a group.
 func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, err error) {
 	op.flags |= cq.FlagMulticast
-	n := len(payload)
 	switch {
 	case g.left:
 		return false, ErrNoPeer
-	case g.opt.Access&cq.FlagSend == 0, g.opt.Misses && op.flags&strong != 0:
+	case g.opt.Access&cq.FlagSend == 0:
 		return false, ErrNotSupported
-	case g.opt.Misses && (n > MaxDatagram || n > MaxInline && e.pool.chunks == 0):
-		return false, ErrTooLong
 	}
 	room := func(l *outLane) bool {
 		if g.opt.Misses {
-			return l.offers(n)
+			return l.offers(len(payload))
 		}
 		return l.takes(op)
 	}
@@ -44,10 +41,8 @@ func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, e
 	case !ready && !g.opt.Misses:
 		return true, cq.ErrFull
 	}
-	if e.tx != nil {
-		if err := e.tx.Begin(op.flags); err != nil {
-			return false, err
-		}
+	if err = e.promise(op); err != nil {
+		return false, err
 	}
 	if g.opt.Misses {
 		g.offer(payload, op)
@@ -82,7 +77,7 @@ func (g *Group) offer(payload []byte, op *sendOp) {
 			g.e.stats.Dropped++
 		}
 	}
-	g.e.succeed(op)
+	g.e.report(op, 0)
 }
 
 // put sends a message to each member. All have room.
@@ -121,34 +116,7 @@ func (e *Endpoint) endPart(part *sendOp, num cq.Errno) {
 	}
 	op, num := m.sendOp, m.num
 	e.freeMulticasts = append(e.freeMulticasts, int(part.context))
-	if num == 0 {
-		e.succeed(&op)
-	} else {
-		e.fails(&op, num)
-	}
-}
-
-// succeed reports a send that went well.
-func (e *Endpoint) succeed(o *sendOp) {
-	if e.tx == nil {
-		return
-	}
-	e.entry = cq.Entry{Context: o.context, Flags: o.kind(), Len: uint64(o.bytes)}
-	if e.tx.Complete(&e.entry, o.flags) != nil {
-		e.stats.Abandoned++
-	}
-}
-
-// fails reports a send that failed.
-func (e *Endpoint) fails(o *sendOp, num cq.Errno) {
-	if e.tx == nil {
-		return
-	}
-	_ = e.posted.Commit() // they counted on the room that this may take
-	e.fail = cq.ErrorEntry{Context: o.context, Flags: o.kind(), Err: num, ProvErrno: int32(num)}
-	if e.tx.Fail(&e.fail, o.flags) != nil {
-		e.stats.Abandoned++
-	}
+	e.report(&op, num)
 }
 
 // misses is what a member has missed of one sender, and is not told.

@@ -107,27 +107,17 @@ func reachedFlags(what uint64, read, write cq.Flags) (f cq.Flags) {
 func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 	e.bell.Lock()
 	defer e.bell.Unlock()
+	p, err := e.target(to, &op.sendOp)
 	switch {
-	case e.closed:
-		return errClosed
-	case op.bytes > MaxMessage, op.bytes > MaxInline && op.copied():
-		return ErrTooLong
+	case err != nil:
+		return err
 	case e.opt.Datagram:
 		return ErrNotSupported
-	case e.unlinked():
-		return ErrNotConnected
-	case uint64(to) >= uint64(len(e.byAddr)):
-		return ErrAddress
-	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:
-		return cq.ENoCQ
 	}
-	if e.tx != nil {
-		if err := e.tx.Begin(op.flags); err != nil {
-			return err
-		}
+	if err = e.promise(&op.sendOp); err != nil {
+		return err
 	}
-	p := e.byAddr[to]
-	err := p.reach(op)
+	err = p.reach(op)
 	if err == cq.ErrFull {
 		e.poll()
 		err = p.reach(op)
@@ -139,12 +129,8 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 		return err
 	}
 	e.stats.Reached++
-	switch {
-	case op.open:
-	case op.num != 0:
-		e.fails(&op.sendOp, op.num)
-	default:
-		e.succeed(&op.sendOp)
+	if !op.open {
+		e.report(&op.sendOp, op.num)
 	}
 	return nil
 }

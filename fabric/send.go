@@ -231,24 +231,14 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 // makes.
 func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err error) {
 	op.bytes = len(payload)
-	switch {
-	case e.closed:
-		return false, errClosed
-	case len(payload) > MaxMessage, len(payload) > MaxInline && op.copied():
-		return false, ErrTooLong
-	case e.unlinked():
-		return false, ErrNotConnected
-	case uint64(to) >= uint64(len(e.byAddr)):
-		return false, ErrAddress
-	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:
-		return false, cq.ENoCQ
+	p, err := e.target(to, op)
+	if err != nil {
+		return false, err
 	}
-	p := e.byAddr[to]
-	if e.opt.Datagram {
-		return false, e.datagram(p, payload, op)
-	}
-	if p.addr == e.addr {
-		return e.sendSelf(p, payload, op)
+	if e.opt.Datagram || p.group != nil && p.group.opt.Misses {
+		if err = e.allowedDatagram(op); err != nil {
+			return false, err
+		}
 	}
 	l := p.out
 	if l == nil {
@@ -262,26 +252,66 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 	return l.send(payload, op)
 }
 
-// send sends a message, or its header if it is too long or the receiver has granted too little.
+// target returns the peer that an operation is for, if it may begin.
+func (e *Endpoint) target(to cq.Addr, op *sendOp) (*peer, error) {
+	switch {
+	case e.closed:
+		return nil, errClosed
+	case op.bytes > MaxMessage, op.bytes > MaxInline && op.copied():
+		return nil, ErrTooLong
+	case e.unlinked():
+		return nil, ErrNotConnected
+	case uint64(to) >= uint64(len(e.byAddr)):
+		return nil, ErrAddress
+	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:
+		return nil, cq.ENoCQ
+	}
+	return e.byAddr[to], nil
+}
+
+// promise reserves the room that the end of an operation takes.
+func (e *Endpoint) promise(op *sendOp) error {
+	if e.tx == nil {
+		return nil
+	}
+	return e.tx.Begin(op.flags)
+}
+
+// send sends a message, or its header if it is too long or the receiver has granted too little. A
+// datagram goes now or never.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
-	e, n := l.p.e, charge(len(payload))
-	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+n > l.granted) {
+	e, n := l.p.e, len(payload)
+	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+charge(n) > l.granted ||
+		e.opt.Datagram && !l.offers(n)) {
 		e.poll()
 	}
 	switch {
 	case l.err != nil:
 		return false, l.err
-	case !l.takes(op):
+	case !e.opt.Datagram && !l.takes(op):
 		return true, cq.ErrFull
 	}
-	if e.tx != nil {
-		if err := e.tx.Begin(op.flags); err != nil {
-			return false, err
-		}
+	if err = e.promise(op); err != nil {
+		return false, err
 	}
-	l.begin(payload, op)
+	switch {
+	case !e.opt.Datagram || l.own() && l.offers(n):
+		l.begin(payload, op)
+	case l.offers(n):
+		l.offer(payload, op)
+		e.endSend(op, 0)
+	default:
+		e.stats.Dropped++
+		e.endSend(op, 0)
+	}
+	if l.own() { // its receive may have ended
+		e.flush()
+	}
 	return false, nil
 }
+
+// own reports whether the lane is to the endpoint itself. It has no memory.
+func (l *outLane) own() bool { return l.row == nil }
 
 // waits reports whether a send waits for others: there is a fence, or no header more can be alone.
 func (l *outLane) waits(op *sendOp) bool {
@@ -308,12 +338,14 @@ func (l *outLane) begin(payload []byte, op *sendOp) {
 
 // put is a send for which there is a slot, and a number if its header goes alone.
 func (l *outLane) put(payload []byte, op *sendOp) {
+	if l.own() {
+		l.putOwn(payload, op)
+		return
+	}
 	e, n := l.p.e, charge(len(payload))
 	e.stats.Sent++
-	s := &l.slots[l.sent&l.mask]
+	s, pass := l.slot()
 	head := op.head(s)
-	pass := &l.passes[l.sent&l.mask]
-	*pass = passage{}
 	if x, at := e.pool.holds(payload, op); x != nil && (len(payload) > MaxInline ||
 		l.bytes+n > l.granted) {
 		s.More[1].Store(at)
@@ -331,6 +363,13 @@ func (l *outLane) put(payload []byte, op *sendOp) {
 	asks, bit := l.asks.begin(op)
 	pass.sendOp, pass.ends = *op, asks == 0
 	l.publish(s, head|kind.FabricMessage|asks|l.fill(s, pass, payload), bit, len(payload))
+}
+
+// slot returns the next slot, and what follows it, which is nothing yet.
+func (l *outLane) slot() (s *kind.FabricSlot, pass *passage) {
+	s, pass = &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
+	*pass = passage{}
+	return s, pass
 }
 
 // publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
@@ -430,7 +469,7 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 		p := &l.passes[l.seen&l.mask]
 		l.giveBack(p)
 		if p.ends {
-			l.p.e.completeSend(&p.sendOp)
+			l.p.e.endSend(&p.sendOp, 0)
 		}
 		l.seen++
 	}
@@ -471,7 +510,7 @@ func (l *outLane) end(why error, num cq.Errno) {
 			l.giveBack(p)
 		}
 		if p.ends {
-			e.failSend(&p.sendOp, num)
+			e.endSend(&p.sendOp, num)
 		}
 	}
 	for i := range l.pushes {
@@ -480,7 +519,7 @@ func (l *outLane) end(why error, num cq.Errno) {
 				l.kept = append(l.kept, p.piece)
 				p.piece = nil
 			}
-			e.failSend(&p.sendOp, num)
+			e.endSend(&p.sendOp, num)
 		}
 	}
 	l.pushes = nil
@@ -503,25 +542,37 @@ func (l *outLane) end(why error, num cq.Errno) {
 
 // finish publishes the end of the lane, for which a slot is kept.
 func (l *outLane) finish() {
-	l.passes[l.sent&l.mask] = passage{}
-	l.publish(&l.slots[l.sent&l.mask], kind.FabricFin, 0, 0)
+	s, _ := l.slot()
+	l.publish(s, kind.FabricFin, 0, 0)
 	crash.At(crash.FabricEnded)
 }
 
-func (e *Endpoint) completeSend(o *sendOp) {
-	e.pool.release(o)
-	if o.flags&cq.FlagMulticast != 0 {
-		e.endPart(o, 0)
-		return
-	}
-	e.succeed(o)
-}
-
-func (e *Endpoint) failSend(o *sendOp, num cq.Errno) {
+// endSend ends a send, which went well if num is 0.
+func (e *Endpoint) endSend(o *sendOp, num cq.Errno) {
 	e.pool.release(o)
 	if o.flags&cq.FlagMulticast != 0 {
 		e.endPart(o, num)
+	} else {
+		e.report(o, num)
+	}
+}
+
+// report tells of an operation that has ended.
+func (e *Endpoint) report(o *sendOp, num cq.Errno) {
+	if e.tx == nil {
 		return
 	}
-	e.fails(o, num)
+	var err error
+	if num == 0 {
+		e.entry = cq.Entry{Context: o.context, Flags: o.kind(), Len: uint64(o.bytes)}
+		err = e.tx.Complete(&e.entry, o.flags)
+	} else {
+		_ = e.posted.Commit() // they counted on the room that this may take
+		e.fail = cq.ErrorEntry{Context: o.context, Flags: o.kind(), Err: num,
+			ProvErrno: int32(num)}
+		err = e.tx.Fail(&e.fail, o.flags)
+	}
+	if err != nil {
+		e.stats.Abandoned++
+	}
 }
