@@ -165,8 +165,7 @@ func (a *Caller) Close() error {
 		x.abandon()
 	}
 	a.m.e.bell.Lock()
-	a.m.pins--
-	a.m.settle()
+	a.m.unpin()
 	a.m.e.bell.Unlock()
 	a.m.leave()
 	return nil
@@ -217,13 +216,18 @@ func (x *callConn) call(ctx context.Context, request, reply []byte) (n int, err 
 
 // ask sends a request. An error says that the server will never have all of it.
 func (x *callConn) ask(request []byte, room int) error {
-	b := binary.LittleEndian.AppendUint64(x.buf[:0], uint64(len(request)))
-	b = binary.LittleEndian.AppendUint64(b, uint64(room))
-	first := min(len(request), mostKept-requestHead)
-	x.buf = append(b, request[:first]...)
-	_, err := x.Write(x.buf)
-	if err == nil && first < len(request) {
-		_, err = x.Write(request[first:])
+	x.buf = binary.LittleEndian.AppendUint64(x.buf[:0], uint64(len(request)))
+	x.buf = binary.LittleEndian.AppendUint64(x.buf, uint64(room))
+	return x.writeBoth(&x.buf, request)
+}
+
+// writeBoth writes a head and what follows it, together as far as the head's buffer is kept.
+func (c *conn) writeBoth(head *[]byte, b []byte) error {
+	first := min(len(b), mostKept-len(*head))
+	*head = append(*head, b[:first]...)
+	_, err := c.Write(*head)
+	if err == nil && first < len(b) {
+		_, err = c.Write(b[first:])
 	}
 	return err
 }
@@ -338,15 +342,8 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 			return
 		}
 		runs = false
-		binary.LittleEndian.PutUint64(reply[:replyHead], uint64(len(answer)))
-		answer = answer[:min(uint64(len(answer)), room)]
-		first := min(len(answer), mostKept-replyHead)
-		reply = append(reply[:replyHead], answer[:first]...)
-		_, err := c.Write(reply)
-		if err == nil && first < len(answer) {
-			_, err = c.Write(answer[first:])
-		}
-		if err != nil {
+		reply = binary.LittleEndian.AppendUint64(reply[:0], uint64(len(answer)))
+		if c.writeBoth(&reply, answer[:min(uint64(len(answer)), room)]) != nil {
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"os"
@@ -42,8 +43,8 @@ type conn struct {
 	ended   bool   // no more of us
 	unheard bool   // the peer examines nothing more
 
-	in         inbox
-	into       []byte // a Read's that waits, as far as it is not filled
+	in         bytes.Buffer // what came before its Read
+	into       []byte       // a Read's that waits, as far as it is not filled
 	filled     int
 	read, told uint64
 	eof        bool // no more of the peer
@@ -101,7 +102,6 @@ func (c *conn) opened() (ok bool) {
 	if l == nil || c.closed { // it was closed meanwhile, and said so
 		return true
 	}
-	l.offered--
 	l.ready = append(l.ready, c)
 	crash.At(crash.ConnReady)
 	c.m.wake(&l.waiter)
@@ -110,19 +110,19 @@ func (c *conn) opened() (ok bool) {
 
 // arrived gives bytes to the Read that waits, or keeps them.
 func (c *conn) arrived(b []byte) (ok bool) {
-	held := uint64(c.filled + c.in.len())
+	held := uint64(c.filled + c.in.Len())
 	if c.is < connReady || c.eof || !c.closed && held+uint64(len(b)) > connWindow {
 		return false
 	}
 	if c.closed {
 		return true // who sent it did not know
 	}
-	if c.in.len() == 0 {
+	if c.in.Len() == 0 {
 		n := copy(c.into[c.filled:], b)
 		c.filled += n
 		b = b[n:]
 	}
-	c.in.put(b)
+	c.in.Write(b)
 	crash.At(crash.ConnArrived)
 	c.m.wake(&c.reader)
 	return true
@@ -137,9 +137,6 @@ func (c *conn) hung() (ok bool) {
 	c.m.wake(&c.reader)
 	c.m.wake(&c.writer)
 	ok = true
-	if c.is == connOffered {
-		c.withdraw()
-	}
 	crash.At(crash.ConnHeard)
 	if !c.said {
 		ok = c.last()
@@ -151,17 +148,6 @@ func (c *conn) hung() (ok bool) {
 	return ok
 }
 
-// withdraw takes one that was not opened out of the backlog.
-func (c *conn) withdraw() {
-	if c.link != nil {
-		return
-	}
-	if l := c.m.listener; l != nil && !c.closed {
-		l.offered--
-	}
-	c.closed = true
-}
-
 // last says the last message.
 func (c *conn) last() (ok bool) {
 	c.said, c.ended = true, true
@@ -170,9 +156,6 @@ func (c *conn) last() (ok bool) {
 
 // fail breaks a connection of which nothing more comes.
 func (c *conn) fail(err error) {
-	if c.is == connOffered {
-		c.withdraw()
-	}
 	if c.err == nil {
 		c.err = err
 	}
@@ -196,14 +179,20 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	if err = c.stopped(&c.readBy); err != nil || len(b) == 0 {
 		return 0, c.fault("read", err)
 	}
-	if c.in.len() == 0 && !c.drained() {
+	if c.in.Len() == 0 && !c.drained() {
 		c.into = b
 		c.m.await(&c.reader, func() bool {
 			return c.filled > 0 || c.drained() || c.stopped(&c.readBy) != nil
 		})
 		n, c.into, c.filled = c.filled, nil, 0
 	}
-	n += c.in.take(b[n:])
+	if c.in.Len() > 0 {
+		kept, _ := c.in.Read(b[n:])
+		n += kept
+	}
+	if c.in.Len() == 0 && c.in.Cap() > mostKept {
+		c.in = bytes.Buffer{}
+	}
 	if n > 0 {
 		c.tell(n)
 		return n, nil
@@ -217,6 +206,9 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	}
 	return 0, c.fault("read", err)
 }
+
+// mostKept is how large a buffer may be that is kept while it is empty.
+const mostKept = 4 << 10
 
 // drained reports that nothing more comes.
 func (c *conn) drained() bool { return c.eof || c.err != nil }
@@ -328,27 +320,18 @@ func (c *conn) Close() error {
 	if len(c.p.line.owed) == 0 {
 		return nil
 	}
-	late := false
-	w := &waiter{room: true}
+	w, late := &waiter{room: true}, new(deadline)
 	w.init()
-	stop := time.AfterFunc(c.m.patience, func() {
-		c.m.e.bell.Lock()
-		late = true
-		c.m.wake(w)
-		c.m.e.bell.Unlock()
-	})
-	c.m.await(w, func() bool { return len(c.p.line.owed) == 0 || late })
-	stop.Stop()
+	late.set(c.m, time.Now().Add(c.m.patience), w)
+	c.m.await(w, func() bool { return len(c.p.line.owed) == 0 || late.over })
+	late.stop()
 	return nil
 }
 
 // close ends both directions.
 func (c *conn) close() {
-	if c.is == connOffered {
-		c.withdraw()
-	}
 	c.closed = true
-	c.in = inbox{}
+	c.in = bytes.Buffer{}
 	c.readBy.stop()
 	c.writeBy.stop()
 	c.m.wake(&c.reader)
@@ -427,35 +410,4 @@ func (c *conn) fault(op string, err error) error {
 		return nil
 	}
 	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
-}
-
-// inbox is bytes that came before their Read. It grows to what a window holds, and is given up when
-// it is empty and large.
-type inbox struct {
-	mem []byte
-	at  int // of the first
-}
-
-// mostKept is how large an empty one may be that is kept.
-const mostKept = 4 << 10
-
-func (q *inbox) len() int { return len(q.mem) - q.at }
-
-func (q *inbox) put(b []byte) {
-	if q.at > 0 && len(q.mem)+len(b) > cap(q.mem) {
-		q.mem = q.mem[:copy(q.mem, q.mem[q.at:])]
-		q.at = 0
-	}
-	q.mem = append(q.mem, b...)
-}
-
-func (q *inbox) take(b []byte) (n int) {
-	n = copy(b, q.mem[q.at:])
-	if q.at += n; q.len() == 0 {
-		if q.at = 0; cap(q.mem) > mostKept {
-			q.mem = nil
-		}
-		q.mem = q.mem[:0]
-	}
-	return n
 }

@@ -153,19 +153,29 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 		}
 	}
 	l := m.listener
-	if l == nil || l.offered+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns ||
+	if l == nil || m.unopened()+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns ||
 		stream != (l.news == nil) {
 		crash.At(crash.ConnRefusing)
 		return m.say(p, connReject|number, 0, nil)
 	}
 	c := m.newConn(p, connOffered)
 	c.to, c.window, c.allowed = number, window, window
-	if l.offered++; !stream {
+	if !stream {
 		l.requested(c, here)
 		return true
 	}
 	crash.At(crash.ConnOffered)
 	return m.say(p, connAccept|number, c.number, windowBytes())
+}
+
+// unopened counts those that their clients have not opened yet, or that wait for an answer.
+func (m *mux) unopened() (n int) {
+	for _, p := range m.places {
+		if c := p.c; c != nil && c.link == nil && !c.closed && (c.is == connAsked || c.is == connOffered) {
+			n++
+		}
+	}
+	return n
 }
 
 func windowOf(here []byte) (n uint64, ok bool) {

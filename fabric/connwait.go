@@ -163,7 +163,7 @@ func (m *mux) sleep(w *waiter) {
 // keep is the keeper, and ends the mux when there is nothing to keep.
 func (m *mux) keep() {
 	m.e.bell.Lock()
-	for !m.abandoned && (m.listener != nil || m.used > 0 || m.owing > 0 || m.pins > 0) {
+	for !m.abandoned && !m.idle() {
 		switch {
 		case m.leader != nil:
 			m.keeper.queued = true
@@ -231,9 +231,20 @@ func (m *mux) abandon() {
 	m.wake(&m.keeper)
 }
 
-// settle has the keeper look whether there is something to keep.
+// idle reports whether there is nothing to keep.
+func (m *mux) idle() bool {
+	return m.listener == nil && m.used == 0 && m.owing == 0 && m.pins == 0
+}
+
+// settle has the keeper look for that.
 func (m *mux) settle() {
-	if m.listener == nil && m.used == 0 && m.owing == 0 && m.pins == 0 {
+	if m.idle() {
 		m.wake(&m.keeper)
 	}
+}
+
+// unpin ends what dialMux, or a dial, keeps the mux for.
+func (m *mux) unpin() {
+	m.pins--
+	m.settle()
 }

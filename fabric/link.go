@@ -257,13 +257,10 @@ func (r *Request) answer(op string, data []byte, do func(c *conn) error) (err er
 	case c == nil || c.is != connAsked:
 		err = ErrNotFound
 	case c.err != nil:
-		r.l.offered--
 		m.free(c)
 		err = c.err
 	default:
-		if err = do(c); err == nil {
-			r.l.offered--
-		}
+		err = do(c)
 	}
 	if err != nil {
 		return fault(op, m.e.name, err)
@@ -322,8 +319,7 @@ func (e *Endpoint) Connect(name string, data []byte) error {
 			m.free(c)
 		}
 	}
-	m.pins--
-	m.settle()
+	m.unpin()
 	if err != nil {
 		return fault("connect", name, err)
 	}

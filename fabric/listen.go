@@ -118,7 +118,6 @@ type listener struct {
 	accepting sync.Mutex
 	waiter    waiter
 	news      *news   // nil: for Accept
-	offered   int     // connections that their clients have not opened yet, or that wait for an answer
 	ready     []*conn // for Accept
 }
 
@@ -182,7 +181,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		c := l.ready[0]
 		l.ready = l.ready[1:]
-		if c.err == nil || c.in.len() > 0 || c.eof {
+		if c.err == nil || c.in.Len() > 0 || c.eof {
 			c.is = connOpen
 			return c, nil
 		}
@@ -288,8 +287,7 @@ func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m.e.bell.Lock()
 	defer m.e.bell.Unlock()
 	c, err := m.dial(ctx, name)
-	m.pins--
-	m.settle()
+	m.unpin()
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: connAddr(m.e.name),
 			Addr: connAddr(name), Err: err}
