@@ -132,8 +132,7 @@ func TestAtomic(t *testing.T) {
 // TestAtomicRefused: what is no atomic is refused.
 func TestAtomicRefused(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	r, err := b.Register(16, cq.FlagAtomic)
 	noError(t, err)
 	buf := make([]byte, 32)
@@ -214,8 +213,7 @@ func TestAtomicTogether(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096})
 	r, err := e.Register(24, cq.FlagAtomic)
 	noError(t, err)
-	to, err := e.Resolve("main")
-	noError(t, err)
+	to := e.knows(t, "main")
 	clear(r.Bytes())
 	var children [2]*child
 	for i := range children {

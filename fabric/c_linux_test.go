@@ -71,8 +71,7 @@ func TestPeerInC(t *testing.T) {
 			t.Run(fmt.Sprint(end, mode), func(t *testing.T) {
 				e := opened(t, "main", fabric.Options{})
 				c := startC(t, program, e.d.Path(), "main", mode...)
-				to, err := e.Resolve("c")
-				noError(t, err)
+				to := e.knows(t, "c")
 				for i := range 500 {
 					noError(t, pingPong(e, to, i))
 					if mode == nil && i%100 == 0 {
@@ -101,8 +100,7 @@ func TestPeerInC(t *testing.T) {
 		}
 		t.Run(fmt.Sprint("partner killed", mode), func(t *testing.T) {
 			e := opened(t, "main", fabric.Options{})
-			p := start(t, "pinger")
-			p.says(t, "ready")
+			p := started(t, "pinger")
 			c := startC(t, program, e.d.Path(), "pinger", mode...)
 			_, err := p.in.Write([]byte("\n"))
 			noError(t, err)

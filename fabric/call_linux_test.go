@@ -215,8 +215,7 @@ func TestCallKilled(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := directory(t)
-			c := start(t, "callee")
-			c.says(t, "ready")
+			c := started(t, "callee")
 			a := callerOf(t, d)
 			if row.earlier {
 				answered(t, a, "echo")
@@ -243,8 +242,7 @@ func TestCallKilled(t *testing.T) {
 				done <- err
 			}
 			refuses(t, <-done, row.want, row.notRun)
-			next := start(t, "callee")
-			next.says(t, "ready")
+			next := started(t, "callee")
 			answered(t, a, "echo again")
 			next.ends(t)
 		})
@@ -268,8 +266,7 @@ func TestCallContext(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := directory(t)
-			c := start(t, "callee")
-			c.says(t, "ready")
+			c := started(t, "callee")
 			a := callerOf(t, d)
 			if row.earlier {
 				answered(t, a, "echo")

@@ -236,8 +236,7 @@ func TestConnDeadlines(t *testing.T) {
 // that dies refuses it. What it says when it goes on harms nobody.
 func TestDialStopped(t *testing.T) {
 	d := directory(t)
-	ch := start(t, "talker")
-	ch.says(t, "ready")
+	ch := started(t, "talker")
 	ch.stop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -300,8 +299,7 @@ func talker() {
 // TestConnStream: bytes arrive as they were written, whatever the sizes of writes and reads.
 func TestConnStream(t *testing.T) {
 	d := directory(t)
-	ch := start(t, "talker")
-	ch.says(t, "ready")
+	ch := started(t, "talker")
 	total := 64 << 20
 	if testing.Short() {
 		total = 4 << 20
@@ -377,8 +375,7 @@ func TestConnStands(t *testing.T) {
 // TestConnMany: a thousand connections of one pair of processes, each with bytes under way.
 func TestConnMany(t *testing.T) {
 	d := directory(t)
-	ch := start(t, "talker")
-	ch.says(t, "ready")
+	ch := started(t, "talker")
 	n := 1000
 	if testing.Short() {
 		n = 200

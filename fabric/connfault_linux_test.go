@@ -312,14 +312,12 @@ func (c *child) does(t testing.TB, what string, says ...string) {
 // TestConnLastWords: who hears that its peer has gone, and has not examined all yet that this one
 // had sent, reads that first.
 func TestConnLastWords(t *testing.T) {
-	server := start(t, "streamer")
-	server.says(t, "ready")
+	server := started(t, "streamer")
 	server.does(t, "listen")
 	e := &intruder{end: opened(t, "client", fabric.Options{Slots: 64})}
 	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
 		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
-	to, err := e.Resolve("server")
-	noError(t, err)
+	to := e.knows(t, "server")
 	e.to = to
 	noError(t, e.say(said{1, 1 << 32, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
 	accepted, err := e.await(t, 1)
@@ -375,8 +373,7 @@ func TestConnKilled(t *testing.T) {
 		for _, calls := range []string{"later", "blocked"} {
 			t.Run(row.name+"/"+calls, func(t *testing.T) {
 				s := &streamEnd{d: directory(t)}
-				other := start(t, "streamer")
-				other.says(t, "ready")
+				other := started(t, "streamer")
 				for _, what := range strings.Fields(row.script) {
 					if what, is := strings.CutPrefix(what, "|"); is {
 						other.does(t, what)

@@ -153,8 +153,7 @@ func TestDatagramErrors(t *testing.T) {
 	opened(t, "rdm", fabric.Options{})
 	rdm := opened(t, "rdm2", fabric.Options{})
 	at := func(e *end, name string) cq.Addr {
-		to, err := e.Resolve(name)
-		noError(t, err)
+		to := e.knows(t, name)
 		return to
 	}
 	send := func(e *end, to string, n int) func() error {
@@ -214,10 +213,8 @@ func TestDatagramErrors(t *testing.T) {
 // receiver had not examined counts as dropped, and what a dead sender had published arrives.
 func TestDatagramsKilled(t *testing.T) {
 	e := opened(t, "main", datagrams)
-	c := start(t, "deaf")
-	c.says(t, "ready")
-	to, err := e.Resolve("deaf")
-	noError(t, err)
+	c := started(t, "deaf")
+	to := e.knows(t, "deaf")
 	for i := range 5 {
 		noError(t, e.Send(pattern(1000*(i%2)), to, uint64(i)))
 		if i == 1 {
@@ -324,8 +321,7 @@ func TestHostileDatagrams(t *testing.T) {
 		for _, of := range []fabric.Options{datagrams, {}} {
 			a, b := opened(t, "a", of), opened(t, "b", fabric.Options{Datagram: !of.Datagram})
 			s := scribble(t, a, "a")
-			to, err := b.Resolve("a")
-			noError(t, err)
+			to := b.knows(t, "a")
 			was := s.page.Type.Swap(s.page.Type.Load() ^ 1)
 			noError(t, b.Inject(nil, to))
 			s.page.Type.Store(was)
@@ -341,8 +337,7 @@ func TestHostileDatagrams(t *testing.T) {
 	})
 	t.Run("header", func(t *testing.T) {
 		a, b := opened(t, "a", datagrams), opened(t, "b", datagrams)
-		to, err := b.Resolve("a")
-		noError(t, err)
+		to := b.knows(t, "a")
 		noError(t, b.Inject(nil, to))
 		scribble(t, b, "b").slots[0].Head.Store(kind.FabricRTS | 5<<32)
 		moves(t, a, b)

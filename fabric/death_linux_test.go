@@ -42,10 +42,8 @@ func TestSenderKilled(t *testing.T) {
 func besideIdle(t *testing.T) (*end, *child, cq.Addr) {
 	t.Helper()
 	e := opened(t, "main", fabric.Options{})
-	c := start(t, "idle")
-	c.says(t, "ready")
-	to, err := e.Resolve("idle")
-	noError(t, err)
+	c := started(t, "idle")
+	to := e.knows(t, "idle")
 	return e, c, to
 }
 
@@ -124,8 +122,8 @@ func TestSenderCloses(t *testing.T) {
 		opened(t, "c", fabric.Options{})
 	sent := 0
 	for _, name := range []string{"b", "c"} {
-		to, err := a.Resolve(name)
-		noError(t, err)
+		to := a.knows(t, name)
+		var err error
 		for err == nil { // until the lane is full
 			if err = a.Send([]byte("last words"), to, 1); err == nil {
 				sent++
@@ -147,8 +145,7 @@ func TestSenderCloses(t *testing.T) {
 				t.Errorf("%+v, %q", c, buf)
 			}
 		}
-		_, err := e.Progress()
-		noError(t, err)
+		e.steps(t)
 		all, err := e.d.List()
 		if noError(t, err); len(all) != 5-i {
 			t.Errorf("after %d receivers: %v", i+1, all)
@@ -161,13 +158,11 @@ func TestPlaceAgain(t *testing.T) {
 	a := opened(t, "a", fabric.Options{Peers: 1})
 	for i, name := range []string{"b", "c", "d"} {
 		other := opened(t, name, fabric.Options{Peers: 1})
-		to, err := a.Resolve(name)
-		noError(t, err)
+		to := a.knows(t, name)
 		for range 3 - i {
 			noError(t, a.Send(nil, to, 1))
 		}
-		_, err = other.Progress()
-		noError(t, err)
+		other.steps(t)
 		if s := other.Stats(); s.Stored != uint64(3-i) || s.Corrupt > 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
@@ -197,10 +192,9 @@ func TestEchoKilled(t *testing.T) {
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			e := opened(t, "main", fabric.Options{})
-			c := start(t, "echo")
-			c.says(t, "ready")
-			to, err := e.Resolve("echo")
-			noError(t, err)
+			c := started(t, "echo")
+			to := e.knows(t, "echo")
+			var err error
 			bufs := make([][8]byte, 4)
 			for k := range bufs {
 				noError(t, e.Recv(bufs[k][:], uint64(k)))
@@ -264,8 +258,7 @@ func TestKilledInside(t *testing.T) {
 				}
 				for i := range steps {
 					if i%2 == 0 == (who == "sender") {
-						_, err := e.Progress()
-						noError(t, err)
+						e.steps(t)
 					} else {
 						tells("progress")
 					}

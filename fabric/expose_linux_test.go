@@ -25,6 +25,7 @@ const exposed = 64 << 10
 // TestExposed: a long message is read where its sender has it: it is there though the sender does
 // not move, and only as far as there is room. What cannot be read so comes by segments.
 func TestExposed(t *testing.T) {
+	var err error
 	for _, c := range []struct {
 		name    string
 		a, b    fabric.Options
@@ -50,8 +51,7 @@ func TestExposed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.a.TransmitFlags = cq.FlagMatchComplete
 			a, b := opened(t, "a", c.a), opened(t, "b", c.b)
-			to, err := a.Resolve("b")
-			noError(t, err)
+			to := a.knows(t, "b")
 			room := max(c.room, c.n)
 			if c.name == "truncated" {
 				room = c.room
@@ -70,8 +70,7 @@ func TestExposed(t *testing.T) {
 			if c.forged {
 				scribble(t, a, "a").slots[0].More[1].Store(8)
 			}
-			_, err = b.Progress()
-			noError(t, err)
+			b.steps(t)
 			if c.late {
 				noError(t, b.RecvMsg(&m))
 			}
@@ -115,8 +114,7 @@ func TestWithdrawn(t *testing.T) {
 			a, b, to, _ := pair(t, fabric.Options{})
 			sent := pattern(exposed)
 			noError(t, a.Send(sent, to, 9))
-			_, err := b.Progress()
-			noError(t, err)
+			b.steps(t)
 			if how == "closes" {
 				noError(t, a.Close())
 			} else {
@@ -212,8 +210,7 @@ func besideExposer(t *testing.T) (e *end, c *child, box string) {
 	c.says(t, "begun")
 	noError(t, e.Recv(nil, 1))
 	completes(t, e)
-	from, err := e.Resolve("exposer")
-	noError(t, err)
+	from := e.knows(t, "exposer")
 	a, err := e.Lookup(from)
 	noError(t, err)
 	fmt.Fprintln(c.in)

@@ -19,8 +19,7 @@ import (
 // TestMessages: what is sent arrives whole and in order, expected or not, and both sides complete.
 func TestMessages(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	from, err := b.Insert(a.Address())
 	noError(t, err)
 	for _, size := range []int{0, 1, 31, 32, 33, 64, fabric.MaxInline} {
@@ -33,8 +32,7 @@ func TestMessages(t *testing.T) {
 				}
 				noError(t, a.Send(payload, to, 9))
 				if !expected {
-					_, err := b.Progress()
-					noError(t, err)
+					b.steps(t)
 					noError(t, b.Recv(buf, 7))
 				}
 				c := completes(t, b)
@@ -62,8 +60,7 @@ func TestRefusedCalls(t *testing.T) {
 		t.Errorf("no directory: %v", err)
 	}
 	b := opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	if err := a.Inject(make([]byte, fabric.MaxInline+1), to); !errors.Is(err, syscall.EMSGSIZE) {
 		t.Errorf("too long: %v", err)
 	}
@@ -111,8 +108,7 @@ func TestRefusedCalls(t *testing.T) {
 // TestTruncated: a message that is longer than its buffer fails the receive, and not the send.
 func TestTruncated(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	buf := make([]byte, 4)
 	noError(t, b.Recv(buf, 7))
 	noError(t, a.Send([]byte("too long"), to, 9))
@@ -130,8 +126,7 @@ func TestTruncated(t *testing.T) {
 func TestGrant(t *testing.T) {
 	const come, most = 64 + kind.FabricMostOps, 64 + 2*kind.FabricMostOps
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Window: 4096})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	sent := 0
 	for {
 		err := a.Inject([]byte{byte(sent), byte(sent >> 8)}, to)
@@ -223,8 +218,8 @@ func TestSendContextEnds(t *testing.T) {
 	for _, how := range []string{"context", "close"} {
 		t.Run(how, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-			to, err := a.Resolve("b")
-			noError(t, err)
+			to := a.knows(t, "b")
+			var err error
 			for err == nil {
 				err = a.Inject(nil, to)
 			}
@@ -250,8 +245,7 @@ func TestSendContextEnds(t *testing.T) {
 // TestSelf: an endpoint sends to itself.
 func TestSelf(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
-	to, err := a.Resolve("a")
-	noError(t, err)
+	to := a.knows(t, "a")
 	buf := make([]byte, 8)
 	noError(t, a.Send([]byte("one"), to, 1))
 	noError(t, a.Recv(buf, 2))
@@ -269,10 +263,8 @@ func TestSelf(t *testing.T) {
 // TestEcho: two processes, which sleep in turn.
 func TestEcho(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
-	c := start(t, "echo")
-	c.says(t, "ready")
-	to, err := e.Resolve("echo")
-	noError(t, err)
+	c := started(t, "echo")
+	to := e.knows(t, "echo")
 	for i := range 2000 {
 		noError(t, pingPong(e, to, i))
 		if i%100 == 0 {
@@ -289,8 +281,7 @@ func nothingLeft(t *testing.T, e *end, names ...string) {
 	t.Helper()
 	var left []string
 	for range 12000 { // a minute, on a machine that is busy
-		_, err := e.Progress()
-		noError(t, err)
+		e.steps(t)
 		all, err := e.d.List()
 		noError(t, err)
 		if left = left[:0]; len(all) == 2*len(names) {
@@ -311,8 +302,7 @@ func TestNoAllocation(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	var buf, payload [8]byte
 	var dst [4]cq.Entry
 	if n := testing.AllocsPerRun(1000, func() {

@@ -105,8 +105,7 @@ func TestGroup(t *testing.T) {
 	}
 	var all []*child
 	for i := range members {
-		c := start(t, "member", fmt.Sprint("MEMBER=m", i))
-		c.says(t, "ready")
+		c := started(t, "member", fmt.Sprint("MEMBER=m", i))
 		c.obeys(t, "join", "done")
 		all = append(all, c)
 	}
@@ -224,8 +223,7 @@ func TestGroupWaits(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
 			a, b := ends[0], ends[1]
-			c := start(t, "member", "MEMBER=slow")
-			c.says(t, "ready")
+			c := started(t, "member", "MEMBER=slow")
 			c.obeys(t, "join", "done")
 			sent, want := uint64(0), []uint64(nil)
 			var err error
@@ -342,8 +340,7 @@ func TestGroupClosed(t *testing.T) {
 func TestGroupFence(t *testing.T) {
 	ends := members(t, fabric.Options{}, missing, "a", "b")
 	a, b := ends[0], ends[1]
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	noError(t, errors.Join(a.Send(pattern(longBytes), to, 1),
 		a.SendMsg(&fabric.Msg{Buf: number(1), Addr: to, Context: 2, Flags: cq.FlagFence}),
 		a.Inject(number(2), a.g.Addr())))
@@ -393,8 +390,7 @@ func TestGroupMisses(t *testing.T) {
 			o := fabric.Options{Datagram: of == "datagrams", Slots: 8}
 			ends := members(t, o, missing, "a", "b")
 			a, b := ends[0], ends[1]
-			c := start(t, "member", "MEMBER=slow", "GROUP="+of)
-			c.says(t, "ready")
+			c := started(t, "member", "MEMBER=slow", "GROUP="+of)
 			c.obeys(t, "join", "done")
 			var want []uint64
 			for i := range uint64(50) {
@@ -561,8 +557,7 @@ func TestGroupKilled(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{Members: 3}, "a", "b")
 	a, b := ends[0], ends[1]
 	for i := range 3 {
-		c := start(t, "member", fmt.Sprint("MEMBER=m", i))
-		c.says(t, "ready")
+		c := started(t, "member", fmt.Sprint("MEMBER=m", i))
 		c.obeys(t, "join", "done")
 		noError(t, errors.Join(a.Send(number(1), a.g.Addr(), 1),
 			a.Send(pattern(longBytes), a.g.Addr(), 2)))
@@ -584,8 +579,7 @@ func TestGroupKilled(t *testing.T) {
 		}
 	}
 	account(t, a.end, 8, 0, 0)
-	c := start(t, "member", "MEMBER=m")
-	c.says(t, "ready")
+	c := started(t, "member", "MEMBER=m")
 	c.obeys(t, "join", "done")
 	noError(t, errors.Join(a.g.Close(), b.g.Close()))
 	c.kill(t)

@@ -115,15 +115,12 @@ func TestHostileSender(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b, other := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{}),
 				opened(t, "other", fabric.Options{})
-			toA, err := b.Resolve("a")
-			noError(t, err)
-			toB, err := a.Resolve("b")
-			noError(t, err)
+			toA := b.knows(t, "a")
+			toB := a.knows(t, "b")
 			noError(t, b.Send(nil, toA, 1))
 			c.write(scribble(t, b, "b"))
 			noError(t, a.Recv(make([]byte, 8), 2))
-			_, err = a.Progress()
-			noError(t, err)
+			a.steps(t)
 			if s := a.Stats(); s.Corrupt != 1 || s.Received != 0 {
 				t.Errorf("%+v", s)
 			}
@@ -137,8 +134,7 @@ func TestHostileSender(t *testing.T) {
 			if err := b.Send(nil, toA, 1); !errors.Is(err, fabric.ErrRefused) {
 				t.Errorf("its next send: %v", err)
 			}
-			toA, err = other.Resolve("a")
-			noError(t, err)
+			toA = other.knows(t, "a")
 			noError(t, other.Send(nil, toA, 4))
 			completes(t, a)
 			completes(t, other)
@@ -169,8 +165,7 @@ func TestHostileSegments(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-			toA, err := b.Resolve("a")
-			noError(t, err)
+			toA := b.knows(t, "a")
 			noError(t, b.Send(nil, toA, 1))
 			s := scribble(t, b, "b")
 			s.slots[0].Head.Store(of)
@@ -208,22 +203,18 @@ func hostileGrant(t *testing.T, waiting uint64, do func(*end, cq.Addr, fabric.Re
 	b := opened(t, "b", fabric.Options{})
 	r, err := a.Register(1, cq.FlagRemoteWrite)
 	noError(t, err)
-	to, err := b.Resolve("a")
-	noError(t, err)
+	to := b.knows(t, "a")
 	noError(t, b.Send(nil, to, 1))
-	_, err = a.Progress()
-	noError(t, err)
+	a.steps(t)
 	a2 := scribble(t, a, "a")
-	_, err = b.Progress()
-	noError(t, err)
+	b.steps(t)
 	for i := range 100 {
 		a2.rows[0].Granted.Store(1 << 40) // as if b did not ask
 		a2.rows[0].Rev.Add(1)
 		if err := do(b, to, fabric.Remote{Key: r.Key()}); err != nil {
 			break
 		}
-		_, err = a.Progress()
-		noError(t, err)
+		a.steps(t)
 		if i == 99 {
 			t.Error("nobody noticed")
 		}
@@ -259,11 +250,9 @@ func TestHostileReceiver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-			to, err := a.Resolve("b")
-			noError(t, err)
+			to := a.knows(t, "b")
 			noError(t, a.Send(nil, to, 1))
-			_, err = b.Progress()
-			noError(t, err)
+			b.steps(t)
 			completes(t, a)
 			noError(t, a.Send(make([]byte, chunk+300), to, 2))
 			row := &scribble(t, b, "b").rows[0]
@@ -305,17 +294,14 @@ func asks(r *kind.FabricRow, records ...uint64) {
 // off, so that nobody is kept from sleeping.
 func TestHostileRings(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	noError(t, a.Send(nil, to, 1))
-	_, err = b.Progress()
-	noError(t, err)
+	b.steps(t)
 	completes(t, a)
 	row := &scribble(t, b, "b").rows[0]
 	for range 2000 {
 		row.Rev.Add(1)
-		_, err = a.Progress()
-		noError(t, err)
+		a.steps(t)
 	}
 	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrCorrupt) {
 		t.Errorf("afterwards: %v", err)
@@ -359,8 +345,7 @@ func TestHostileClaims(t *testing.T) {
 	mem, err := mail.MapWritable(kind.SectFabricMail, 0)
 	noError(t, err)
 	mem[384], mem[385] = 0xff, 0xff // every row rings, and lanes that nobody has
-	to, err := b.Resolve("a")
-	noError(t, err)
+	to := b.knows(t, "a")
 	noError(t, b.Send(nil, to, 1))
 	noError(t, a.Recv(nil, 2))
 	completes(t, a)

@@ -342,8 +342,7 @@ func newMatcher(t *testing.T, seed uint64, size, most, pool int) *matcher {
 	m.e = openedSized(t, "receiver", size, fabric.Options{MinMultiRecv: 16})
 	for i := range 3 {
 		e := opened(t, fmt.Sprint("sender", i), fabric.Options{Pool: pool})
-		to, err := e.Resolve("receiver")
-		noError(t, err)
+		to := e.knows(t, "receiver")
 		addr, err := m.e.Insert(e.Address())
 		noError(t, err)
 		m.from, m.to, m.addr = append(m.from, e), append(m.to, to), append(m.addr, addr)
@@ -445,9 +444,8 @@ func TestMatchingLedger(t *testing.T) {
 	defer cancel()
 	for i := range senders {
 		e := opened(t, fmt.Sprint("sender", i), fabric.Options{})
-		to, err := e.Resolve("receiver")
-		noError(t, err)
-		_, err = r.Insert(e.Address()) // i
+		to := e.knows(t, "receiver")
+		_, err := r.Insert(e.Address()) // i
 		noError(t, err)
 		wg.Go(func() {
 			for k := range tags * each {

@@ -20,8 +20,7 @@ func moves(t *testing.T, es ...*end) {
 	t.Helper()
 	for range 100 {
 		for _, e := range es {
-			_, err := e.Progress()
-			noError(t, err)
+			e.steps(t)
 		}
 	}
 }
@@ -42,8 +41,7 @@ func TestDelivery(t *testing.T) {
 					}
 					a := opened(t, "a", o)
 					b := opened(t, "b", fabric.Options{Selective: cq.FlagRecv})
-					to, err := a.Resolve("b")
-					noError(t, err)
+					to := a.knows(t, "b")
 					payload, buf, second := pattern(n), make([]byte, n), make([]byte, 1)
 					if how == "reference" {
 						payload = allocated(t, a, n)
@@ -124,8 +122,7 @@ func TestMatch(t *testing.T) {
 				if where == "here" {
 					b, name = opened(t, "b", fabric.Options{}), "b"
 				}
-				to, err := a.Resolve(name)
-				noError(t, err)
+				to := a.knows(t, name)
 				send := func(tag uint64) {
 					payload := pattern(length)
 					if pool > 0 {
@@ -185,11 +182,11 @@ func TestMatch(t *testing.T) {
 // matches, which is that of nobody, and are not heard before their sender looks again: a receiver
 // that closes has told of all. One that was cut short succeeds; one that has no receive fails.
 func TestManyMatches(t *testing.T) {
+	var err error
 	const all = 100
 	a := opened(t, "a", fabric.Options{TransmitFlags: cq.FlagMatchComplete})
 	b := opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	for round := range 2 {
 		for tag := range uint64(all) {
 			for err = cq.ErrFull; err == cq.ErrFull; err = a.TSend([]byte("xy"), to, tag, tag) {
@@ -243,8 +240,7 @@ func TestMatchOfFormer(t *testing.T) {
 	b := opened(t, "b", fabric.Options{Peers: 1})
 	for range 2 {
 		a := opened(t, "a", fabric.Options{TransmitFlags: cq.FlagMatchComplete})
-		to, err := a.Resolve("b")
-		noError(t, err)
+		to := a.knows(t, "b")
 		noError(t, a.Send(nil, to, 1))
 		moves(t, a, b)
 		if c := a.contexts(t); len(c) > 0 {
@@ -307,8 +303,7 @@ func TestFence(t *testing.T) {
 				if name == "b" {
 					b = opened(t, "b", fabric.Options{Selective: cq.FlagRecv})
 				}
-				to, err := a.Resolve(name)
-				noError(t, err)
+				to := a.knows(t, name)
 				first, buf := pattern(100<<10), make([]byte, 100<<10)
 				ref := allocated(t, a, 2*chunk)
 				send := func(i int, payload []byte, flags cq.Flags) {

@@ -268,8 +268,7 @@ func TestLinkEnds(t *testing.T) {
 			a.kill(t)
 			closes(t, a, e)
 			for e.Stats().Died == 0 { // and it is collected
-				_, err := e.Progress()
-				noError(t, err)
+				e.steps(t)
 			}
 		}},
 	} {
@@ -366,8 +365,7 @@ func TestLinkEarly(t *testing.T) {
 	a.obeys(t, "send one", "done")
 	a.obeys(t, "send two", "done")
 	for e.Stats().Stored < 2 {
-		_, err := e.Progress()
-		noError(t, err)
+		e.steps(t)
 	}
 	if n, err := cq.Read(e.q, make([]cq.Entry, 1)); n > 0 {
 		t.Errorf("%d receives are over before CONNECTED, %v", n, err)
@@ -429,12 +427,10 @@ func TestLinkRefused(t *testing.T) {
 		}
 	}
 	stranger := opened(t, "stranger", fabric.Options{})
-	to, err := stranger.Resolve("server")
-	noError(t, err)
+	to := stranger.knows(t, "server")
 	noError(t, stranger.Send(nil, to, 0))
 	for server.Stats().Refused == 0 {
-		_, err = server.Progress()
-		noError(t, err)
+		server.steps(t)
 	}
 	if _, failed, err := stranger.next(); err != nil || failed.Err != cq.Errno(syscall.ECONNABORTED) {
 		t.Errorf("a stranger's message: %v, %v", failed.Err, err)

@@ -34,8 +34,7 @@ func poolAccount(t *testing.T, e *end, all int, held, lent uint64) {
 func poolPair(t *testing.T) (a, b *end, to cq.Addr) {
 	t.Helper()
 	a, b = opened(t, "a", fabric.Options{Pool: chunk}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to = a.knows(t, "b")
 	return a, b, to
 }
 
@@ -76,8 +75,7 @@ func TestLoanInPlace(t *testing.T) {
 			noError(t, a.Send(sent, to, 9))
 			switch how {
 			case "unexpected":
-				_, err := b.Progress()
-				noError(t, err)
+				b.steps(t)
 				noError(t, b.borrow(7))
 			case "claimed":
 				claim := fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagClaim, Context: 7}
@@ -121,9 +119,9 @@ func TestLoanInPlace(t *testing.T) {
 // TestLoansOfCopies: what was not sent by reference, and what came from this endpoint, is lent from
 // private memory.
 func TestLoansOfCopies(t *testing.T) {
+	var err error
 	a := opened(t, "a", fabric.Options{Pool: chunk, Window: 4096})
-	to, err := a.Resolve("a")
-	noError(t, err)
+	to := a.knows(t, "a")
 	for i, sent := range [][]byte{nil, pattern(300), allocated(t, a, 3000), allocated(t, a, 5000)} {
 		noError(t, a.Send(sent, to, 1)) // the last one does not fit the window
 		if i == 3 {
@@ -242,8 +240,7 @@ func TestManyLoans(t *testing.T) {
 	shmtest.Conforms(t)
 	const n = 100
 	a, b := opened(t, "a", fabric.Options{Pool: n * 4096}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -292,8 +289,7 @@ func TestCloseLent(t *testing.T) {
 				if err != nil || failed.Context != 9 || failed.Err != cq.Errno(syscall.ECANCELED) {
 					t.Errorf("%+v, %v", failed, err)
 				}
-				_, err = b.Progress()
-				noError(t, err)
+				b.steps(t)
 			} else {
 				noError(t, b.Close())
 				if c := completes(t, a); c.Context != 9 {
@@ -319,8 +315,7 @@ func TestKilledLent(t *testing.T) {
 	for _, who := range []string{"sender", "receiver"} {
 		t.Run(who, func(t *testing.T) {
 			e := opened(t, "main", fabric.Options{Pool: longBytes})
-			c := start(t, "idle")
-			c.says(t, "ready")
+			c := started(t, "idle")
 			tells := func(what string) {
 				_, err := c.in.Write([]byte(what + "\n"))
 				noError(t, err)
@@ -332,8 +327,7 @@ func TestKilledLent(t *testing.T) {
 				loan, got := borrowed(t, e)
 				c.kill(t)
 				for e.Stats().Died == 0 {
-					_, err := e.Progress()
-					noError(t, err)
+					e.steps(t)
 				}
 				nothingLeft(t, e, "main")
 				if !bytes.Equal(got, pattern(longBytes)) {
@@ -342,13 +336,11 @@ func TestKilledLent(t *testing.T) {
 				noError(t, e.Release(loan))
 				return
 			}
-			to, err := e.Resolve("idle")
-			noError(t, err)
+			to := e.knows(t, "idle")
 			tells("borrow")
 			noError(t, e.Send(allocated(t, e, longBytes), to, 9))
 			tells("progress")
-			_, err = e.Progress()
-			noError(t, err)
+			e.steps(t)
 			poolAccount(t, e, longBytes, 0, longBytes)
 			c.kill(t)
 			if _, failed, err := e.next(); err != nil || failed.Context != 9 ||
@@ -379,8 +371,7 @@ func TestHostileReturns(t *testing.T) {
 			a, b, to := poolPair(t)
 			noError(t, a.Send(allocated(t, a, 4096), to, 0))
 			noError(t, a.Send(allocated(t, a, 4096), to, 1))
-			_, err := b.Progress()
-			noError(t, err)
+			b.steps(t)
 			row := &scribble(t, b, "b").rows[0]
 			asks(row, c.records...)
 			row.Rev.Add(1)

@@ -17,9 +17,8 @@ import (
 func pair(t testing.TB, o fabric.Options) (a, b *end, to, from cq.Addr) {
 	t.Helper()
 	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", o)
-	to, err := a.Resolve("b")
-	noError(t, err)
-	from, err = b.Insert(a.Address())
+	to = a.knows(t, "b")
+	from, err := b.Insert(a.Address())
 	noError(t, err)
 	return a, b, to, from
 }
@@ -29,8 +28,7 @@ func (e *end) says(t testing.TB, to *end, addr cq.Addr, tag uint64, text string)
 	t.Helper()
 	noError(t, e.SendMsg(&fabric.Msg{Buf: []byte(text), Addr: addr, Tag: tag,
 		Flags: cq.FlagTagged | cq.FlagInjectCall}))
-	_, err := to.Progress()
-	noError(t, err)
+	to.steps(t)
 }
 
 // fails waits for an error entry.
@@ -77,8 +75,7 @@ func TestTagged(t *testing.T) {
 					}
 					noError(t, a.SendMsg(&fabric.Msg{Iov: [][]byte{[]byte("te"), nil, []byte("xt")},
 						Addr: to, Tag: tag, Context: 3, Data: 5, Flags: cq.FlagTagged | data}))
-					_, err := b.Progress()
-					noError(t, err)
+					b.steps(t)
 					if !expected {
 						post()
 					}
@@ -136,16 +133,14 @@ func TestOtherTagFirst(t *testing.T) {
 // time is there under its tag, though that has ended, and under the name that it gets later.
 func TestSentBeforeKnown(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	for tag := range uint64(3) {
 		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte{byte(tag)}, Addr: to, Tag: tag,
 			Flags: cq.FlagTagged | cq.FlagInjectCall}))
 	}
 	address := a.Address()
 	noError(t, a.close())
-	_, err = b.Progress()
-	noError(t, err)
+	b.steps(t)
 	from, err := b.Insert(address)
 	noError(t, err)
 	for _, tag := range []uint64{2, 0, 1} {
@@ -160,8 +155,7 @@ func TestSentBeforeKnown(t *testing.T) {
 // TestTaggedSelf: an endpoint sends to itself, with tags, before it receives.
 func TestTaggedSelf(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
-	to, err := a.Resolve("a")
-	noError(t, err)
+	to := a.knows(t, "a")
 	for tag := range uint64(8) {
 		noError(t, a.TSend([]byte{byte(tag)}, to, tag, tag))
 		completes(t, a)
@@ -342,8 +336,7 @@ func TestMultiRecv(t *testing.T) {
 					for i := range n + 1 {
 						noError(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: uint64(i),
 							Buf: fmt.Appendf(nil, "message %4d", i), Flags: tagged | cq.FlagInjectCall}))
-						_, err := b.Progress()
-						noError(t, err)
+						b.steps(t)
 					}
 					if !expected {
 						post()
@@ -387,8 +380,7 @@ func TestSelective(t *testing.T) {
 	}
 	noError(t, b.TSend(nil, from, 1, 7))
 	noError(t, b.SendMsg(&fabric.Msg{Addr: from, Context: 8, Flags: cq.FlagTransmitComplete}))
-	_, err := a.Progress()
-	noError(t, err)
+	a.steps(t)
 	if c := completes(t, b); c.Context != 8 {
 		t.Errorf("%+v", c)
 	}
@@ -411,13 +403,11 @@ func TestBuffered(t *testing.T) {
 	texts := []string{"short", "0123456789", "longer than that", "", "the fifth", "the sixth"}
 	send := func(t *testing.T, o fabric.Options) *end {
 		a, b := opened(t, "a", fabric.Options{}), openedSized(t, "b", 4, o)
-		to, err := a.Resolve("b")
-		noError(t, err)
+		to := a.knows(t, "b")
 		for _, text := range texts {
 			noError(t, a.Inject([]byte(text), to))
 		}
-		_, err = b.Progress()
-		noError(t, err)
+		b.steps(t)
 		return b
 	}
 	t.Run("told", func(t *testing.T) {
@@ -512,8 +502,7 @@ func TestLevels(t *testing.T) {
 			if n, err := cq.Read(a.q, dst[:]); n != 0 || err != cq.ErrWouldBlock {
 				t.Errorf("before: %d, %v", n, err)
 			}
-			_, err := b.Progress()
-			noError(t, err)
+			b.steps(t)
 			completes(t, a)
 			var buf [8]byte
 			noError(t, b.Recv(buf[:], 1))

@@ -65,8 +65,7 @@ func reporting(t *testing.T, name, to string, pool int) *reporter {
 func (r *reporter) ended(t *testing.T, n int) bool {
 	t.Helper()
 	if r.counter != nil {
-		_, err := r.Progress()
-		noError(t, err)
+		r.steps(t)
 		v, err := r.counter.Read()
 		noError(t, err)
 		return v >= uint64(n)
@@ -87,8 +86,7 @@ func TestLengths(t *testing.T) {
 	for _, where := range []string{"here", "mirror", "lender"} {
 		var c *child
 		if where != "here" {
-			c = start(t, where)
-			c.says(t, "ready")
+			c = started(t, where)
 		}
 		for _, to := range []string{"queue", "counter"} {
 			for _, expected := range []bool{true, false} {
@@ -114,6 +112,7 @@ func isLoan(call string) bool { return call == "loan" || call == "both" }
 
 // oneMessage sends a message to an endpoint here, or to a process that sends it back.
 func oneMessage(t *testing.T, where, to string, expected bool, call string, n int) {
+	var err error
 	pool := 0
 	if call == "reference" || call == "both" {
 		pool = n
@@ -126,8 +125,7 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	if call == "inject" && to == "queue" {
 		sends, receives = sends-1, receives+sends-2
 	}
-	addr, err := a.Resolve(name)
-	noError(t, err)
+	addr := a.knows(t, name)
 	payload, buf := pattern(n), make([]byte, n)
 	if pool > 0 {
 		payload, err = a.Alloc(n)
@@ -202,11 +200,7 @@ func lender() {
 	}
 	borrow()
 	fmt.Println("ready")
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		untilTold()
-		cancel()
-	}()
+	ctx := told()
 	var dst [1]cq.Entry
 	for {
 		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
@@ -244,11 +238,7 @@ func mirror() {
 	buf := make([]byte, 17<<20)
 	must(e.Recv(buf, 1))
 	fmt.Println("ready")
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		untilTold()
-		cancel()
-	}()
+	ctx := told()
 	var dst [1]cq.Entry
 	for {
 		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
@@ -277,13 +267,11 @@ func mirror() {
 func between(t *testing.T, payload, buf []byte) (a, b *end) {
 	t.Helper()
 	a, b = opened(t, "a", fabric.Options{DisableCMA: true}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	noError(t, b.Recv(buf, 7))
 	noError(t, a.Send(payload, to, 9))
 	for _, e := range []*end{b, a, b} { // asks, sends, places
-		_, err = e.Progress()
-		noError(t, err)
+		e.steps(t)
 	}
 	return a, b
 }
@@ -354,9 +342,9 @@ func TestLongTruncated(t *testing.T) {
 // TestSelfBeyondWindow: messages to oneself that do not fit the window wait with their sends, which
 // end when they have their receives, or by a close.
 func TestSelfBeyondWindow(t *testing.T) {
+	var err error
 	a := opened(t, "a", fabric.Options{Window: 4096})
-	to, err := a.Resolve("a")
-	noError(t, err)
+	to := a.knows(t, "a")
 	injected := []byte("injected")
 	noError(t, a.Send(pattern(4000), to, 0))
 	noError(t, a.Send(pattern(5000), to, 1))
@@ -426,8 +414,7 @@ func TestChunksOfStanding(t *testing.T) {
 				of.rows[0].Owner.Store(of.claims[0].Load())
 				of.rows[0].Head.Store(1 << 40)
 				of.rows[0].Rev.Add(1)
-				_, err := e.Progress()
-				noError(t, err)
+				e.steps(t)
 				account(t, e, 8, 0, 4)
 			}
 			c.kill(t)
@@ -439,8 +426,7 @@ func TestChunksOfStanding(t *testing.T) {
 			}
 			for _, name := range []string{"b", "c"} {
 				other := opened(t, name, fabric.Options{})
-				to, err := e.Resolve(name)
-				noError(t, err)
+				to := e.knows(t, name)
 				if name == "c" {
 					untilFound(t, e, other, to)
 				}
@@ -457,13 +443,13 @@ func TestChunksOfStanding(t *testing.T) {
 // of the dead.
 func untilFound(t *testing.T, e, other *end, to cq.Addr) {
 	t.Helper()
+	var err error
 	var dst [1]cq.Entry
 	for e.Stats().LostChunks > 0 {
 		noError(t, other.Recv(make([]byte, 680), 1))
 		noError(t, e.Send(pattern(680), to, 1))
 		for n := 0; n == 0; {
-			_, err := other.Progress()
-			noError(t, err)
+			other.steps(t)
 			if n, err = cq.Read(e.q, dst[:]); err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 				t.Fatal(err)
 			}
@@ -474,9 +460,9 @@ func untilFound(t *testing.T, e, other *end, to cq.Addr) {
 
 // TestManyAsked: a receiver asks for more messages at once than a control ring has room for.
 func TestManyAsked(t *testing.T) {
+	var err error
 	a, b := opened(t, "a", fabric.Options{Chunks: -1}), opened(t, "b", fabric.Options{})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	const most = 3 * kind.FabricControls
 	for i := range most {
 		for err = syscall.EAGAIN; errors.Is(err, syscall.EAGAIN); {
@@ -508,8 +494,7 @@ const floods = 5000
 // TestBothSendFirst: two processes each send more than a window of messages before they receive.
 func TestBothSendFirst(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
-	c := start(t, "flood")
-	c.says(t, "ready")
+	c := started(t, "flood")
 	_, err := c.in.Write([]byte("\n"))
 	noError(t, err)
 	noError(t, e.floods("flood"))
@@ -530,11 +515,7 @@ func flood() {
 	_, _ = fmt.Scanln(&line)
 	must(e.floods("main"))
 	fmt.Println("done")
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		untilTold()
-		cancel()
-	}()
+	ctx := told()
 	must(e.moves(ctx))
 	must(e.close())
 }

@@ -78,6 +78,21 @@ func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
 
 var noError = shmtest.Must
 
+// knows returns the number of the endpoint that has a name.
+func (e *end) knows(t testing.TB, name string) cq.Addr {
+	t.Helper()
+	to, err := e.Resolve(name)
+	noError(t, err)
+	return to
+}
+
+// steps moves an endpoint once.
+func (e *end) steps(t testing.TB) {
+	t.Helper()
+	_, err := e.Progress()
+	noError(t, err)
+}
+
 // next waits for one completion, which may be an error.
 func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -149,6 +164,14 @@ func start(t testing.TB, role string, env ...string) *child {
 	return run(t, shmtest.Child(t, role, env...))
 }
 
+// started starts a child that says when it is ready.
+func started(t testing.TB, role string, env ...string) *child {
+	t.Helper()
+	c := start(t, role, env...)
+	c.says(t, "ready")
+	return c
+}
+
 func run(t testing.TB, cmd *exec.Cmd) *child {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -185,6 +208,16 @@ func (c *child) ends(t testing.TB) {
 // untilTold ends when the parent closes the pipe, or dies.
 var untilTold = shmtest.UntilTold
 
+// told returns a context that ends when untilTold does.
+func told() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		untilTold()
+		cancel()
+	}()
+	return ctx
+}
+
 // echo sends back what comes, until it is told to end.
 func echo() {
 	e, err := open("echo", fabric.Options{})
@@ -196,11 +229,7 @@ func echo() {
 		must(e.Recv(bufs[i][:], uint64(i)))
 	}
 	fmt.Println("ready")
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		untilTold()
-		cancel()
-	}()
+	ctx := told()
 	var dst [16]cq.Entry
 	for {
 		n, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})

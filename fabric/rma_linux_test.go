@@ -74,10 +74,8 @@ func (c *child) region(t testing.TB, n int, access cq.Flags) (at fabric.Remote) 
 func besideKeeper(t *testing.T, o fabric.Options) (*end, *child, cq.Addr) {
 	t.Helper()
 	e := opened(t, "main", o)
-	c := start(t, "keeper")
-	c.says(t, "ready")
-	to, err := e.Resolve("keeper")
-	noError(t, err)
+	c := started(t, "keeper")
+	to := e.knows(t, "keeper")
 	return e, c, to
 }
 
@@ -140,8 +138,7 @@ func TestRMARefused(t *testing.T) {
 	c.region(t, n, cq.FlagRemoteRead)
 	c.tell(t, "close")
 	at = c.region(t, n, cq.FlagRemoteRead)
-	none, err := e.Resolve("main")
-	noError(t, err)
+	none := e.knows(t, "main")
 	for _, x := range []struct {
 		name string
 		to   cq.Addr
@@ -199,8 +196,7 @@ func TestRMAOwnerKilled(t *testing.T) {
 	completes(t, e)
 	c.kill(t)
 	for e.Stats().Died == 0 {
-		_, err := e.Progress()
-		noError(t, err)
+		e.steps(t)
 	}
 	if err := e.Write(make([]byte, 8), to, at, 1); !errors.Is(err, fabric.ErrPeerDied) {
 		t.Errorf("to a dead one: %v", err)
@@ -275,8 +271,7 @@ func TestRMAKilled(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				for e.Stats().Died <= round {
-					_, err = e.Progress()
-					noError(t, err)
+					e.steps(t)
 				}
 			}
 		})
@@ -295,15 +290,12 @@ func TestRMAHeir(t *testing.T) {
 	c.says(t, "writing")
 	c.kill(t)
 	for e.Stats().Died == 0 {
-		_, err = e.Progress()
-		noError(t, err)
+		e.steps(t)
 	}
 	heir := opened(t, "heir", fabric.Options{})
-	to, err := heir.Resolve("main")
-	noError(t, err)
+	to := heir.knows(t, "main")
 	noError(t, heir.Inject(nil, to))
-	_, err = e.Progress()
-	noError(t, err)
+	e.steps(t)
 	noError(t, r.Close())
 	if s := e.Stats(); s.FreeRemote != 4096 || s.Waiting != 1 {
 		t.Errorf("%+v", s)
@@ -351,8 +343,7 @@ func TestRegister(t *testing.T) {
 // TestRMASelf: an endpoint reaches its own memory as that of others.
 func TestRMASelf(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096})
-	to, err := e.Resolve("main")
-	noError(t, err)
+	to := e.knows(t, "main")
 	r, err := e.Register(8, allAccess)
 	noError(t, err)
 	at := fabric.Remote{Key: r.Key()}
@@ -380,8 +371,7 @@ func TestRMAUntold(t *testing.T) {
 	const window = 4096
 	a := openedSized(t, "a", 1024, fabric.Options{})
 	b := openedSized(t, "b", 16, fabric.Options{Remote: 4096, Window: window})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	r, err := b.Register(8, allAccess)
 	noError(t, err)
 	write := func(data uint64) error {
@@ -397,8 +387,7 @@ func TestRMAUntold(t *testing.T) {
 			completes(t, a)
 		case cq.ErrFull:
 			full++
-			_, err := b.Progress()
-			noError(t, err)
+			b.steps(t)
 		default:
 			t.Fatal(err)
 		}
@@ -437,8 +426,7 @@ func TestRMACounters(t *testing.T) {
 			ends[i] = opened(t, name, o)
 		}
 		a, b := ends[0], ends[1]
-		to, err := a.Resolve("b")
-		noError(t, err)
+		to := a.knows(t, "b")
 		access := allAccess
 		if events {
 			access |= cq.FlagRMAEvent
@@ -453,8 +441,7 @@ func TestRMACounters(t *testing.T) {
 		noError(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Addr: to, At: at}))
 		noError(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Result: word[:], Addr: to,
 			At: at}))
-		_, err = b.Progress()
-		noError(t, err)
+		b.steps(t)
 		want := []uint64{2, 3, 0, 1}
 		if events {
 			want = []uint64{2, 3, 2, 3}
@@ -482,8 +469,7 @@ func TestHostileRegion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
-			to, err := a.Resolve("b")
-			noError(t, err)
+			to := a.knows(t, "b")
 			r, err := b.Register(4096, allAccess)
 			noError(t, err)
 			o, err := b.d.Open("b", shm.ReadOnly)
@@ -509,8 +495,7 @@ func TestHostileRegion(t *testing.T) {
 func TestTransfers(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
-	to, err := a.Resolve("b")
-	noError(t, err)
+	to := a.knows(t, "b")
 	r, err := b.Register(8, allAccess)
 	noError(t, err)
 	at, w := fabric.Remote{Key: r.Key()}, make([]byte, 8)

@@ -49,11 +49,9 @@ func TestGroupSpares(t *testing.T) {
 				}
 				moves(t, a.end, b.end)
 				other := opened(t, "other", one)
-				to, err := a.Resolve("other")
-				noError(t, err)
+				to := a.knows(t, "other")
 				noError(t, a.Inject(number(9), to))
-				to, err = other.Resolve("b")
-				noError(t, err)
+				to = other.knows(t, "b")
 				noError(t, other.Inject(number(8), to))
 				if got := b.got(t); !slices.Equal(got, []uint64{8}) {
 					t.Errorf("%v came from another one", got)

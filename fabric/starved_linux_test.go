@@ -36,10 +36,8 @@ func starved() {
 // TestStarved: who has no descriptor for a sender that is new takes its messages when it has.
 func TestStarved(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
-	c := start(t, "starved")
-	c.says(t, "ready")
-	to, err := e.Resolve("starved")
-	noError(t, err)
+	c := started(t, "starved")
+	to := e.knows(t, "starved")
 	noError(t, e.Send([]byte("hello"), to, 1))
 	fmt.Fprintln(c.in)
 	c.says(t, "0 refused")

@@ -140,10 +140,8 @@ func TestWaits(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, by := range []string{"queue", "counter"} {
 		w := newWaited(t, by == "counter")
-		c := start(t, "echo", shm.EnvDir+"="+w.d.Path())
-		c.says(t, "ready")
-		to, err := w.Resolve("echo")
-		noError(t, err)
+		c := started(t, "echo", shm.EnvDir+"="+w.d.Path())
+		to := w.knows(t, "echo")
 		for _, way := range ways {
 			if strings.HasPrefix(way.name, "counter") != (by == "counter") {
 				continue
@@ -232,8 +230,7 @@ func TestSolicited(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 			from := map[string]*end{"a": a, "b": b}[c.from]
-			to, err := from.Resolve("b")
-			noError(t, err)
+			to := from.knows(t, "b")
 			r, err := b.Register(8, allAccess)
 			noError(t, err)
 			events, err := cq.NewChannel(b.d)
