@@ -160,32 +160,22 @@ func (t Datatype) apply(op AtomicOp, x, v, c uint64) uint64 {
 		return v
 	}
 	switch t {
-	case Int8:
-		return uint64(uint8(apply(op, int8(x), int8(v), int8(c))))
-	case Uint8:
-		return uint64(apply(op, uint8(x), uint8(v), uint8(c)))
-	case Int16:
-		return uint64(uint16(apply(op, int16(x), int16(v), int16(c))))
-	case Uint16:
-		return uint64(apply(op, uint16(x), uint16(v), uint16(c)))
-	case Int32:
-		return uint64(uint32(apply(op, int32(x), int32(v), int32(c))))
-	case Uint32:
-		return uint64(apply(op, uint32(x), uint32(v), uint32(c)))
-	case Int64:
-		return uint64(apply(op, int64(x), int64(v), int64(c)))
 	case Float32:
 		f := func(w uint64) float32 { return math.Float32frombits(uint32(w)) }
 		return uint64(math.Float32bits(apply(op, f(x), f(v), f(c))))
 	case Float64:
 		f := math.Float64frombits
 		return math.Float64bits(apply(op, f(x), f(v), f(c)))
+	case Int8, Int16, Int32, Int64: // with their sign in all 64 bits
+		left := 64 - 8*t.size()
+		f := func(w uint64) int64 { return int64(w<<left) >> left }
+		return uint64(apply(op, f(x), f(v), f(c)))
 	}
 	return apply(op, x, v, c)
 }
 
 type numeric interface {
-	int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64
+	int64 | uint64 | float32 | float64
 }
 
 func apply[T numeric](op AtomicOp, x, v, c T) T {

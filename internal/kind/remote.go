@@ -99,7 +99,7 @@ func (p FabricPool) Update(at, size int, f func(was uint64) uint64) (was uint64)
 	for {
 		whole := w.Load()
 		was = uint64(whole >> shift & mask)
-		part := uint32(f(was)) << shift
+		part := uint32(f(was)) & mask << shift
 		if w.CompareAndSwap(whole, whole&^(mask<<shift)|part) {
 			return was
 		}
