@@ -171,7 +171,8 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 // unopened counts those that their clients have not opened yet, or that wait for an answer.
 func (m *mux) unopened() (n int) {
 	for _, p := range m.places {
-		if c := p.c; c != nil && c.link == nil && !c.closed && (c.is == connAsked || c.is == connOffered) {
+		if c := p.c; c != nil && c.link == nil && !c.closed &&
+			(c.is == connAsked || c.is == connOffered) {
 			n++
 		}
 	}
