@@ -28,9 +28,9 @@ type Options struct {
 
 const (
 	someValues   = 7
-	flippedBlind = 2       // words that are flipped between instructions where nothing tells of loads
-	mostBlind    = 1 << 10 // instructions of a call between which they are
-	mostSequence = 5       // loads of which all sequences are tried
+	flippedBlind = 2      // words that are flipped between instructions where nothing tells of loads
+	mostBlind    = 1 << 8 // instructions of a call between which they are
+	mostSequence = 5      // loads of which all sequences are tried
 )
 
 // attack is one victim, again and again.
@@ -60,7 +60,7 @@ func Attack(t testing.TB, cmd *exec.Cmd, o Options) Stats {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.o.blind = a.o.blind || !felt
+	a.o.blind, a.stats.Blind = a.o.blind || !felt, !felt
 	a.all()
 	return a.stats
 }

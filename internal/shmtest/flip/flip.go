@@ -10,9 +10,9 @@
 // tried. Without them, or beside them, the word is flipped after every 2^b instructions, for each b
 // in a call of its own: of any two instructions one sees one value and one the other in the call of
 // a bit in which their numbers differ. Without them that is done for two words, and for the first
-// thousand instructions, since a step can take as long as ten thousand of them: such a machine
-// shows less. A virtual machine may take what is written to debug registers and do nothing with it,
-// so each attack asks first.
+// 256 instructions, and of the scenes of a package only a quarter is attacked, since a step can
+// take as long as ten thousand of them: such a machine shows less. A virtual machine may take what
+// is written to debug registers and do nothing with it, so each attack asks first.
 //
 // What a call gives while the word changes has to be what it gives for one of the two values if it
 // does not change, or an error that says that the peer is broken.
@@ -52,6 +52,8 @@ type Stats struct {
 	Syscalls int // times that a call was stopped for one
 	Cut      int // words with more loads, or instructions, than were tried
 	Poisoned int // calls that gave the peer up
+
+	Blind bool // debug registers do nothing here
 }
 
 func (s *Stats) String() string {

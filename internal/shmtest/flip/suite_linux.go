@@ -35,9 +35,10 @@ func (s Scenes) Attack(t *testing.T, frozen string,
 	if err := testdata.CheckFrozen(frozen, names); err != nil {
 		t.Error(err)
 	}
+	blind := false
 	for i, name := range names {
 		o, ok := options(i, name)
-		if !ok {
+		if !ok || blind && i%4 != 0 && o.Values != AllValues {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -54,6 +55,7 @@ func (s Scenes) Attack(t *testing.T, frozen string,
 			})
 			s := Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir), o)
 			t.Log(&s)
+			blind = s.Blind
 			if s.Loaded == 0 && !t.Failed() {
 				t.Error("the call looks at none of the words")
 			}
