@@ -3,20 +3,36 @@
 package torture
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
 )
 
-// TestEveryStepIsReached: a label at which nobody dies proves nothing.
+// TestEveryStepIsReached: a label at which nobody dies proves nothing. Roles that the crowd of all
+// leaves no time to get there go on without it.
 func TestEveryStepIsReached(t *testing.T) {
-	r, err := Run(t.Context(), Options{Duration: 10 * time.Minute, UntilSteps: 1, Steps: true})
-	if err != nil {
-		t.Fatalf("%v; report %+v", err, r)
-	}
-	if len(r.Below) > 0 {
-		t.Errorf("nobody died at %v", r.Below)
+	o := Options{Duration: 2 * time.Minute, UntilSteps: 1, Steps: true}
+	for crowd := true; ; crowd = false {
+		r, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%v; report %+v", err, r)
+		}
+		if len(r.Below) == 0 {
+			break
+		}
+		if !crowd {
+			t.Fatalf("nobody died at %v", r.Below)
+		}
+		o.Duration, o.Before = 8*time.Minute, r.Steps
+		for _, role := range table {
+			if slices.ContainsFunc(role.steps, func(l crash.Label) bool {
+				return slices.Contains(r.Below, l.String())
+			}) {
+				o.Roles = append(o.Roles, role.name)
+			}
+		}
 	}
 	aimed := map[crash.Label]bool{}
 	for _, r := range table {
