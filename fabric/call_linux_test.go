@@ -115,7 +115,7 @@ func waitsIn(t testing.TB, method string) {
 	for t.Context().Err() == nil {
 		for _, one := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
 			if strings.Contains(one, "(*Caller).Call(") && strings.Contains(one, method) &&
-				strings.Contains(one, "(*mux).await(") {
+				strings.Contains(one, "(*Endpoint).await(") {
 				return
 			}
 		}

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"os"
@@ -77,7 +78,7 @@ func (c *conn) accepted(number uint64, here []byte) (ok bool) {
 	if c.is = connOpen; c.closed {
 		return c.last()
 	}
-	c.m.wake(&c.reader)
+	c.m.e.wake(&c.reader)
 	crash.At(crash.ConnAccepted)
 	ok = c.m.say(c.p, connOpened|c.to, 0, nil)
 	if c.link != nil {
@@ -104,7 +105,7 @@ func (c *conn) opened() (ok bool) {
 	}
 	l.ready = append(l.ready, c)
 	crash.At(crash.ConnReady)
-	c.m.wake(&l.waiter)
+	c.m.e.wake(&l.waiter)
 	return true
 }
 
@@ -124,7 +125,7 @@ func (c *conn) arrived(b []byte) (ok bool) {
 	}
 	c.in.Write(b)
 	crash.At(crash.ConnArrived)
-	c.m.wake(&c.reader)
+	c.m.e.wake(&c.reader)
 	return true
 }
 
@@ -134,8 +135,8 @@ func (c *conn) hung() (ok bool) {
 		return false
 	}
 	c.heard, c.eof = true, true
-	c.m.wake(&c.reader)
-	c.m.wake(&c.writer)
+	c.m.e.wake(&c.reader)
+	c.m.e.wake(&c.writer)
 	ok = true
 	crash.At(crash.ConnHeard)
 	if !c.said {
@@ -159,8 +160,8 @@ func (c *conn) fail(err error) {
 	if c.err == nil {
 		c.err = err
 	}
-	c.m.wake(&c.reader)
-	c.m.wake(&c.writer)
+	c.m.e.wake(&c.reader)
+	c.m.e.wake(&c.writer)
 	if c.is == connAsked {
 		return // its number stays until the program has answered
 	}
@@ -181,7 +182,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	}
 	if c.in.Len() == 0 && !c.drained() {
 		c.into = b
-		c.m.await(&c.reader, func() bool {
+		c.m.e.await(&c.reader, func() bool {
 			return c.filled > 0 || c.drained() || c.stopped(&c.readBy) != nil
 		})
 		n, c.into, c.filled = c.filled, nil, 0
@@ -253,7 +254,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	}
 	if !ready() {
 		c.writer.room = true
-		c.m.await(&c.writer, ready)
+		c.m.e.await(&c.writer, ready)
 		c.writer.room = false
 	}
 	if n == len(b) && n > 0 {
@@ -303,7 +304,7 @@ func (c *conn) CloseWrite() error {
 		c.ended = true
 		crash.At(crash.ConnShut)
 		c.m.say(c.p, connEnd|c.to, 0, nil)
-		c.m.wake(&c.writer)
+		c.m.e.wake(&c.writer)
 	}
 	return nil
 }
@@ -320,11 +321,9 @@ func (c *conn) Close() error {
 	if len(c.p.line.owed) == 0 {
 		return nil
 	}
-	w, late := &waiter{room: true}, new(deadline)
-	w.init()
-	late.set(c.m, time.Now().Add(c.m.patience), w)
-	c.m.await(w, func() bool { return len(c.p.line.owed) == 0 || late.over })
-	late.stop()
+	late, cancel := context.WithTimeout(context.Background(), c.m.patience)
+	defer cancel()
+	c.m.e.within(late, &waiter{room: true}, func() bool { return len(c.p.line.owed) == 0 })
 	return nil
 }
 
@@ -334,8 +333,8 @@ func (c *conn) close() {
 	c.in = bytes.Buffer{}
 	c.readBy.stop()
 	c.writeBy.stop()
-	c.m.wake(&c.reader)
-	c.m.wake(&c.writer)
+	c.m.e.wake(&c.reader)
+	c.m.e.wake(&c.writer)
 	crash.At(crash.ConnClosing)
 	switch {
 	case c.err != nil || c.said:
@@ -387,7 +386,7 @@ func (d *deadline) set(m *mux, t time.Time, w *waiter) {
 	d.stop()
 	left := time.Until(t)
 	if d.over = !t.IsZero() && left <= 0; d.over {
-		m.wake(w)
+		m.e.wake(w)
 	}
 	if t.IsZero() || d.over {
 		return
@@ -398,7 +397,7 @@ func (d *deadline) set(m *mux, t time.Time, w *waiter) {
 		defer m.e.bell.Unlock()
 		if d.timer == timer {
 			d.over = true
-			m.wake(w)
+			m.e.wake(w)
 		}
 	})
 	d.timer = timer

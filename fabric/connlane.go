@@ -125,13 +125,13 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 			return false
 		}
 		c.eof = true
-		m.wake(&c.reader)
+		m.e.wake(&c.reader)
 	case connCredit:
 		if c.is < connReady || data < c.allowed || data > c.wrote+c.window {
 			return false
 		}
 		c.allowed = data
-		m.wake(&c.writer)
+		m.e.wake(&c.writer)
 	case connClose:
 		return c.hung()
 	default:
@@ -209,8 +209,7 @@ func (l *outLane) says(m connMessage) (ok bool) {
 	return ok
 }
 
-// roomy says what was owed to a peer, in whose lane there may be room, and wakes who waits for
-// that.
+// roomy says what was owed to a peer, in whose lane there may be room.
 func (m *mux) roomy(p *peer) {
 	if l := p.line; l != nil {
 		done := 0
@@ -219,7 +218,6 @@ func (m *mux) roomy(p *peer) {
 		}
 		l.owed = append(l.owed[:0], l.owed[done:]...)
 		m.owing -= done
-		m.wakeRoomers()
 		m.settle()
 	}
 }
@@ -248,7 +246,7 @@ func (m *mux) lost(p *peer) {
 				c.fail(syscall.ECONNRESET)
 			}
 		}
-		m.wakeRoomers()
+		m.e.makeRoom()
 		m.settle()
 	}
 }
@@ -263,6 +261,6 @@ func (m *mux) deaf(p *peer, why error) {
 	crash.At(crash.ConnLost)
 	for c := range p.lines().conns {
 		c.unheard = true
-		m.wake(&c.writer)
+		m.e.wake(&c.writer)
 	}
 }

@@ -146,10 +146,10 @@
 //	rma            what reaches it; atomic what changes it
 //	match          which receive a message gets
 //	peer           who is at the other end: addressed, mapped, followed, given up
-//	progress       what moves all, and sleeps
+//	progress       what moves all; wait who waits for that, and sleeps
 //	listen         listeners and dials, and the endpoint below them
 //	link           connections of endpoints, by events
 //	meet           a peer that was met over a socket; over connections with such
 //	call           requests and replies, on connections
-//	conn           one connection; connlane its messages; connwait who sleeps for all
+//	conn           one connection; connlane its messages
 package fabric

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
@@ -72,18 +71,16 @@ type Endpoint struct {
 	stop    func() // what Options.Progress began
 	stats   Stats
 	closed  bool
-	over    atomic.Bool // closed, for those without the lock
-	users   int         // who may touch the bell without the lock
-	idle    *sync.Cond  // users is 0
+	users   int        // who may touch the bell without the lock
+	idle    *sync.Cond // users is 0
 
 	multicasts     []multicast // under way, by the context of their parts
 	freeMulticasts []int
 	misses         []misses
 
-	passed  *shm.Object   // outbox of a peer that was met over a socket, until its lane is mapped
-	starved bool          // a lane could not be mapped, and will be looked at again
-	waiting int           // goroutines that wait for room
-	room    atomic.Uint64 // counts changes that can be room, while there are any
+	passed  *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
+	starved bool        // a lane could not be mapped, and will be looked at again
+	waits
 }
 
 // Stats is what an endpoint counts.
@@ -325,7 +322,7 @@ func (e *Endpoint) Close() error {
 	}
 	e.poll() // what is examined by now succeeds for its sender
 	e.closed = true
-	e.over.Store(true)
+	e.makeRoom()
 	e.bell.End() // who held the bell before it was closed may be about to sleep
 	for e.users > 0 {
 		e.idle.Wait()

@@ -26,15 +26,11 @@ type mux struct {
 	owing     int // messages that wait for room
 	pins      int // dials that begin
 	listener  *listener
-	leader    *waiter
-	followers []*waiter
 	keeper    waiter
-	recent    bool // somebody led since the keeper looked
 	over      bool
 	abandoned bool          // its peer is waited for no more
 	late      []*news       // whose events wait for room
 	done      chan struct{} // closed when its endpoint is
-	budget    time.Duration
 	patience  time.Duration // closePatience
 }
 
@@ -50,11 +46,12 @@ var connOptions = Options{Slots: 16, Chunks: 16, Window: 16 << 20}
 
 // openMux makes a mux of an endpoint, which open makes.
 func openMux(open func(Options) (*Endpoint, error)) (m *mux, err error) {
-	m = &mux{budget: spin.Budget(lookFor), patience: closePatience, done: make(chan struct{})}
-	m.keeper.init()
+	m = &mux{patience: closePatience, done: make(chan struct{})}
 	o := connOptions
 	o.mux = m
-	m.e, err = open(o)
+	if m.e, err = open(o); err == nil {
+		m.e.keeper, m.e.budget = &m.keeper, spin.Budget(lookFor)
+	}
 	return m, err
 }
 
@@ -84,8 +81,6 @@ func (m *mux) newConn(p *peer, is connState) *conn {
 	m.places[at].use++
 	c := &conn{m: m, p: p, is: is,
 		number: uint64(at)<<connPlace | uint64(m.places[at].use)<<connUse}
-	c.reader.init()
-	c.writer.init()
 	m.places[at].c = c
 	m.used++
 	p.lines().conns[c] = true
@@ -101,6 +96,91 @@ func (m *mux) free(c *conn) {
 	m.used--
 	delete(c.p.line.conns, c)
 	crash.At(crash.ConnFreed)
+	m.settle()
+}
+
+// keep is the keeper, and ends the mux when there is nothing to keep.
+func (m *mux) keep() {
+	m.e.bell.Lock()
+	for !m.abandoned && !m.idle() {
+		switch {
+		case m.e.leader != nil:
+			m.e.rest(&m.keeper)
+		case m.e.recent:
+			m.e.recent = false
+			m.e.bell.Unlock()
+			time.Sleep(keepAfter)
+			m.e.bell.Lock()
+		default:
+			m.e.leader = &m.keeper
+			if m.e.poll() == 0 {
+				m.e.sleep(&m.keeper)
+			}
+			if m.e.leader == &m.keeper {
+				m.e.leader = nil
+				if m.e.poll(); len(m.e.followers) > 0 {
+					m.e.handOver()
+				}
+			}
+		}
+	}
+	m.over = true
+	m.e.bell.Unlock()
+	_ = m.e.Close()
+	close(m.done)
+}
+
+// closePatience is how long Close waits for room in the lane, and again for the peer. Ten times as
+// long that is kept which one that was met over a socket has not answered.
+var closePatience = time.Second // a variable for tests only
+
+// leave waits for the end of a mux that its program has left, so that a process which ends next
+// leaves nothing behind. Who stands at the other end is not waited for long, and of one that was
+// met over a socket, who may never answer, nothing is kept for long.
+func (m *mux) leave() {
+	m.e.bell.Lock()
+	left := m.listener == nil && m.pins == 0
+	for _, p := range m.places {
+		left = left && (p.c == nil || p.c.closed)
+	}
+	m.e.bell.Unlock()
+	if !left {
+		return
+	}
+	late := time.NewTimer(m.patience)
+	defer late.Stop()
+	select {
+	case <-m.done:
+	case <-late.C:
+		if m.e.met() {
+			time.AfterFunc(10*m.patience, m.abandon)
+		}
+	}
+}
+
+// abandon ends a mux whatever its peer has not answered.
+func (m *mux) abandon() {
+	m.e.bell.Lock()
+	defer m.e.bell.Unlock()
+	m.abandoned = true
+	m.e.wake(&m.keeper)
+}
+
+// idle reports whether there is nothing to keep.
+func (m *mux) idle() bool {
+	return m.listener == nil && m.used == 0 && m.owing == 0 && m.pins == 0
+}
+
+// settle has the keeper look for that.
+func (m *mux) settle() {
+	if m.idle() {
+		m.e.wake(&m.keeper)
+	}
+}
+
+// unpin ends what dialMux, or a dial, keeps the mux for.
+func (m *mux) unpin() {
+	m.pins--
 	m.settle()
 }
 
@@ -159,7 +239,6 @@ func listen(d *shm.Dir, name string, events cq.EventSink) (*listener, error) {
 // begin takes connections over a mux, which stays until that ends.
 func (l *listener) begin(m *mux) {
 	l.m = m
-	l.waiter.init()
 	m.e.bell.Lock()
 	m.listener = l
 	m.e.page.Accepts.Store(1)
@@ -175,7 +254,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	m.e.bell.Lock()
 	defer m.e.bell.Unlock()
 	for {
-		m.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 })
+		m.e.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 })
 		if m.listener != l {
 			return nil, l.fault("accept", net.ErrClosed)
 		}
@@ -214,7 +293,7 @@ func (l *listener) Close() error {
 			c.close()
 		}
 	}
-	m.wake(&l.waiter)
+	m.e.wake(&l.waiter)
 	m.settle()
 	return nil
 }
@@ -312,13 +391,7 @@ func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 	c.window = connWindow
 	m.say(p, connAsk, c.number, windowBytes())
 	crash.At(crash.ConnAsked)
-	stop := context.AfterFunc(ctx, func() {
-		m.e.bell.Lock()
-		m.wake(&c.reader)
-		m.e.bell.Unlock()
-	})
-	defer stop()
-	m.await(&c.reader, func() bool { return c.is != connAsking || c.err != nil || ctx.Err() != nil })
+	m.e.within(ctx, &c.reader, func() bool { return c.is != connAsking || c.err != nil })
 	switch {
 	case c.is == connOpen:
 		return c, nil

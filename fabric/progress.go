@@ -1,8 +1,6 @@
 package fabric
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -72,15 +70,6 @@ func (e *Endpoint) flush() {
 	e.dirty = e.dirty[:0]
 }
 
-// makeRoom wakes goroutines that wait for room: what they wait for may be there, and what others
-// took notice of rings no more.
-func (e *Endpoint) makeRoom() {
-	if e.waiting > 0 {
-		e.room.Add(1)
-		e.bell.Kick()
-	}
-}
-
 func (e *Endpoint) dropUser() {
 	if e.users--; e.users == 0 {
 		e.idle.Broadcast()
@@ -126,21 +115,4 @@ func (f feeder) DropBell() {
 	f.bell.Lock()
 	f.dropUser()
 	f.bell.Unlock()
-}
-
-// kick wakes everybody, to look again. It may come late, from a context that outlived its call.
-func (e *Endpoint) kick() {
-	e.bell.Lock()
-	defer e.bell.Unlock()
-	if !e.closed {
-		e.bell.Kick()
-	}
-}
-
-// ended is nil, or an error that matches the context's and its cause.
-func ended(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return fault("send", "", errors.Join(ctx.Err(), context.Cause(ctx)))
 }

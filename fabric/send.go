@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/shmring/shmring/cq"
@@ -187,44 +188,27 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 	if err != nil {
 		return err
 	}
-	var stop func() bool
-	defer func() {
-		if stop != nil {
-			stop()
-		}
-	}()
-	for {
-		e.bell.Lock()
-		wait, err := e.send(payload, m.Addr, &op)
-		if !wait {
-			e.bell.Unlock()
-			return err
-		}
-		if err = ended(ctx); err != nil {
-			e.bell.Unlock()
-			return err
-		}
-		e.users++
-		e.waiting++
-		room := e.room.Load() // under the lock: what others make room by comes after this
-		more, err := e.bell.Park()
-		e.bell.Unlock()
-		if stop == nil && ctx.Done() != nil {
-			stop = context.AfterFunc(ctx, e.kick)
-		}
-		if !more && err == nil {
-			e.bell.Sleep(wake.Wait{Stop: func() bool {
-				return e.over.Load() || e.room.Load() != room || ctx.Err() != nil
-			}})
-		}
-		e.bell.Lock()
-		e.waiting--
-		e.dropUser()
-		e.bell.Unlock()
-		if err != nil {
-			return fault("send", e.name, err)
-		}
+	e.bell.Lock()
+	defer e.bell.Unlock()
+	wait, err := e.send(payload, m.Addr, &op)
+	if wait {
+		err = e.sendLater(ctx, payload, m.Addr, op)
 	}
+	return err
+}
+
+func (e *Endpoint) sendLater(ctx context.Context, payload []byte, to cq.Addr, op sendOp) (err error) {
+	wait := true
+	e.within(ctx, &waiter{room: true}, func() bool {
+		if wait { // it is asked again though it was true
+			wait, err = e.send(payload, to, &op)
+		}
+		return !wait
+	})
+	if wait {
+		err = fault("send", "", errors.Join(ctx.Err(), context.Cause(ctx)))
+	}
+	return err
 }
 
 // send is what every send ends in. wait says that the error is for want of room that the peer
