@@ -198,6 +198,7 @@ func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
 	l := p.lines()
 	msg := connMessage{tag, data, payload}
 	if len(l.owed) > 0 || !p.out.says(msg) {
+		msg.payload = bytes.Clone(payload) // which may be the program's
 		l.owed = append(l.owed, msg)
 		m.owing++
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,6 +129,7 @@ func caller() {
 	e, err := open("caller", o)
 	must(err)
 	var bufs [8][64]byte
+	var crowd []*end
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -136,6 +138,22 @@ func caller() {
 		switch what {
 		case "connect":
 			err = e.Connect("passive", []byte(text))
+		case "crowd": // as many more of them
+			for i := range count(text) {
+				one, err := open(fmt.Sprint("caller-", i), o)
+				must(err)
+				must(one.Connect("passive", nil))
+				crowd = append(crowd, one)
+			}
+		case "answers": // which are the same
+			for range count(text) {
+				_, answer, err := nextEvent(eq)
+				must(err)
+				if said != "done" && said != answer {
+					answer = said + ", then " + answer
+				}
+				said = answer
+			}
 		case "event":
 			var ev cq.Event
 			if ev, said, err = nextEvent(eq); ev.FID != e.FID() {
@@ -166,7 +184,16 @@ func caller() {
 		}
 		fmt.Println(said)
 	}
+	for _, one := range crowd {
+		must(one.close())
+	}
 	must(errors.Join(e.close(), eq.Close()))
+}
+
+func count(text string) int {
+	n, err := strconv.Atoi(text)
+	must(err)
+	return n
 }
 
 // TestLink: a connection between two processes, from the request to its end, by events.
@@ -219,6 +246,24 @@ func TestLink(t *testing.T) {
 		a.obeys(t, "event", "connected")
 		a.ends(t)
 		hears(t, a.eq, e.FID(), "shutdown")
+	})
+	t.Run("rejected without room", func(t *testing.T) {
+		const more = 20 // answers than a lane has slots
+		a := calls(t, "")
+		a.obeys(t, fmt.Sprint("crowd ", more), "done")
+		requests := []*fabric.Request{a.r}
+		for range more {
+			requests = append(requests, a.request(t, ""))
+		}
+		a.stop(t)
+		why := []byte("no, later")
+		for _, r := range requests {
+			noError(t, r.Reject(why))
+		}
+		copy(why, "is reused")
+		noError(t, a.Process.Signal(syscall.SIGCONT))
+		a.obeys(t, fmt.Sprint("answers ", 1+more), "connection refused no, later")
+		a.ends(t)
 	})
 }
 

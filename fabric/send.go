@@ -197,7 +197,10 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 	return err
 }
 
-func (e *Endpoint) sendLater(ctx context.Context, payload []byte, to cq.Addr, op sendOp) (err error) {
+// sendLater sends once there is room. The bell's lock is held.
+func (e *Endpoint) sendLater(
+	ctx context.Context, payload []byte, to cq.Addr, op sendOp,
+) (err error) {
 	wait := true
 	e.within(ctx, &waiter{room: true}, func() bool {
 		if wait { // it is asked again though it was true
