@@ -14,6 +14,9 @@
 //	counter, vector       counters, address vectors
 //	endpoint              outbox, pool, regions, control rings and mail of an endpoint's peers, and
 //	                      the group that they are in
+//	endpoint-meet         messages and descriptors of meetings of endpoints, one by one and at a
+//	                      listener of connections
+//	endpoint-met          outbox and rows of endpoints that were met, and of ends of connections
 //	meet-accept, -attach  messages and descriptors of a rendezvous, against either side
 //	meet-dial             the same of a device process, against applications
 //	device-meet           and against the device process
@@ -49,7 +52,8 @@
 //   - A newcomer of a user of its own is let in within twenty seconds, and nothing that it does
 //     then is refused; what it posts is read as that of bystanders is. It comes three times at
 //     least during each attack at a border between users. To endpoints one of the same user comes,
-//     who is let in when all that it sent has its receive.
+//     or of its own where they are met; it is let in when all that it sent has its receive, or came
+//     back.
 //   - Each call of a victim is watched: one that takes over a minute hangs. It may compute for two
 //     seconds, as the clock of its thread counts them, and is asked how many system calls it made
 //     to sleep, wake or order: 32 may be, 400 while it waits, 1000 while it waits for a context.

@@ -327,7 +327,7 @@ func (c *child) spoilt(n uint64) {
 	case spoilPanic:
 		_ = make([]int, 3)[n]
 	case spoilWild:
-		for _, a := range areas("", false) { // one word too far
+		for _, a := range areas("", "") { // one word too far
 			last := &a.words[len(a.words)-1]
 			after(last).Load()
 		}
@@ -367,7 +367,7 @@ var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrF
 	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
 	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
 	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
-	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}
+	os.ErrDeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrClosed}
 
 // assess counts what an error says that came from a peer's doing.
 func (c *child) assess(what string, err error) {

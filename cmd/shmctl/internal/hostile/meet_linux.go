@@ -1,12 +1,14 @@
 package hostile
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,31 +33,32 @@ type talker struct {
 	held []*net.UnixConn // connections that are kept open, and silent
 	last []byte          // what the other side said
 	got  []int           // and the descriptors that came along
-	lane int             // a memfd like that of a lane which was good once
+	// former are memfds like those of a meeting which was good once.
+	former []int
 }
 
-// Messages of the two protocols, of which attackers know what anybody can read.
+// Messages of the protocols, of which attackers know what anybody can read.
 var dialects = map[string]struct {
 	network string
 	magic   string
 	bytes   int
 	steps   int
+	both    bool // sides say the same
 }{
-	"cq":     {"unix", "shmrdv\r\n", 64, 4},
-	"device": {"unixpacket", "shmrdev\n", 256, 8},
+	"cq":     {"unix", "shmrdv\r\n", 64, 4, false},
+	"device": {"unixpacket", "shmrdev\n", 256, 8, false},
+	"fabric": {"unix", "shmfab\r\n", 16, 2, true},
 }
 
-// talk has several conversations at a time until the run ends. open gets a connection.
-func (c *child) talk(dialect string, open func() (*net.UnixConn, error)) error {
+// talk has several conversations at a time until the run ends. open gets a connection; former are
+// files that were good once.
+func (c *child) talk(dialect string, former []int, open func() (*net.UnixConn, error)) error {
 	c.ready()
 	var busy sync.WaitGroup
 	for i := range talkers {
-		t := &talker{c: c, rnd: c.split(), lane: -1}
+		t := &talker{c: c, rnd: c.split(), former: slices.Clone(former)}
 		busy.Go(func() {
 			t.fds = oddFiles()
-			if dialect == "cq" {
-				t.lane = c.formerLane()
-			}
 			for c.ctx.Err() == nil {
 				conn, err := open()
 				if err != nil {
@@ -96,6 +99,10 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 	if t.rnd.IntN(16) == 0 {
 		return
 	}
+	if d.both { // nobody is met faster than that is possible
+		t.listen(conn, 100*time.Millisecond)
+		t.last = make([]byte, d.bytes)
+	}
 	for range 1 + t.rnd.IntN(4) {
 		m := t.message(d.magic, d.bytes, d.steps)
 		fds := t.choose()
@@ -108,7 +115,10 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 			fds = nil
 		}
 		if t.rnd.IntN(3) > 0 {
-			t.listen(conn)
+			t.listen(conn, time.Duration(t.rnd.IntN(4000))*time.Microsecond)
+		}
+		if d.both {
+			t.last = m
 		}
 	}
 }
@@ -139,8 +149,8 @@ func (t *talker) parts(m []byte) func(yield func([]byte) bool) {
 }
 
 // listen takes what the other side says next, if it comes soon.
-func (t *talker) listen(conn *net.UnixConn) {
-	_ = conn.SetReadDeadline(time.Now().Add(time.Duration(t.rnd.IntN(4000)) * time.Microsecond))
+func (t *talker) listen(conn *net.UnixConn, soon time.Duration) {
+	_ = conn.SetReadDeadline(time.Now().Add(soon))
 	buf := make([]byte, 512)
 	n, fds, err := shm.RecvFDs(conn, buf, 8)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -177,7 +187,7 @@ func (t *talker) message(magic string, length, steps int) []byte {
 	if length == 64 {
 		le.PutUint32(m[16:], []uint32{0, 0, 1, 2, 3, 5, 15, 1 << 9}[t.rnd.IntN(8)])
 		le.PutUint32(m[48:], uint32(cq.CrossUser))
-	} else if step == 1 {
+	} else if length == 256 && step == 1 {
 		clear(m[16:])
 		le.PutUint32(m[16:], uint32(t.rnd.IntN(64)))
 		le.PutUint32(m[20:], uint32(t.rnd.IntN(64)))
@@ -203,8 +213,11 @@ func (t *talker) choose() (fds []int) {
 	case 3:
 		return append(fds, t.got...)
 	case 4:
-		if t.lane >= 0 {
-			return []int{t.lane}
+		if len(t.former) > 0 {
+			if t.rnd.IntN(4) == 0 {
+				slices.Reverse(t.former)
+			}
+			return t.former
 		}
 	}
 	for range 1 + t.rnd.IntN(2) {
@@ -259,42 +272,51 @@ func memfd(text []byte, size int64, seals int) (int, error) {
 	return fd, err
 }
 
-// formerLane attaches once as it should be, and keeps a copy of the lane that it had.
-func (c *child) formerLane() int {
-	if c.s.name != "meet-accept" {
-		return -1
-	}
-	conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
+// meets meets as it should be.
+type meets func(*child, context.Context, *net.UnixConn) (io.Closer, error)
+
+func attachOnce(c *child, ctx context.Context, conn *net.UnixConn) (io.Closer, error) {
+	return cq.Attach(ctx, cq.Over(conn), c.writerOptions())
+}
+
+// formerFiles meets once, and keeps copies of what it had that the other one sees.
+func (c *child) formerFiles(socket string, meet meets) (fds []int) {
+	conn, err := c.dial(socket)
 	if err != nil {
-		return -1
+		return nil
 	}
 	defer conn.Close()
 	ctx, cancel := limited(time.Second)
 	defer cancel()
-	w, err := cq.Attach(ctx, cq.Over(conn), c.writerOptions())
+	has, err := meet(c, ctx, conn)
 	if err != nil {
-		return -1
+		return nil
 	}
-	defer w.Close()
+	defer has.Close()
 	c.counts[attaches].Add(1)
-	fd := -1
-	for _, a := range areas(c.Shm, false) {
+	for _, a := range areas(c.Shm, c.s.memfds) {
 		text := make([]byte, 0, 8*len(a.words))
 		for i := range a.words {
 			text = binary.LittleEndian.AppendUint64(text, a.words[i].Load())
 		}
 		const all = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL |
 			unix.F_SEAL_FUTURE_WRITE
-		fd, _ = memfd(text, int64(len(text)), all)
+		if fd, err := memfd(text, int64(len(text)), all); err == nil {
+			fds = append(fds, fd)
+		}
 	}
-	return fd
+	return fds
 }
 
-// attackTo connects to the victim's socket.
-func attackTo(dialect, socket string) func(*child) error {
+// attackTo connects to a socket of the victim's, of so many. It has met there by meet, nil: never.
+func attackTo(dialect, socket string, sockets int, meet meets) func(*child) error {
 	return func(c *child) error {
-		return c.talk(dialect, func() (*net.UnixConn, error) {
-			return c.line(dialects[dialect].network, fmt.Sprintf(socket, 0))
+		var former []int
+		if meet != nil {
+			former = c.formerFiles(fmt.Sprintf(socket, 0), meet)
+		}
+		return c.talk(dialect, former, func() (*net.UnixConn, error) {
+			return c.line(dialects[dialect].network, fmt.Sprintf(socket, c.Index%sockets))
 		})
 	}
 }
@@ -307,7 +329,7 @@ func attackFrom(dialect, socket string) func(*child) error {
 			return err
 		}
 		_ = l.SetDeadline(time.Now().Add(time.Hour))
-		return c.talk(dialect, l.AcceptUnix)
+		return c.talk(dialect, nil, l.AcceptUnix)
 	}
 }
 

@@ -25,9 +25,8 @@ type area struct {
 type span struct{ from, to int }
 
 // areas finds all memory of this process that others see, whatever the library has it for: objects
-// without a name, unless only those with one are asked for, and those below the directory of the
-// run.
-func areas(dir string, named bool) []area {
+// below the directory of the run, and memfds whose names begin so.
+func areas(dir, memfds string) []area {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return nil
@@ -35,7 +34,7 @@ func areas(dir string, named bool) []area {
 	var found []area
 	for line := range strings.Lines(string(text)) {
 		if !strings.Contains(line, " rw-s ") || !strings.Contains(line, dir+"/") &&
-			(named || !strings.Contains(line, "memfd:shmring:")) {
+			!strings.Contains(line, "memfd:shmring:"+memfds) {
 			continue
 		}
 		var from, to uintptr
@@ -247,7 +246,7 @@ func pin() {
 
 // raid scribbles over everything that this process has for a while, while play goes on.
 func (c *child) raid(play func(stop <-chan struct{})) {
-	all := areas(c.Shm, c.s.named)
+	all := areas(c.Shm, c.s.memfds)
 	if len(all) == 0 {
 		return
 	}

@@ -205,11 +205,22 @@ type life struct {
 	failed   error
 }
 
+// opens opens an endpoint in one of the ways there are.
+type opens func(fabric.Options) (*fabric.Endpoint, error)
+
+// named is with a name in the directory.
+func (c *child) named(name string) opens {
+	return func(o fabric.Options) (*fabric.Endpoint, error) {
+		o.Remote = lifeRemote
+		return fabric.Open(c.dir, name, o)
+	}
+}
+
 // live opens an endpoint.
-func (c *child) live(name string, rnd *rand.Rand) (l *life, err error) {
+func (c *child) live(open opens, rnd *rand.Rand) (l *life, err error) {
 	l = &life{child: c, rnd: rnd, bufs: map[uint64][]byte{}}
-	l.Endpoint, err = wire.OpenEndpoint(c.dir, name, 512, fabric.Options{Peers: 32,
-		Chunks: lifeChunks, Pool: lifePool, Remote: lifeRemote, Window: 16 << 10})
+	l.Endpoint, err = wire.MakeEndpoint(512, fabric.Options{Peers: 32, Chunks: lifeChunks,
+		Pool: lifePool, Window: 16 << 10}, open)
 	return l, err
 }
 
@@ -226,14 +237,14 @@ func victimEndpoint(c *child) error {
 	w, rnd := c.verifier(), c.split()
 	return c.readQueues(func() {
 		for c.ctx.Err() == nil {
-			c.oneLife(rnd, w)
+			c.oneLife(c.named(victimEnd), rnd, w)
 		}
 	})
 }
 
-func (c *child) oneLife(rnd *rand.Rand, w *verifier) {
+func (c *child) oneLife(open opens, rnd *rand.Rand, w *verifier) {
 	over := c.watch("open of an endpoint")
-	l, err := c.live(victimEnd, rnd)
+	l, err := c.live(open, rnd)
 	over()
 	if err != nil {
 		c.refusedBy("open an endpoint", err)
@@ -259,9 +270,10 @@ func (c *child) oneLife(rnd *rand.Rand, w *verifier) {
 	}
 	defer c.watch("close of an endpoint")()
 	s := l.Stats()
+	remote := s.FreeRemote + s.HeldRemote + s.RevokedRemote
 	if s.FreeChunks+s.UsedChunks+s.LostChunks != lifeChunks ||
-		s.FreePool+s.HeldPool+s.LentPool != lifePool ||
-		s.FreeRemote+s.HeldRemote+s.RevokedRemote != lifeRemote {
+		s.FreePool+s.HeldPool+s.LentPool != lifePool || remote != lifeRemote && !c.s.border() ||
+		remote != 0 && c.s.border() {
 		c.broken(leaked, "an endpoint's memory does not add up: %+v", s)
 	}
 	c.counts[givenUp].Add(s.Corrupt)
@@ -425,16 +437,23 @@ func (l *life) received(e *cq.Entry) {
 		return
 	}
 	buf = buf[:min(uint64(len(buf)), e.Len)]
-	if l.verifier == nil || len(buf) != honestText {
+	if l.verifier == nil {
 		l.counts[foreign].Add(1)
 		return
 	}
-	who, n := binary.LittleEndian.Uint64(buf), binary.LittleEndian.Uint64(buf[8:])
-	if !bytes.Equal(buf, honestMessage(l.Key, who, n)) {
-		l.counts[foreign].Add(1)
-		return
+	l.verifier.message(buf)
+}
+
+// message looks at a private copy of a message.
+func (w *verifier) message(buf []byte) {
+	if len(buf) == honestText {
+		who, n := binary.LittleEndian.Uint64(buf), binary.LittleEndian.Uint64(buf[8:])
+		if bytes.Equal(buf, honestMessage(w.c.Key, who, n)) {
+			w.number(who, n)
+			return
+		}
 	}
-	l.verifier.number(who, n)
+	w.c.counts[foreign].Add(1)
 }
 
 // honestMessage is what a newcomer sends as its nth.
@@ -453,13 +472,17 @@ func newcomerEndpoint(c *child) error {
 	tries := uint64(newcomersFirst)
 	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
 		tries++
-		l, err := c.live("newcomer", c.rnd)
-		if err != nil {
-			return nil, err
-		}
-		err = l.deliver(ctx, tries)
-		return delivered{}, errors.Join(err, l.close())
+		return delivered{}, c.arrive(ctx, c.named("newcomer"), tries)
 	})
+}
+
+// arrive has an endpoint to deliver something.
+func (c *child) arrive(ctx context.Context, open opens, who uint64) error {
+	l, err := c.live(open, c.rnd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.deliver(ctx, who), l.close())
 }
 
 // delivered has done all when it is let in.
@@ -472,7 +495,10 @@ func (delivered) close() error         { return nil }
 func (l *life) deliver(ctx context.Context, who uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	to, err := l.Resolve(victimEnd)
+	to, err := cq.Addr(0), error(nil) // of who was met
+	if !l.s.border() {
+		to, err = l.Resolve(victimEnd)
+	}
 	if err != nil {
 		return err
 	}
@@ -493,11 +519,26 @@ func (l *life) deliver(ctx context.Context, who uint64) error {
 	return errors.Join(l.failed, ctx.Err())
 }
 
+// leaveSoon closes what may be too broken for that, which ends the process.
+func leaveSoon(closes func() error) error {
+	over := make(chan struct{})
+	go func() {
+		_ = closes()
+		close(over)
+	}()
+	select {
+	case <-over:
+		return nil
+	case <-time.After(time.Second):
+		return errOver
+	}
+}
+
 // attackEndpoint sends to the victim, and scribbles over all that it may write.
 func attackEndpoint(c *child) error {
 	name := fmt.Sprintf(attackerEnd, c.Index)
 	return c.attackAs(func() (*guest, error) {
-		l, err := c.live(name, c.split())
+		l, err := c.live(c.named(name), c.split())
 		if err != nil { // what it had before is too broken
 			_ = os.Remove(filepath.Join(c.Shm, name))
 			time.Sleep(time.Millisecond)
@@ -505,15 +546,8 @@ func attackEndpoint(c *child) error {
 		}
 		box := memory.FabricOutboxName(l.Address().Outbox)
 		gone := func() error {
-			over := make(chan struct{})
-			go func() {
-				_ = l.close()
-				close(over)
-			}()
-			select {
-			case <-over:
-			case <-time.After(time.Second):
-				return errOver
+			if err := leaveSoon(l.close); err != nil {
+				return err
 			}
 			_ = os.Remove(filepath.Join(c.Shm, name))
 			_ = os.Remove(filepath.Join(c.Shm, box))
@@ -533,13 +567,18 @@ func attackEndpoint(c *child) error {
 			return nil, gone()
 		}
 		l.peers = []cq.Addr{to}
-		c.counts[attaches].Add(1)
-		return &guest{raids: 1 + c.rnd.IntN(4), play: func() {
-			l.receive()
-			_, _ = l.use()
-			if l.rnd.IntN(16) == 0 {
-				time.Sleep(50 * time.Microsecond)
-			}
-		}, leave: gone}, nil
+		return l.guest(gone), nil
 	})
+}
+
+// guest uses an endpoint while its memory is scribbled over.
+func (l *life) guest(leave func() error) *guest {
+	l.counts[attaches].Add(1)
+	return &guest{raids: 1 + l.rnd.IntN(4), play: func() {
+		l.receive()
+		_, _ = l.use()
+		if l.rnd.IntN(16) == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}, leave: leave}
 }

@@ -38,7 +38,9 @@ type surface struct {
 	prepare      func(*scene) (done func(), skip error)
 	users        map[string]int // of roles that are not as usual
 	visited      bool           // there is a newcomer
-	named        bool           // what has no name is the attacker's own affair
+	// memfds is how names of those begin that others see, of all; the rest is the attacker's own
+	// affair.
+	memfds string
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
 	provokes []string
@@ -69,8 +71,8 @@ func init() {
 		{name: "counter", trust: user, weight: 5, victim: victimCounter, attack: attackCounter},
 		{name: "vector", trust: user, weight: 5, beside: lookAtVector, attack: attackVector,
 			provokes: blamed},
-		{name: "meet-accept", trust: others, weight: 1, attack: attackTo("cq", queueSocket),
-			provokes: blamed},
+		{name: "meet-accept", trust: others, weight: 1, provokes: blamed,
+			attack: attackTo("cq", queueSocket, 1, attachOnce)},
 		{name: "meet-attach", trust: others, weight: 1, beside: postOnce, crowd: 2,
 			attack: attackFrom("cq", attackerSocket), provokes: blamed},
 		{name: "meet-dial", trust: others, weight: 1, beside: dialOnce, crowd: 2,
@@ -81,11 +83,17 @@ func init() {
 			beside: useServer, crowd: 2, attack: attackApp, provokes: blamed,
 			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
 		{name: "device-meet", trust: others, weight: 1, prepare: prepareDevice, victim: victimServer,
-			attack: attackTo("device", deviceSocket), honest: honestApp, newcomer: newcomerApp,
+			attack: attackTo("device", deviceSocket, 1, nil), honest: honestApp, newcomer: newcomerApp,
 			provokes: blamed},
 		{name: "endpoint", trust: user, weight: 10, prepare: hasEndpoints, victim: victimEndpoint,
 			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: []string{corrupt, givenUp},
-			named: true},
+			memfds: metName},
+		{name: "endpoint-meet", trust: others, weight: 1, prepare: hasEndpoints, victim: victimMet,
+			attack: attackTo("fabric", metSocket, 2, meetOnce), newcomer: newcomerMet, provokes: blamed,
+			memfds: metName},
+		{name: "endpoint-met", trust: others, weight: 10, prepare: hasEndpoints, victim: victimMet,
+			attack: attackMet, newcomer: newcomerMet, provokes: []string{corrupt, givenUp},
+			memfds: metName},
 	}
 	for _, s := range surfaces {
 		s.queues, s.crowd = max(s.queues, 1), max(s.crowd, 1)

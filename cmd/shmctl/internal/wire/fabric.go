@@ -17,13 +17,21 @@ type Endpoint struct {
 
 // OpenEndpoint makes one, with room for so many completions.
 func OpenEndpoint(d *shm.Dir, name string, size int, o fabric.Options) (e Endpoint, err error) {
+	return MakeEndpoint(size, o, func(o fabric.Options) (*fabric.Endpoint, error) {
+		return fabric.Open(d, name, o)
+	})
+}
+
+// MakeEndpoint makes one in any way.
+func MakeEndpoint(size int, o fabric.Options, open func(fabric.Options) (*fabric.Endpoint, error)) (
+	e Endpoint, err error) {
 	e.Queue, err = cq.Create(cq.Unnamed("ends"), cq.Options{Size: size, Shared: true})
 	if err != nil {
 		return e, err
 	}
 	if e.Writer, err = e.Queue.Writer(); err == nil {
 		o.Transmit, o.Receive, o.Progress = e.Writer, e.Writer, []*cq.Queue{e.Queue}
-		if e.Endpoint, err = fabric.Open(d, name, o); err == nil {
+		if e.Endpoint, err = open(o); err == nil {
 			return e, nil
 		}
 		err = errors.Join(err, e.Writer.Close())

@@ -1,0 +1,156 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
+	"github.com/shmring/shmring/fabric"
+)
+
+// Processes of different users meet over sockets of the victim: at the first one each endpoint that
+// connects meets one of its own, at the second one it has a connection, whose bytes come back.
+// A peer may write its own objects alone, which the other one reads.
+
+const (
+	metSocket = "met-%d"
+	metName   = "met" // of the memfds
+	metWays   = 4     // goroutines for each socket
+)
+
+// met is by a meeting.
+func met(ctx context.Context, conn *net.UnixConn) opens {
+	return func(o fabric.Options) (*fabric.Endpoint, error) {
+		return fabric.Meet(ctx, conn, everybody(), o)
+	}
+}
+
+func meetOnce(c *child, ctx context.Context, conn *net.UnixConn) (io.Closer, error) {
+	return c.live(met(ctx, conn), c.split())
+}
+
+// victimMet meets whoever connects, beside its queue.
+func victimMet(c *child) (err error) {
+	serve := func() {
+		var at [2]*net.UnixListener
+		for i := range at {
+			if at[i], err = listen("unix", c.path(fmt.Sprintf(metSocket, i))); err != nil {
+				return
+			}
+		}
+		over := fabric.ListenOver(at[1], everybody())
+		var closed sync.WaitGroup
+		closed.Go(func() {
+			<-c.ctx.Done()
+			_, _ = at[0].Close(), over.Close()
+		})
+		defer closed.Wait()
+		c.manyTimes(metWays, func(rnd *rand.Rand, i int) {
+			if i == 0 {
+				c.meetAt(at[0], rnd)
+			} else if conn, err := over.Accept(); err == nil {
+				c.echo(conn)
+			}
+		})
+	}
+	return errors.Join(c.readQueues(serve), err)
+}
+
+func (c *child) meetAt(l *net.UnixListener, rnd *rand.Rand) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	ctx, cancel := limited(50 * time.Millisecond)
+	defer cancel()
+	c.oneLife(met(ctx, conn), rnd, c.verifier())
+}
+
+// echo gives back what comes, for some time.
+func (c *child) echo(conn net.Conn) {
+	defer c.watch("the echo of a connection")()
+	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	w, buf := c.verifier(), make([]byte, honestText)
+	var err error
+	for err == nil {
+		c.counts[calls].Add(1)
+		if _, err = io.ReadFull(conn, buf); err == nil {
+			w.message(buf)
+			_, err = conn.Write(buf)
+		}
+	}
+	c.assess("echo", err)
+	c.assess("close a connection", conn.Close())
+}
+
+// newcomerMet sends to the victim in one way or the other.
+func newcomerMet(c *child) error {
+	tries := uint64(newcomersFirst)
+	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
+		tries++
+		way := c.rnd.IntN(2)
+		conn, err := c.line("unix", fmt.Sprintf(metSocket, way))
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		if way == 0 {
+			return delivered{}, c.arrive(ctx, met(ctx, conn), tries)
+		}
+		over, err := fabric.DialOver(ctx, conn, everybody())
+		if err != nil {
+			return nil, err
+		}
+		_ = over.SetDeadline(time.Now().Add(200 * time.Millisecond))
+		for n := uint64(0); err == nil && n < 1+c.rnd.Uint64N(20); n++ {
+			buf := honestMessage(c.Key, tries, n)
+			if _, err = over.Write(buf); err == nil {
+				_, err = io.ReadFull(over, buf)
+			}
+			if err == nil {
+				c.counts[sent].Add(1)
+			}
+		}
+		return delivered{}, errors.Join(err, over.Close())
+	})
+}
+
+// attackMet meets the victim in one way or the other, and scribbles over what the other one reads.
+func attackMet(c *child) error {
+	return c.attackAs(func() (*guest, error) {
+		way := c.rnd.IntN(2)
+		conn, err := c.dial(fmt.Sprintf(metSocket, way))
+		if err != nil {
+			return nil, nil
+		}
+		defer conn.Close()
+		ctx, cancel := limited(time.Second)
+		defer cancel()
+		if way == 0 {
+			l, err := c.live(met(ctx, conn), c.split())
+			if err != nil {
+				return nil, nil
+			}
+			l.mem, _ = l.Alloc(lifePool / 2)
+			return l.guest(func() error { return leaveSoon(l.close) }), nil
+		}
+		over, err := fabric.DialOver(ctx, conn, everybody())
+		if err != nil {
+			return nil, nil
+		}
+		c.counts[attaches].Add(1)
+		buf := make([]byte, wire.PayloadMaxBytes)
+		return &guest{play: func() {
+			_ = over.SetDeadline(time.Now().Add(time.Millisecond))
+			_, _ = over.Write(buf)
+			_, _ = over.Read(buf)
+		}, leave: func() error { return leaveSoon(over.Close) }}, nil
+	})
+}
