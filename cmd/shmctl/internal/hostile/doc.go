@@ -36,8 +36,10 @@
 // milliseconds, they leave and come again; now and then a whole process does, and at the end all
 // are killed in the middle of what they do. Those who meet others say what the protocol wants, but
 // for little, or anything, in pieces or twice, with descriptors of all kinds and of wrong sizes
-// and seals; and keep connections open in silence. Each store and each message is a mutation;
-// bursts of stores go at full speed and some microseconds lie between them, so that many states
+// and seals; and keep connections open in silence. Those who meet endpoints, or were met, write
+// objects, lanes, rows and messages field by field, too: each is right, or just within or beyond a
+// bound. Each store and each message is a mutation; bursts of stores go at full speed and some
+// microseconds lie between them, so that many states
 // are seen and not the last one often.
 //
 // # What is provable

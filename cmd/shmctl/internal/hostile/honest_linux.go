@@ -1,7 +1,9 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -94,6 +96,28 @@ func (w *verifier) take(e *cq.Entry) {
 		return
 	}
 	w.number(who, n)
+}
+
+// message looks at a private copy of a message.
+func (w *verifier) message(buf []byte) {
+	if len(buf) == honestText {
+		who, n := binary.LittleEndian.Uint64(buf), binary.LittleEndian.Uint64(buf[8:])
+		if bytes.Equal(buf, honestMessage(w.c.Key, who, n)) {
+			w.number(who, n)
+			return
+		}
+	}
+	w.c.counts[foreign].Add(1)
+}
+
+// honestMessage is what a newcomer sends as its nth.
+func honestMessage(key, who, n uint64) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, who)
+	b = binary.LittleEndian.AppendUint64(b, n)
+	for x := seal(key, who, n); len(b) < honestText; x = seal(key, x, n) {
+		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	return b
 }
 
 func (w *verifier) number(who, n uint64) {

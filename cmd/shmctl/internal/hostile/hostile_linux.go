@@ -367,7 +367,7 @@ var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrF
 	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
 	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
 	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
-	os.ErrDeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrClosed}
+	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}
 
 // assess counts what an error says that came from a peer's doing.
 func (c *child) assess(what string, err error) {

@@ -1,14 +1,12 @@
 package hostile
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +31,7 @@ type talker struct {
 	held []*net.UnixConn // connections that are kept open, and silent
 	last []byte          // what the other side said
 	got  []int           // and the descriptors that came along
-	// former are memfds like those of a meeting which was good once.
-	former []int
+	lane int             // a memfd like that of a lane which was good once
 }
 
 // Messages of the protocols, of which attackers know what anybody can read.
@@ -50,15 +47,17 @@ var dialects = map[string]struct {
 	"fabric": {"unix", "shmfab\r\n", 16, 2, true},
 }
 
-// talk has several conversations at a time until the run ends. open gets a connection; former are
-// files that were good once.
-func (c *child) talk(dialect string, former []int, open func() (*net.UnixConn, error)) error {
+// talk has several conversations at a time until the run ends. open gets a connection.
+func (c *child) talk(dialect string, open func() (*net.UnixConn, error)) error {
 	c.ready()
 	var busy sync.WaitGroup
 	for i := range talkers {
-		t := &talker{c: c, rnd: c.split(), former: slices.Clone(former)}
+		t := &talker{c: c, rnd: c.split(), lane: -1}
 		busy.Go(func() {
 			t.fds = oddFiles()
+			if dialect == "cq" {
+				t.lane = c.formerLane()
+			}
 			for c.ctx.Err() == nil {
 				conn, err := open()
 				if err != nil {
@@ -100,7 +99,17 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 		return
 	}
 	if d.both { // nobody is met faster than that is possible
+		if t.rnd.IntN(8) == 0 { // or hears from who has hung up
+			m := t.message(d.magic, d.bytes, d.steps)
+			_ = shm.SendFDs(conn, m[:1+t.rnd.IntN(len(m))])
+			_ = conn.Close()
+			return
+		}
 		t.listen(conn, 100*time.Millisecond)
+		if t.rnd.IntN(4) > 0 {
+			t.forge(conn, t.c.Index%2 == 1)
+			return
+		}
 		t.last = make([]byte, d.bytes)
 	}
 	for range 1 + t.rnd.IntN(4) {
@@ -213,11 +222,8 @@ func (t *talker) choose() (fds []int) {
 	case 3:
 		return append(fds, t.got...)
 	case 4:
-		if len(t.former) > 0 {
-			if t.rnd.IntN(4) == 0 {
-				slices.Reverse(t.former)
-			}
-			return t.former
+		if t.lane >= 0 {
+			return []int{t.lane}
 		}
 	}
 	for range 1 + t.rnd.IntN(2) {
@@ -272,50 +278,41 @@ func memfd(text []byte, size int64, seals int) (int, error) {
 	return fd, err
 }
 
-// meets meets as it should be.
-type meets func(*child, context.Context, *net.UnixConn) (io.Closer, error)
-
-func attachOnce(c *child, ctx context.Context, conn *net.UnixConn) (io.Closer, error) {
-	return cq.Attach(ctx, cq.Over(conn), c.writerOptions())
-}
-
-// formerFiles meets once, and keeps copies of what it had that the other one sees.
-func (c *child) formerFiles(socket string, meet meets) (fds []int) {
-	conn, err := c.dial(socket)
+// formerLane attaches once as it should be, and keeps a copy of the lane that it had.
+func (c *child) formerLane() int {
+	if c.s.name != "meet-accept" {
+		return -1
+	}
+	conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
 	if err != nil {
-		return nil
+		return -1
 	}
 	defer conn.Close()
 	ctx, cancel := limited(time.Second)
 	defer cancel()
-	has, err := meet(c, ctx, conn)
+	w, err := cq.Attach(ctx, cq.Over(conn), c.writerOptions())
 	if err != nil {
-		return nil
+		return -1
 	}
-	defer has.Close()
+	defer w.Close()
 	c.counts[attaches].Add(1)
-	for _, a := range areas(c.Shm, c.s.memfds) {
+	fd := -1
+	for _, a := range areas(c.Shm, "") {
 		text := make([]byte, 0, 8*len(a.words))
 		for i := range a.words {
 			text = binary.LittleEndian.AppendUint64(text, a.words[i].Load())
 		}
 		const all = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL |
 			unix.F_SEAL_FUTURE_WRITE
-		if fd, err := memfd(text, int64(len(text)), all); err == nil {
-			fds = append(fds, fd)
-		}
+		fd, _ = memfd(text, int64(len(text)), all)
 	}
-	return fds
+	return fd
 }
 
-// attackTo connects to a socket of the victim's, of so many. It has met there by meet, nil: never.
-func attackTo(dialect, socket string, sockets int, meet meets) func(*child) error {
+// attackTo connects to a socket of the victim's, of so many.
+func attackTo(dialect, socket string, sockets int) func(*child) error {
 	return func(c *child) error {
-		var former []int
-		if meet != nil {
-			former = c.formerFiles(fmt.Sprintf(socket, 0), meet)
-		}
-		return c.talk(dialect, former, func() (*net.UnixConn, error) {
+		return c.talk(dialect, func() (*net.UnixConn, error) {
 			return c.line(dialects[dialect].network, fmt.Sprintf(socket, c.Index%sockets))
 		})
 	}
@@ -329,7 +326,7 @@ func attackFrom(dialect, socket string) func(*child) error {
 			return err
 		}
 		_ = l.SetDeadline(time.Now().Add(time.Hour))
-		return c.talk(dialect, nil, l.AcceptUnix)
+		return c.talk(dialect, l.AcceptUnix)
 	}
 }
 

@@ -13,6 +13,13 @@ func wordsAt(address, length uintptr) []atomic.Uint64 {
 	return unsafe.Slice((*atomic.Uint64)(p), length/8)
 }
 
+// overlay lays as many T over words as these hold.
+func overlay[T any](words []atomic.Uint64) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(words))),
+		8*uintptr(len(words))/unsafe.Sizeof(zero))
+}
+
 // after returns the word behind another one.
 func after(word *atomic.Uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(word), 8))

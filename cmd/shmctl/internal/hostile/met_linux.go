@@ -31,10 +31,6 @@ func met(ctx context.Context, conn *net.UnixConn) opens {
 	}
 }
 
-func meetOnce(c *child, ctx context.Context, conn *net.UnixConn) (io.Closer, error) {
-	return c.live(met(ctx, conn), c.split())
-}
-
 // victimMet meets whoever connects, beside its queue.
 func victimMet(c *child) (err error) {
 	serve := func() {
@@ -78,10 +74,16 @@ func (c *child) echo(conn net.Conn) {
 	defer c.watch("the echo of a connection")()
 	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 	w, buf := c.verifier(), make([]byte, honestText)
+	var n, at int
 	var err error
 	for err == nil {
 		c.counts[calls].Add(1)
-		if _, err = io.ReadFull(conn, buf); err == nil {
+		if n, err = conn.Read(buf[at:]); n > len(buf)-at {
+			c.broken(unbounded, "%d bytes came into %d", n, len(buf)-at)
+			break
+		}
+		if at += n; at == len(buf) {
+			at = 0
 			w.message(buf)
 			_, err = conn.Write(buf)
 		}
@@ -147,7 +149,7 @@ func attackMet(c *child) error {
 		}
 		c.counts[attaches].Add(1)
 		buf := make([]byte, wire.PayloadMaxBytes)
-		return &guest{play: func() {
+		return &guest{streams: true, play: func() {
 			_ = over.SetDeadline(time.Now().Add(time.Millisecond))
 			_, _ = over.Write(buf)
 			_, _ = over.Read(buf)

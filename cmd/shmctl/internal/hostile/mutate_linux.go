@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -12,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/futex"
+	memory "github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -70,6 +73,8 @@ type scribbler struct {
 	rnd   *rand.Rand
 	count *atomic.Uint64 // of mutations
 	old   [16]uint64     // what stood somewhere once
+	// streams says that lanes are of connections.
+	streams bool
 }
 
 // aim says where a scribbler writes for a while.
@@ -82,6 +87,7 @@ const (
 	aimHeader             // page 0
 	aimAny
 	aimForward // indices, a little further than they are
+	aimFields  // of endpoints: messages and rows that are right but for some field
 	aimNext    // lengths and kinds of the entries that the reader comes to, back and forth
 	aims
 )
@@ -100,6 +106,10 @@ func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
 		n := 1 << s.rnd.IntN(10)
 		a := &all[s.rnd.IntN(len(all))]
 		switch {
+		case what == aimFields && a.isOutbox():
+			s.forgeNext(a)
+		case what == aimFields && a.isEndpoint():
+			s.forgeRow(a)
 		case what == aimNext && a.isLane():
 			s.flipNext(a, 2048+8*n)
 		case what == aimNext && a.isOutbox():
@@ -191,6 +201,43 @@ func (s *scribbler) flipSlots(a *area, n int) {
 	}
 }
 
+// isEndpoint reports whether the sections begin with page and rows of an endpoint.
+func (a *area) isEndpoint() bool {
+	return len(a.sections) >= 3 && a.sections[0].to-a.sections[0].from == memory.FabricPageBytes/8 &&
+		(a.sections[1].to-a.sections[1].from)%outboxSlotWords == 0
+}
+
+// forgeNext publishes a message in the first lane.
+func (s *scribbler) forgeNext(a *area) {
+	lane := &overlay[memory.FabricLane](a.section(0))[0]
+	slots := overlay[memory.FabricSlot](a.section(1))
+	slots = slots[:min(uint64(len(slots)), 1<<(bits.Len64(lane.Slots.Load()|2)-1))]
+	pool := a.sections[3].to - a.sections[3].from
+	m := mint{s.rnd, 3}
+	if i, x := newest(slots), uint64(8*pool); s.streams {
+		m.odds = 6
+		m.stream(slots, max(i, 2), x, firstNumber)
+	} else {
+		m.slot(slots, i, x)
+	}
+	s.count.Add(1)
+	lane.Rung.Add(1)
+	futex.WakeAll(&lane.Rung)
+}
+
+// forgeRow writes what the first row says.
+func (s *scribbler) forgeRow(a *area) {
+	row := &overlay[memory.FabricRow](a.section(1))[0]
+	mint{s.rnd, 16}.receive(row, row.Owner.Load(), row.Head.Load(), row.Granted.Load())
+	s.count.Add(1)
+	row.Rung.Add(1)
+	futex.WakeAll(&row.Rung)
+}
+
+func (a *area) section(i int) []atomic.Uint64 {
+	return a.words[a.sections[i].from:a.sections[i].to]
+}
+
 func (s *scribbler) pick(a *area, what aim) int {
 	if len(a.sections) == 0 || what == aimAny {
 		return s.rnd.IntN(len(a.words))
@@ -245,15 +292,18 @@ func pin() {
 }
 
 // raid scribbles over everything that this process has for a while, while play goes on.
-func (c *child) raid(play func(stop <-chan struct{})) {
+func (c *child) raid(streams bool, play func(stop <-chan struct{})) {
 	all := areas(c.Shm, c.s.memfds)
 	if len(all) == 0 {
 		return
 	}
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
-	s := &scribbler{rnd: c.split(), count: c.counts[mutations]}
+	s := &scribbler{rnd: c.split(), count: c.counts[mutations], streams: streams}
 	what := min(aim(c.rnd.IntN(int(aims)+2)), aimNext) // which hits seldom
+	if c.s.memfds == metName && c.rnd.IntN(2) == 0 {
+		what = aimFields
+	}
 	if c.Spoil != spoilTame {
 		busy.Go(func() { s.scribble(all, what, stop) })
 	}

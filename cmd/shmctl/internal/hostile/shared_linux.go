@@ -3,7 +3,6 @@ package hostile
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
@@ -182,6 +182,7 @@ const (
 	lifeChunks  = 6
 	lifePool    = 64 << 10
 	lifeRemote  = 16 << 10
+	lifeWindow  = 16 << 10
 	lifePosts   = 24 // receives that wait
 	honestText  = 160
 )
@@ -201,7 +202,9 @@ type life struct {
 	region   *fabric.Region
 	group    *fabric.Group
 	peers    []cq.Addr
+	begun    int // sends
 	sent     int // completed
+	ended    int // all that have ended
 	failed   error
 }
 
@@ -220,7 +223,7 @@ func (c *child) named(name string) opens {
 func (c *child) live(open opens, rnd *rand.Rand) (l *life, err error) {
 	l = &life{child: c, rnd: rnd, bufs: map[uint64][]byte{}}
 	l.Endpoint, err = wire.MakeEndpoint(512, fabric.Options{Peers: 32, Chunks: lifeChunks,
-		Pool: lifePool, Window: 16 << 10}, open)
+		Pool: lifePool, Window: lifeWindow}, open)
 	return l, err
 }
 
@@ -264,9 +267,15 @@ func (c *child) oneLife(open opens, rnd *rand.Rand, w *verifier) {
 			defer c.watch("a call of an endpoint")()
 			l.receive()
 			what, err := l.use()
+			if err == nil && strings.HasPrefix(what, "send") {
+				l.begun++
+			}
 			c.steps(what, 0, plainBound)
 			c.assess(what, err)
 		}()
+		if c.s.border() && rnd.IntN(8) == 0 && l.Stats().Corrupt > 0 {
+			break // its only peer is cut off
+		}
 	}
 	defer c.watch("close of an endpoint")()
 	s := l.Stats()
@@ -402,9 +411,14 @@ func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
 	if errors.Is(err, cq.ErrAvail) {
 		var failed cq.ErrorEntry
 		if err = l.Queue.ReadErr(&failed); err == nil {
+			if buf := l.bufs[failed.Context]; failed.Flags&cq.FlagRecv != 0 &&
+				buf != nil && failed.Len > uint64(len(buf)) {
+				l.broken(unbounded, "%d bytes came into %d, of a message that failed", failed.Len, len(buf))
+			}
 			delete(l.bufs, failed.Context)
 			if failed.Flags&cq.FlagSend != 0 {
 				l.failed = failed.Err
+				l.ends()
 			}
 			l.assess("a completion", failed.Err)
 			return true
@@ -415,12 +429,20 @@ func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
 		switch {
 		case e.Flags&cq.FlagSend != 0:
 			l.sent++
+			l.ends()
 		case e.Flags&cq.FlagRecv != 0:
 			l.received(e)
 		}
 	}
 	l.assess("a read", err)
 	return err == nil && n > 0
+}
+
+// ends counts the end of a send of a victim, each of which has one.
+func (l *life) ends() {
+	if l.ended++; l.verifier != nil && l.ended > l.begun {
+		l.broken(unbounded, "%d sends have ended of %d", l.ended, l.begun)
+	}
 }
 
 func (l *life) received(e *cq.Entry) {
@@ -442,28 +464,6 @@ func (l *life) received(e *cq.Entry) {
 		return
 	}
 	l.verifier.message(buf)
-}
-
-// message looks at a private copy of a message.
-func (w *verifier) message(buf []byte) {
-	if len(buf) == honestText {
-		who, n := binary.LittleEndian.Uint64(buf), binary.LittleEndian.Uint64(buf[8:])
-		if bytes.Equal(buf, honestMessage(w.c.Key, who, n)) {
-			w.number(who, n)
-			return
-		}
-	}
-	w.c.counts[foreign].Add(1)
-}
-
-// honestMessage is what a newcomer sends as its nth.
-func honestMessage(key, who, n uint64) []byte {
-	b := binary.LittleEndian.AppendUint64(nil, who)
-	b = binary.LittleEndian.AppendUint64(b, n)
-	for x := seal(key, who, n); len(b) < honestText; x = seal(key, x, n) {
-		b = binary.LittleEndian.AppendUint64(b, x)
-	}
-	return b
 }
 
 // newcomerEndpoint sends to the victim: it is let in when all has its receive. Each try is somebody

@@ -117,6 +117,7 @@ type guest struct {
 	play, drain, begin func()
 	raids              int          // how often that is; 0 is once
 	leave              func() error // an error ends the process
+	streams            bool         // it is an end of a connection
 }
 
 // errOver ends a process of an attacker: the next one is another one.
@@ -149,7 +150,7 @@ func (c *child) attackOnce(g *guest) {
 	if g.begin != nil {
 		g.begin()
 	}
-	c.raid(func(stop <-chan struct{}) {
+	c.raid(g.streams, func(stop <-chan struct{}) {
 		var busy sync.WaitGroup
 		for _, do := range []func(){g.play, g.drain} {
 			if do != nil {
