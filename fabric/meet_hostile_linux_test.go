@@ -200,6 +200,13 @@ func TestMeetHostile(t *testing.T) {
 			_, err := f.conn.Write(says(2))
 			noError(f.t, err)
 		}, fabric.ErrCorrupt},
+		{"lane without slots", func(f *forger) {
+			whole(f)
+			f.leads()
+			f.lane.Slots.Store(0)
+			_, err := f.conn.Write(says(2))
+			noError(f.t, err)
+		}, fabric.ErrCorrupt},
 		{"refuses", func(f *forger) {
 			_, err := f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))
 			noError(f.t, err)
