@@ -144,7 +144,6 @@ func noRoom(t *testing.T, what string, at site, q *cq.Queue) {
 // unmapped as soon as it was read, and the next one brings memory of its own; while nobody has
 // proved the death there is no room.
 func TestKilledWriter(t *testing.T) {
-	t.Parallel()
 	shmtest.Conforms(t)
 	for where, m := range mortals {
 		t.Run(where, func(t *testing.T) {

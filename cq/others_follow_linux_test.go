@@ -20,7 +20,6 @@ import (
 // TestFollow: what a dead reader left goes to its successor, in order, marked as far as it was
 // handed out, and ahead of what is posted next. That one dies too.
 func TestFollow(t *testing.T) {
-	t.Parallel()
 	shmtest.Conforms(t)
 	fds, maps := held(t)
 	first := startReader(t, othersSite)
