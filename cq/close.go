@@ -90,6 +90,9 @@ func (q *core) end(op string) error {
 	if !first {
 		return nil
 	}
+	q.bell.Lock()  // who is inside of a door leaves
+	q.vacant = nil // and none opens any more
+	q.bell.Unlock()
 	if op == opDetach && q.opt.others() {
 		q.leaveRows()
 	}

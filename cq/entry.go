@@ -337,3 +337,28 @@ func keeps(d *kind.Details, errData []byte, op, name string) error {
 	}
 	return nil
 }
+
+// notifyFlagsOnly clears the flags that are not guaranteed with Options.NotifyFlagsOnly.
+func notifyFlagsOnly[T Readable](dst []T) {
+	const kept = FlagRemoteRead | FlagRemoteWrite | FlagRemoteCQData | FlagMultiRecv |
+		FlagFrame | FlagNoContext | FlagRedelivered
+	for i := range dst {
+		if f := flagsOf(&dst[i]); f != nil {
+			*f &= kept
+		}
+	}
+}
+
+// markEntry sets this library's flags in formats that have flags.
+func markEntry[T Readable](t *T, m Meta, redelivered bool) {
+	f := flagsOf(t)
+	if f == nil {
+		return
+	}
+	if redelivered {
+		*f |= FlagRedelivered
+	}
+	if m&MetaNoContext != 0 {
+		*f |= FlagNoContext
+	}
+}

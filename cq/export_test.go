@@ -8,6 +8,7 @@ import (
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -144,8 +145,20 @@ func (w *Writer) LookEvery(d time.Duration) { w.look = d }
 // LookEvery is the same for a writer of events.
 func (w *EventWriter) LookEvery(d time.Duration) { w.look = d }
 
+// GoIn has the caller inside of the lane that is read without the lock, until leave is called.
+func GoIn(q *Queue) (leave func()) {
+	l := q.open.Load()
+	if taken := l.taken.Load(); taken == wake.Shut || !l.taken.CompareAndSwap(taken, wake.Shut) {
+		panic("it is shut")
+	}
+	return func() { l.taken.Store(l.cons.Head()) }
+}
+
 // IsEmpty is the look at a shared queue without its lock.
-func IsEmpty(q *Queue) bool { return q.isEmpty() }
+func IsEmpty(q *Queue) bool {
+	_, err := readOpen[Context](q, nil, nil)
+	return err != nil
+}
 
 // What tests need to stop a process half way through an add, or to scribble as a hostile peer.
 const (

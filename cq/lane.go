@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
@@ -27,7 +28,9 @@ type lane struct {
 	marked uint64
 	notice place.Notice      // of its writer's death; changed under Queue.watches
 	att    *place.Attachment // of a writer of another user
-	glance glance            // of a shared queue
+	// Of a shared queue: the door, see readOpen, and what the bell's changes were when it was opened.
+	taken ring.Index
+	at    atomic.Uint64
 }
 
 // Level implements wake.Source. A lane that was overrun or cannot be trusted has one entry
@@ -82,12 +85,12 @@ func (q *core) mapLane(obj *shm.Object, bit int) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{bit: bit, row: &q.rows[bit], words: m.Words, detail: m.Detail}
-	l.glance.words = m.Words
 	head, peeked := l.row.Head.Load(), l.row.Peeked.Load()
 	if peeked-head > uint64(q.opt.Size) {
 		peeked = head // nothing was handed out, or the row is broken: mark nothing
 	}
 	l.peeked, l.marked = head, peeked
+	l.taken.Store(wake.Shut)
 	l.cons = ring.NewConsumer(&m.Words.Tail, &l.row.Head, m.Slots, head)
 	return l, nil
 }
@@ -145,7 +148,7 @@ func (q *core) openLaneFile(bit int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.opt.Shared {
+	if q.vacant != nil {
 		obj.Outlast()
 	}
 	l, err := q.mapLane(obj, bit)

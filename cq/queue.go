@@ -147,8 +147,8 @@ type core struct {
 	asking  bool       // somebody does that
 	breaks  sync.Mutex // of these, whose parts must fit each other even if two goroutines are here
 
-	glance atomic.Pointer[glance] // of a shared queue: the last that was noted
-	vacant *glance                // in which no lane can have anything; nil unless it is shared
+	open   atomic.Pointer[lane] // of a shared queue: whose door was opened last
+	vacant *lane                // stands for none that can have anything; nil unless there are doors
 
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned
@@ -292,8 +292,8 @@ func (q *core) init(names *place.Named, obj *shm.Object, name string, o shape, m
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
 	h.UserLanes = o.UserLanes
 	q.deaths.over = func() { h.KeepDeaths(false) }
-	if o.Shared {
-		q.vacant = &glance{words: new(kind.LaneWords)}
+	if o.Shared && !o.events {
+		q.vacant = &lane{words: new(kind.LaneWords)}
 		obj.Outlast()
 	}
 	err := q.start()

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"runtime"
-	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
@@ -43,7 +42,9 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		if !q.guard.enterAlone() {
 			return 0, ErrClosed
 		}
-	} else if done, err := enterShared(q, dst); done {
+	} else if n, err = readOpen(q, dst, src); n > 0 || err != nil {
+		return n, err
+	} else if err = q.enterDriven(); err != nil {
 		return 0, err
 	}
 	bit := q.only()
@@ -81,19 +82,72 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	return n, err
 }
 
-// enterShared takes the lock for a read of a shared queue, unless it is done already: there is
-// nothing, or the queue is closed.
-func enterShared[T Readable](q *Queue, dst []T) (done bool, err error) {
-	if len(dst) > 0 && q.isEmpty() && bytesOf[T]() <= q.widest {
-		return true, ErrWouldBlock
+// readOpen is a read of a shared queue without its lock, from the one lane that can have anything.
+// Who leaves the queue's lock opens that lane's door, which is a lock of the lane: it holds up to
+// where the lane is taken, or Shut while somebody is inside, who leaves by the store of what it is
+// taken up to then. Who takes the queue's lock next shuts the door, or waits for who is inside. An
+// empty queue is found so without going in. A result of nothing says nothing.
+//
+//	leaves the lock            reads                             takes the lock
+//	taken = head               a = at, t = taken                 swap(taken, Shut), until it was not
+//	at = changes of the bell   load tail, no marks, changes == a
+//	                           tail == t, not closed: empty
+//	                           else cas(taken, t, Shut), copy, store head, taken = head
+//
+// changes only grows, and taken is never ahead of the tail. So if changes is what it was at the
+// note, no other lane can have had an entry without a mark since; the tail that equals taken, which
+// was loaded before it, says that this lane was empty when the tail was loaded. All stores are
+// releases; the loads stand in this order. internal/model explores it.
+func readOpen[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	l := q.open.Load()
+	if l == nil || bytesOf[T]() > q.widest {
+		return 0, nil
 	}
+	at, taken := l.at.Load(), l.taken.Load()
+	if l.words.Tail.Load() == taken {
+		if l.words.Overrun.Load() == 0 && q.quiet(at) &&
+			!q.guard.isClosed() { // last: after a close the words are zeros
+			err = ErrWouldBlock
+		}
+		runtime.KeepAlive(l) // and with it the memory of its words
+		runtime.KeepAlive(q)
+		return 0, err
+	}
+	if len(dst) == 0 || taken == wake.Shut || !q.quiet(at) ||
+		!l.taken.CompareAndSwap(taken, wake.Shut) {
+		return 0, nil
+	}
+	if l.waiting() < uint64(len(dst)) {
+		l.look()
+	}
+	for {
+		span := l.span(len(dst) - n)
+		k := copyPlain(dst[n:], span)
+		if src != nil {
+			copySources(src[n:], span[:k])
+		}
+		if k > 0 {
+			l.note()
+			l.free(k)
+			n += k
+		}
+		if n == len(dst) || k == 0 || k < len(span) || !l.atStart() {
+			break
+		}
+	}
+	ring.StoreRelease(&l.taken, l.cons.Head())
+	return n, nil
+}
+
+// enterDriven is enter for a read of a shared queue.
+func (q *Queue) enterDriven() error {
 	if q.feeders.driven() {
 		q.feeders.progress()
 	}
 	if !q.enter() {
-		return true, q.guard.refusal()
+		return q.guard.refusal()
 	}
-	return false, nil
+	return nil
 }
 
 // enter and leave stand around every other call that takes from the queue.
@@ -124,7 +178,8 @@ func (q *core) unlock() {
 // the entries of that one.
 func (q *core) only() int { return q.bell.Only() }
 
-func (q *core) shared() bool { return q.bell.Shared() }
+func (q *core) shared() bool         { return q.bell.Shared() }
+func (q *core) quiet(at uint64) bool { return q.bell.Quiet(at) }
 
 // settle keeps only from answering while there is something else to think of. With a writer whose
 // death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
@@ -219,17 +274,6 @@ func (q *core) anything() error {
 		}
 	}
 	return ErrWouldBlock
-}
-
-// notifyFlagsOnly clears the flags that are not guaranteed with Options.NotifyFlagsOnly.
-func notifyFlagsOnly[T Readable](dst []T) {
-	const kept = FlagRemoteRead | FlagRemoteWrite | FlagRemoteCQData | FlagMultiRecv |
-		FlagFrame | FlagNoContext | FlagRedelivered
-	for i := range dst {
-		if f := flagsOf(&dst[i]); f != nil {
-			*f &= kept
-		}
-	}
 }
 
 // drainLanes is R1 to R3: one round over the lanes that may have something, and more while a lane
@@ -441,20 +485,6 @@ func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entr
 	return n, stop
 }
 
-// markEntry sets this library's flags in formats that have flags.
-func markEntry[T Readable](t *T, m Meta, redelivered bool) {
-	f := flagsOf(t)
-	if f == nil {
-		return
-	}
-	if redelivered {
-		*f |= FlagRedelivered
-	}
-	if m&MetaNoContext != 0 {
-		*f |= FlagNoContext
-	}
-}
-
 // laneBudget is how many entries one lane gives before the next one, in one read or in many small
 // ones, so that a busy writer starves nobody. Order is kept per lane.
 const laneBudget = 64
@@ -541,56 +571,21 @@ func (q *core) cool(looks int) error {
 	return nil
 }
 
-// glance is what a read of a shared queue needs to find it empty without the queue's lock. Whoever
-// leaves the lock, with one lane at most that can have anything, notes up to where that lane is
-// taken. Who glances compares that with the lane's tail and sees that nothing was noted, marked or
-// taken meanwhile:
-//
-//	leaves the lock                glances
-//	taken = head                   a = at
-//	at = changes of the bell       t = taken
-//	                               tail == t, no marks, changes == a, not closed
-//
-// changes only grows, and taken is never ahead of the tail. So if changes is what it was at the
-// note, no other lane can have had an entry without a mark since; the tail that equals taken, which
-// was loaded before it, says that this lane was empty when the tail was loaded. All stores are
-// releases; the loads stand in this order. internal/model explores it.
-type glance struct {
-	taken ring.Index
-	at    atomic.Uint64
-	words *kind.LaneWords // in memory that outlasts the queue
-}
-
-// isEmpty reports whether a glance found the queue empty. false says nothing. It is for queues that
-// are Options.Shared.
-func (q *core) isEmpty() bool {
-	g := q.glance.Load()
-	if g == nil {
-		return false
-	}
-	at, taken := g.at.Load(), g.taken.Load()
-	empty := g.words.Tail.Load() == taken && g.words.Overrun.Load() == 0 && q.bell.Quiet(at) &&
-		!q.guard.isClosed() // last: after a close the words are zeros
-	runtime.KeepAlive(g) // and with it the lane, whose memory this was
-	runtime.KeepAlive(q)
-	return empty
-}
-
 // show is for who leaves the lock of a shared queue.
 func (q *core) show() {
-	g := q.vacant
-	switch bit := q.bell.Only(); {
-	case bit >= 0:
-		l := q.lanes[bit]
-		g = &l.glance
-		ring.StoreRelease(&g.taken, l.cons.Head())
-	case bit != wake.Nobody:
-		return // the last note is of the past, which changes says
+	l := q.vacant
+	if bit := q.bell.Only(); bit >= 0 {
+		l = q.lanes[bit]
+	} else if bit != wake.Nobody {
+		return
 	}
-	if at := q.bell.Changes(); g.at.Load() != at {
-		g.at.Store(at)
+	if l != q.vacant {
+		q.bell.OpenDoor(&l.taken, l.cons.Head())
 	}
-	if q.glance.Load() != g {
-		q.glance.Store(g)
+	if at := q.bell.Changes(); l.at.Load() != at {
+		l.at.Store(at)
+	}
+	if q.open.Load() != l {
+		q.open.Store(l)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -320,6 +321,12 @@ func TestGlance(t *testing.T) {
 			read(t, s.q, 1)
 			post(t, s.x, 2, 3) // its lane is hot: it leaves no mark
 		}},
+		"two hot of a new one": {fresh: true, happen: func(t *testing.T, s *state) {
+			post(t, s.w, 0, 1)
+			post(t, s.x, 0, 1)
+			read(t, s.q, 2)
+			post(t, s.x, 1, 2)
+		}},
 		"handed out": {happen: func(t *testing.T, s *state) {
 			post(t, s.w, 1, 2)
 			_, err := s.q.Peek(1)
@@ -424,6 +431,48 @@ func TestGlanceBesideClose(t *testing.T) {
 		<-begun
 		must(t, q.Close())
 		lookers.Wait()
+	}
+}
+
+// TestDoor: whoever takes the lock of a shared queue waits for a goroutine that takes from the lane
+// without it; what that one leaves is read then.
+func TestDoor(t *testing.T) {
+	calls := map[string]func(t *testing.T, q *cq.Queue){
+		"read": func(t *testing.T, q *cq.Queue) { read(t, q, 1) },
+		"peek": func(t *testing.T, q *cq.Queue) {
+			es, err := q.Peek(1)
+			if err != nil || es[0].Context != 1 || q.Release(1) != nil {
+				t.Error(es, err)
+			}
+		},
+		"wait":  func(t *testing.T, q *cq.Queue) { wantErr(t, "trywait", q.TryWait(), cq.ErrWouldBlock) },
+		"close": func(t *testing.T, q *cq.Queue) { must(t, q.Close()) },
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			q, w := pair(t, cq.Options{Shared: true, Size: 8, Wait: cq.WaitFD})
+			post(t, w, 0, 2)
+			read(t, q, 1)
+			var left atomic.Bool
+			leave := cq.GoIn(q)
+			defer later(func() { left.Store(true); leave() })()
+			call(t, q)
+			if !left.Load() {
+				t.Error("somebody was inside")
+			}
+		})
+	}
+}
+
+// TestOpenAround: a read without the lock goes on around the end of the ring.
+func TestOpenAround(t *testing.T) {
+	q, w := pair(t, cq.Options{Shared: true, Size: 8})
+	post(t, w, 0, 6)
+	read(t, q, 6)
+	post(t, w, 6, 14)
+	dst, src := make([]cq.Msg, 8), make([]cq.Addr, 8)
+	if n, err := cq.ReadFrom(q, dst, src); n != 8 || dst[7].Context != 13 || src[7] != cq.AddrNotAvail {
+		t.Error(n, err, dst, src)
 	}
 }
 

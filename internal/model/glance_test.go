@@ -3,18 +3,22 @@ package model
 // A look at a shared queue without its lock, explored: two writers publish, a reader that has the
 // lock takes marks and entries and parks, and somebody glances (cq/read.go). A glance may say
 // that the queue is empty only if it was at some moment since it began: an entry counts from when
-// its post returned until it is taken.
+// its post returned until it is taken. Who finds it not empty goes in by the door of the one lane
+// and takes an entry: nobody else may take any of that lane meanwhile, and the memory must stay.
 //
 //	P1 store tail   P2 load parked   P3 mark, if it was parked
+//	L1 shut the door, or wait for who is inside
 //	R1 look at the marks   R2 count a change   R3 take them   R4 heat   R5 take entries, or
 //	R1 take from the one lane that can have any
-//	V1 note taken   V2 note the change   V3 note the lane
+//	V1 note taken, which opens the door   V2 note the change   V3 note the lane
 //	K1 park   K2 look again
 //	G1 load the lane   G2 load its change   G3 load what is taken   G4 load its tail
 //	G5 look at the marks   G6 load the changes
+//	T1 go in   T2 copy   T3 store the head   T4 open the door again
 //
 // Not in the model: the order of plain stores, since what is noted is stored with release and each
-// load of the glance acquires; closing, overruns and errors, which the next look finds.
+// load of the glance acquires; overruns and errors, which the next look finds. The reader ends by
+// closing.
 
 // What the bell answers beside the number of a lane.
 const (
@@ -22,9 +26,13 @@ const (
 	glanceSeveral = 3
 )
 
+// glanceShut is what a door holds that is not open.
+const glanceShut = 9
+
 type glanceModel struct {
 	posts        [2]uint8
 	reads, parks uint8
+	looks        uint8 // of a glancer that also takes; 0 is one that looks once
 	deviant
 }
 
@@ -37,12 +45,14 @@ type glanceState struct {
 	cand, hot              uint8
 	only, changes          uint8
 	reader                 step
-	reads, parks           uint8
+	reads, parks, looks    uint8
+	door                   uint8         // that is open, for all the reader knows
+	gone                   bool          // closed
 	note                   [3]glanceNote // of each lane, and of nobody
 	lane                   uint8         // that was noted last
 	glancer                step
 	g                      glanceNote
-	of, tailSeen           uint8
+	of, tailSeen, copied   uint8
 	empty                  bool // the queue was, since the glance began
 	bad                    bool
 }
@@ -51,6 +61,7 @@ const (
 	glanceP1 step = iota // store tail
 	glanceP2             // parked?
 	glanceP3             // mark
+	glanceL1             // shut the door
 	glanceR1             // look at the marks
 	glanceR2             // count a change
 	glanceR3             // take the marks
@@ -67,6 +78,10 @@ const (
 	glanceG4             // load its tail
 	glanceG5             // look at the marks
 	glanceG6             // load the changes
+	glanceT1             // go in
+	glanceT2             // copy
+	glanceT3             // store the head
+	glanceT4             // open the door
 	glanceEnd
 )
 
@@ -80,6 +95,12 @@ const (
 	glanceMarks    = "marks are looked at behind the changes"
 	glanceAhead    = "what waits is noted as taken"
 	glanceOrder    = "the change is noted before what is taken"
+	glanceLets     = "who takes the lock leaves the door open"
+	glanceWaits    = "who takes the lock does not wait for who is inside"
+	glanceCloses   = "who closes leaves the door open"
+	glanceClaims   = "who goes in does not look whether the door is still open"
+	glanceLeaves   = "the door is opened before the head is stored"
+	glanceAll      = "who goes in notes what waits as taken"
 )
 
 func (m glanceModel) names() []string {
@@ -90,7 +111,9 @@ func (m glanceModel) start() (s glanceState) {
 	s.left, s.reads, s.parks = m.posts, m.reads, m.parks
 	s.writer = [2]step{glanceP1, glanceP1}
 	s.parked, s.only, s.changes = 3, glanceSeveral, 1
-	s.reader, s.glancer, s.lane = glanceR1, glanceG1, glanceNobody
+	s.reader, s.glancer, s.lane = glanceL1, glanceG1, glanceNobody
+	s.looks, s.door = max(1, m.looks), glanceNobody
+	s.note[0].taken, s.note[1].taken = glanceShut, glanceShut
 	return s
 }
 
@@ -150,10 +173,18 @@ func (s *glanceState) survey() uint8 {
 func (m glanceModel) read(s *glanceState, x *search[glanceState]) {
 	n := x.fork(s)
 	switch s.reader {
-	case glanceR1:
-		if s.reads == 0 {
+	case glanceL1:
+		if s.gone || s.door != glanceNobody && !m.shut(n) {
 			return
 		}
+		if s.reads == 0 {
+			n.gone = true
+			n.bad = s.glancer > glanceT1 && s.glancer < glanceEnd
+			break
+		}
+		n.reads--
+		n.reader = glanceR1
+	case glanceR1:
 		if s.parks > 0 {
 			y := x.fork(s)
 			y.parks--
@@ -162,7 +193,6 @@ func (m glanceModel) read(s *glanceState, x *search[glanceState]) {
 			x.emit(y)
 			x.by(2, glanceR1)
 		}
-		n.reads--
 		switch {
 		case s.marks != 0 && m.bug == glanceTakes:
 			n.reader = glanceR3
@@ -228,6 +258,19 @@ func (m glanceModel) read(s *glanceState, x *search[glanceState]) {
 	x.emit(n)
 }
 
+// shut reports whether the reader may go on.
+func (m glanceModel) shut(n *glanceState) bool {
+	if m.bug == glanceLets && n.reads > 0 || m.bug == glanceCloses && n.reads == 0 {
+		return true
+	}
+	d := &n.note[n.door]
+	if d.taken == glanceShut && m.bug != glanceWaits {
+		return false
+	}
+	d.taken, n.door = glanceShut, glanceNobody
+	return true
+}
+
 // note is what the reader does when it leaves the lock.
 func (m glanceModel) note(n *glanceState) {
 	change := n.reader == glanceV2
@@ -236,18 +279,18 @@ func (m glanceModel) note(n *glanceState) {
 	}
 	switch {
 	case n.only == glanceSeveral || n.reader == glanceV1 && n.marks != 0:
-		n.reader = glanceR1
+		n.reader = glanceL1
 		return
 	case n.reader == glanceV3:
-		n.lane, n.reader = n.only, glanceR1
+		n.lane, n.reader = n.only, glanceL1
 		return
 	case change:
 		n.note[n.only].change = n.changes
 	case n.only == glanceNobody:
 	case m.bug == glanceAhead:
-		n.note[n.only].taken = n.tail[n.only]
+		n.note[n.only].taken, n.door = n.tail[n.only], n.only
 	default:
-		n.note[n.only].taken = n.head[n.only]
+		n.note[n.only].taken, n.door = n.head[n.only], n.only
 	}
 	n.reader++
 }
@@ -279,7 +322,11 @@ func (m glanceModel) glance(n *glanceState) {
 	n.glancer++
 	switch {
 	case at == glanceG1:
-		n.of, n.empty = n.lane, false
+		n.looks--
+		n.of, n.empty, n.tailSeen = n.lane, false, 0
+		return
+	case at >= glanceT1:
+		m.goIn(n, at)
 		return
 	case at < glanceG5:
 		n.glancer--
@@ -300,11 +347,48 @@ func (m glanceModel) glance(n *glanceState) {
 	}
 	switch {
 	case marks && m.bug != glanceUnmarked && n.marks != 0,
-		!marks && m.bug != glanceUncounts && n.changes != n.g.change,
-		n.tailSeen != n.g.taken:
-		n.glancer = glanceEnd // it says nothing
-	case n.glancer == glanceEnd:
-		n.bad = !n.empty
+		!marks && m.bug != glanceUncounts && n.changes != n.g.change:
+		m.look(n) // it says nothing
+	case at == glanceG5:
+	case n.tailSeen == n.g.taken:
+		n.bad = n.bad || !n.empty
+		m.look(n)
+	case m.looks == 0 || n.g.taken == glanceShut:
+		m.look(n)
+	}
+}
+
+// look begins with the next look, if there is one.
+func (m glanceModel) look(n *glanceState) {
+	if n.glancer = glanceG1; n.looks == 0 {
+		n.glancer = glanceEnd
+	}
+}
+
+func (m glanceModel) goIn(n *glanceState, at step) {
+	if at >= glanceT3 && m.bug == glanceLeaves {
+		at = glanceT3 + glanceT4 - at
+	}
+	switch at {
+	case glanceT1:
+		if n.note[n.of].taken != n.g.taken && m.bug != glanceClaims {
+			m.look(n)
+			return
+		}
+		n.note[n.of].taken = glanceShut
+	case glanceT2:
+		n.copied = n.head[n.of]
+	case glanceT3:
+		n.bad = n.bad || n.head[n.of] != n.copied || n.copied == n.tail[n.of]
+		n.head[n.of]++
+	case glanceT4:
+		n.note[n.of].taken = n.copied + 1
+		if m.bug == glanceAll {
+			n.note[n.of].taken = n.tail[n.of]
+		}
+	}
+	if n.glancer == glanceEnd {
+		m.look(n)
 	}
 }
 
@@ -325,10 +409,15 @@ var glances = family{
 		form("three and none", glanceModel{posts: [2]uint8{3, 0}, reads: 4}),
 		form("three and one", glanceModel{posts: [2]uint8{3, 1}, reads: 3, parks: 1}),
 		form("three and two", glanceModel{posts: [2]uint8{3, 2}, reads: 4, parks: 1}),
+		form("taking, two and one", glanceModel{posts: [2]uint8{2, 1}, reads: 3, looks: 3, parks: 1}),
+		form("taking, three and none", glanceModel{posts: [2]uint8{3, 0}, reads: 3, looks: 3}),
+		form("taking, three and two", glanceModel{posts: [2]uint8{3, 2}, reads: 3, looks: 3}),
 	},
 	mutants: append(
 		on("two and one", glanceTakes, glanceUncounts, glanceUnmarked, glanceMarks, glanceAhead),
 		append(on("three and none", glanceTail),
-			on("three and one", glanceLate)...)...),
-	spare: on("two and one", glanceOrder),
+			append(on("three and one", glanceLate),
+				on("taking, three and none", glanceLets, glanceWaits, glanceCloses, glanceClaims,
+					glanceLeaves, glanceAll)...)...)...),
+	spare: append(on("two and one", glanceOrder), on("taking, two and one", glanceOrder)...),
 }

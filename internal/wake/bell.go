@@ -1,8 +1,10 @@
 package wake
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/crash"
@@ -70,11 +72,12 @@ type Bell struct {
 	marked   func(bit int)
 	lanes    []LaneConfig
 	known    int
-	flags    uint64 // the layer above's bits of every row word
-	cand     bitset // lanes that are hot or perhaps not empty
-	hot      bitset // lanes whose row word says "not parked"
-	only     int    // what Only may answer; Several after each change of cand and hot
-	many     int    // what OnlyOfMany may answer if the bell is wide, whose only is Several
+	flags    uint64         // the layer above's bits of every row word
+	cand     bitset         // lanes that are hot or perhaps not empty
+	hot      bitset         // lanes whose row word says "not parked"
+	door     *atomic.Uint64 // that OpenDoor opened since the lock was taken, or nil
+	only     int            // what Only may answer; Several after each change of cand and hot
+	many     int            // what OnlyOfMany may answer if the bell is wide, whose only is Several
 	wide     bool
 	steady   bool           // all candidates are hot, and none was added or removed since
 	changes  atomic.Uint64  // of only, in a shared queue: see Quiet
@@ -121,8 +124,38 @@ func NewBell(c Config) *Bell {
 // Lock takes the queue's lock if several goroutines use it.
 func (b *Bell) Lock() {
 	if b.shared {
-		b.mu.Lock()
+		b.lock()
 	}
+}
+
+// Shut is what a door holds while it is not open.
+const Shut = 1 << 63
+
+// OpenDoor lets goroutines take from the lane that Only names without the lock, one at a time: who
+// swaps what the door holds, the index up to which the lane is taken, for Shut. It leaves by a
+// store of the new index, before which it neither takes the lock nor waits. The next Lock shuts the
+// door, or waits for who is inside. Indices that no honest lane comes near open nothing.
+func (b *Bell) OpenDoor(door *atomic.Uint64, at uint64) {
+	if at < Shut/2 {
+		b.door = door
+		door.Store(at)
+	}
+}
+
+// lock also shuts the door.
+func (b *Bell) lock() {
+	b.mu.Lock()
+	if b.door == nil {
+		return
+	}
+	for i := 0; b.door.Swap(Shut) == Shut; i++ {
+		if i < 16 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(20 * time.Microsecond) // who is inside is not running
+		}
+	}
+	b.door = nil
 }
 
 // Shared reports whether Lock is real: the queue is shared, or was on a channel.
