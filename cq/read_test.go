@@ -471,7 +471,8 @@ func TestOpenAround(t *testing.T) {
 	read(t, q, 6)
 	post(t, w, 6, 14)
 	dst, src := make([]cq.Msg, 8), make([]cq.Addr, 8)
-	if n, err := cq.ReadFrom(q, dst, src); n != 8 || dst[7].Context != 13 || src[7] != cq.AddrNotAvail {
+	n, err := cq.ReadFrom(q, dst, src)
+	if n != 8 || dst[7].Context != 13 || src[7] != cq.AddrNotAvail {
 		t.Error(n, err, dst, src)
 	}
 }
