@@ -120,6 +120,12 @@ func (f *forger) leads() {
 	f.lane.ID.Store(kind.FabricLaneID(f.o.ID, 0, 1))
 }
 
+// ready says the last word.
+func (f *forger) ready() {
+	_, err := f.conn.Write(says(2))
+	noError(f.t, err)
+}
+
 // TestMeetHostile: whatever the other one passes in place of two objects that it cannot change
 // afterwards, or says, is a typed error, and leaves nothing.
 func TestMeetHostile(t *testing.T) {
@@ -145,8 +151,7 @@ func TestMeetHostile(t *testing.T) {
 			noError(f.t, err)
 		}, shm.ErrVersion},
 		{"ready at once", func(f *forger) {
-			_, err := f.conn.Write(says(2))
-			noError(f.t, err)
+			f.ready()
 		}, fabric.ErrCorrupt},
 		{"nothing", func(f *forger) { f.pass() }, fabric.ErrCorrupt},
 		{"one object", func(f *forger) { f.make(); f.pass(f.obj.FD()) }, fabric.ErrCorrupt},
@@ -183,29 +188,25 @@ func TestMeetHostile(t *testing.T) {
 		}, fabric.ErrCorrupt},
 		{"no lane", func(f *forger) {
 			whole(f)
-			_, err := f.conn.Write(says(2))
-			noError(f.t, err)
+			f.ready()
 		}, fabric.ErrCorrupt},
 		{"outbox of another", func(f *forger) {
 			f.o.ID = kind.FabricOutboxID(1 << 41)
 			whole(f)
 			f.leads()
-			_, err := f.conn.Write(says(2))
-			noError(f.t, err)
+			f.ready()
 		}, fabric.ErrCorrupt},
 		{"lane to another", func(f *forger) {
 			whole(f)
 			f.leads()
 			f.lane.TargetLow.Add(1)
-			_, err := f.conn.Write(says(2))
-			noError(f.t, err)
+			f.ready()
 		}, fabric.ErrCorrupt},
 		{"lane without slots", func(f *forger) {
 			whole(f)
 			f.leads()
 			f.lane.Slots.Store(0)
-			_, err := f.conn.Write(says(2))
-			noError(f.t, err)
+			f.ready()
 		}, fabric.ErrCorrupt},
 		{"refuses", func(f *forger) {
 			_, err := f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))

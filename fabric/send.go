@@ -203,7 +203,7 @@ func (e *Endpoint) sendLater(
 ) (err error) {
 	wait := true
 	e.within(ctx, &waiter{room: true}, func() bool {
-		if wait { // it is asked again though it was true
+		if wait { // else it is done, and this is asked once more
 			wait, err = e.send(payload, to, &op)
 		}
 		return !wait
