@@ -42,10 +42,8 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		if !q.guard.enterAlone() {
 			return 0, ErrClosed
 		}
-	} else if n, err = readOpen(q, dst, src); n > 0 || err != nil {
+	} else if n, err = readDriven(q, dst, src); n > 0 || err != nil {
 		return n, err
-	} else if err = q.enterDriven(); err != nil {
-		return 0, err
 	}
 	bit := q.only()
 	if bit == wake.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
@@ -139,15 +137,15 @@ func readOpen[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	return n, nil
 }
 
-// enterDriven is enter for a read of a shared queue.
-func (q *Queue) enterDriven() error {
+// readDriven is readOpen for which feeders were driven, or enter if that says nothing.
+func readDriven[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if q.feeders.driven() {
 		q.feeders.progress()
 	}
-	if !q.enter() {
-		return q.guard.refusal()
+	if n, err = readOpen(q, dst, src); n == 0 && err == nil && !q.enter() {
+		err = q.guard.refusal()
 	}
-	return nil
+	return n, err
 }
 
 // enter and leave stand around every other call that takes from the queue.
@@ -185,7 +183,8 @@ func (q *core) quiet(at uint64) bool { return q.bell.Quiet(at) }
 // death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
 // may change that; a lane that turns up makes the bell look closer by itself.
 func (q *core) settle() {
-	q.bell.Widen(q.feeders.driven()) // which the next read drives before it looks
+	// Those the next read drives before it looks; of a shared queue each read does so.
+	q.bell.Widen(!q.shared() && q.feeders.driven())
 	if q.leavers.any() {
 		q.reap()
 	}

@@ -290,6 +290,7 @@ func TestGlance(t *testing.T) {
 		d    *shm.Dir
 		q    *cq.Queue
 		w, x *cq.Writer
+		f    *feeder // bound if it posts
 	}
 	nothing := func(t *testing.T, q *cq.Queue) {
 		t.Helper()
@@ -306,6 +307,7 @@ func TestGlance(t *testing.T) {
 	tests := map[string]struct {
 		o      cq.Options
 		fresh  bool // nothing was posted before
+		every  int  // how often the feeder posts
 		happen func(t *testing.T, s *state)
 		want   error
 	}{
@@ -316,6 +318,7 @@ func TestGlance(t *testing.T) {
 		}},
 		"error": {happen: func(t *testing.T, s *state) { postError(t, s.w, 1) },
 			want: cq.ErrAvail},
+		"post of a feeder": {every: 1, happen: func(t *testing.T, s *state) { s.f.w = s.w }},
 		"two hot": {happen: func(t *testing.T, s *state) {
 			post(t, s.x, 1, 2)
 			read(t, s.q, 1)
@@ -353,6 +356,12 @@ func TestGlance(t *testing.T) {
 			if !test.fresh {
 				post(t, s.w, 0, 1)
 				read(t, q, 1)
+				nothing(t, q)
+			}
+			if s.f = (&feeder{every: test.every}); test.every > 0 {
+				unbind, err := q.Bind(s.f, true)
+				must(t, err)
+				t.Cleanup(unbind)
 				nothing(t, q)
 			}
 			test.happen(t, s)
