@@ -279,3 +279,45 @@ func TestKilledInside(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupKilled: who is killed leaves: sends go on to the others, and succeed. Its seat is the
+// next one's, and a group whose members are all dead is nobody's.
+func TestGroupKilled(t *testing.T) {
+	ends := members(t, fabric.Options{}, fabric.GroupOptions{Members: 3}, "a", "b")
+	a, b := ends[0], ends[1]
+	for i := range 3 {
+		c := started(t, "member", fmt.Sprint("MEMBER=m", i))
+		c.obeys(t, "join", "done")
+		noError(t, errors.Join(a.Send(number(1), a.g.Addr(), 1),
+			a.Send(pattern(longBytes), a.g.Addr(), 2)))
+		moves(t, a.end, b.end)
+		c.obeys(t, "progress", "done")
+		c.kill(t)
+		if e := completes(t, a.end); e.Context != 1 {
+			t.Errorf("%+v", e)
+		}
+		noError(t, errors.Join(b.Recv(make([]byte, 8), 1), b.Recv(make([]byte, longBytes), 2)))
+		for range 100 {
+			moves(t, a.end, b.end)
+		}
+		if e := completes(t, a.end); e.Context != 2 {
+			t.Errorf("%+v", e)
+		}
+		if got := b.completions(t); len(got) != 2 {
+			t.Errorf("%+v", got)
+		}
+	}
+	account(t, a.end, 8, 0, 0)
+	c := started(t, "member", "MEMBER=m")
+	c.obeys(t, "join", "done")
+	noError(t, errors.Join(a.g.Close(), b.g.Close()))
+	c.kill(t)
+	g := joins(t, a.end, fabric.GroupOptions{}) // that of the dead
+	noError(t, a.Send(number(1), g.Addr(), 3))
+	if e := completes(t, a.end); e.Context != 3 {
+		t.Errorf("%+v", e)
+	}
+	noError(t, g.Close())
+	moves(t, a.end, b.end)
+	nothingLeft(t, a.end, "a", "b")
+}

@@ -1,7 +1,9 @@
 package fabric_test
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -362,4 +364,57 @@ func TestHostileClaims(t *testing.T) {
 			t.Errorf("row %d is that of %#x, want %#x", row+1, got, want)
 		}
 	}
+}
+
+// groupWords are those that the members of a group write.
+func groupWords(t *testing.T, e *end) (is kind.Group, w kind.GroupWords) {
+	t.Helper()
+	o, err := e.d.Open("group", shm.ReadWrite)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, o.Close()) })
+	is, err = kind.StoredGroup("group", o.Header())
+	noError(t, err)
+	mem, _, err := o.Section(kind.SectGroup, 0)
+	noError(t, err)
+	return is, is.WordsIn(mem)
+}
+
+// TestHostileGroup: rows that say what cannot be cost senders a look each.
+func TestHostileGroup(t *testing.T) {
+	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
+	a, b := ends[0], ends[1]
+	is, w := groupWords(t, a.end)
+	b1 := &w.Rows[1] // b's
+	for i, forge := range []func(r *kind.GroupRow){
+		func(r *kind.GroupRow) { r.Outbox.Store(1) },
+		func(r *kind.GroupRow) { r.Outbox.Store(0) },
+		func(r *kind.GroupRow) { r.Outbox.Store(kind.FabricOutboxID(1 << 50)) },
+		func(r *kind.GroupRow) { r.Low.Add(1) },
+		func(r *kind.GroupRow) { r.Generation.Add(1) },
+		func(r *kind.GroupRow) { r.Outbox.Store(a.Address().Outbox) },
+		func(r *kind.GroupRow) {}, // b once more
+		func(r *kind.GroupRow) { r.Use.Store(0) },
+	} {
+		for k := 2; k < is.Members; k++ {
+			r := &w.Rows[k]
+			r.Outbox.Store(b1.Outbox.Load())
+			r.High.Store(b1.High.Load())
+			r.Low.Store(b1.Low.Load())
+			r.Generation.Store(b1.Generation.Load())
+			r.Use.Store(9)
+			forge(r)
+		}
+		w.Changes.Add(uint64(1) << (9 * i))
+		noError(t, a.Send(number(uint64(i)), a.g.Addr(), uint64(i)))
+		if got := b.got(t); !slices.Equal(got, []uint64{uint64(i)}) {
+			t.Errorf("forgery %d: %v", i, got)
+		}
+		if c := completes(t, a.end); c.Context != uint64(i) {
+			t.Errorf("forgery %d: %+v", i, c)
+		}
+	}
+	if s := a.Stats(); s.Corrupt+s.Refused > 0 {
+		t.Errorf("%+v", s)
+	}
+	noError(t, b.Send(bytes.Repeat([]byte{1}, 8), b.g.Addr(), 1))
 }

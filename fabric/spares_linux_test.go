@@ -107,3 +107,43 @@ func TestGroupSpares(t *testing.T) {
 		}
 	})
 }
+
+// TestGroupUnused: a lane that ends before it was used does not keep its receiver from the next
+// one, though that is found first.
+func TestGroupUnused(t *testing.T) {
+	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b", "c")
+	a, b, c := ends[0], ends[1], ends[2]
+	x := opened(t, "x", fabric.Options{})
+	for _, name := range []string{"x", "c"} { // which have the first places of a, and c has no room
+		to, err := a.Resolve(name)
+		noError(t, err)
+		for err == nil {
+			err = a.Inject(number(1), to)
+		}
+	}
+	_, w := groupWords(t, a.end)
+	use := w.Rows[1].Use.Load()
+	full := func(listed uint64) {
+		t.Helper()
+		w.Rows[1].Use.Store(listed)
+		w.Changes.Add(1)
+		if err := a.Inject(number(2), a.g.Addr()); err != cq.ErrFull {
+			t.Fatal(err)
+		}
+	}
+	full(use)
+	full(0)
+	noError(t, x.Endpoint.Close())
+	moves(t, a.end)
+	full(use)
+	moves(t, c.end)
+	noError(t, a.Inject(number(3), a.g.Addr()))
+	if got := b.got(t); !slices.Equal(got, []uint64{3}) || b.Stats().Refused > 0 {
+		t.Errorf("%v came; %+v", got, b.Stats())
+	}
+	moves(t, a.end)
+	if s, of := scribble(t, b.end, "b"), scribble(t, a.end, "a"); s.claims[0].Load() == 0 ||
+		s.claims[2].Load() != 0 || of.lanes[2].ID.Load() != 0 {
+		t.Error("the row or the place of the first is not free")
+	}
+}
