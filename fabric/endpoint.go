@@ -76,7 +76,6 @@ type Endpoint struct {
 
 	multicasts     []multicast // under way, by the context of their parts
 	freeMulticasts []int
-	misses         []misses
 
 	passed  *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
 	starved bool        // a lane could not be mapped, and will be looked at again

@@ -119,48 +119,17 @@ func (e *Endpoint) endPart(part *sendOp, num cq.Errno) {
 	e.report(&op, num)
 }
 
-// misses is what a member has missed of one sender, and is not told.
-type misses struct {
-	p *peer
-	n uint64
-}
-
 // missed takes notice of what was missed before a message that has its receive now.
 func (e *Endpoint) missed(m *arrival) {
-	n := m.missed
+	now := reached{peer: m.peer, n: m.missed}
 	m.missed = 0
-	for i := range e.misses {
-		if e.misses[i].p == m.peer {
-			e.misses[i].n += n
+	for i := range e.remote.untold {
+		if r := &e.remote.untold[i]; r.what == 0 && r.peer == now.peer {
+			r.n += now.n
 			return
 		}
 	}
-	e.misses = append(e.misses, misses{m.peer, n})
-	e.tellMissed()
-}
-
-// tellMissed reports what was missed, as far as there is room.
-func (e *Endpoint) tellMissed() (work int) {
-	if len(e.misses) == 0 {
-		return 0
-	}
-	_ = e.posted.Commit() // what came before
-	for work < len(e.misses) {
-		m := &e.misses[work]
-		e.fail = cq.ErrorEntry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagMulticast, Data: m.n,
-			Src: cq.From(m.p.index), Err: cq.EOverrun, ProvErrno: int32(cq.EOverrun),
-			ErrData: m.p.addr.Append(nil)}
-		err := e.rx.Fail(&e.fail, cq.FlagInjectCall) // nobody reserved room for it
-		if err == cq.ErrFull {
-			break
-		}
-		if err != nil {
-			e.stats.Abandoned++
-		}
-		work++
-	}
-	e.misses = append(e.misses[:0], e.misses[work:]...)
-	return work
+	e.reached(now)
 }
 
 // grouped says of a message that it is for a group, and what its receiver has missed before it.

@@ -22,7 +22,7 @@ func (e *Endpoint) Progress() (work int, err error) {
 // poll looks at every lane that can have something, and tells senders before it returns.
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
-	work = e.settle() + e.tellReached() + e.tellMissed()
+	work = e.settle() + e.tellReached()
 	if !b.Steady() {
 		b.Take()
 		b.Heat()

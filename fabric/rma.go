@@ -277,11 +277,12 @@ func (e *Endpoint) reachSelf(p *peer, op *reaching) error {
 	return nil
 }
 
-// reached is what a peer says that it has done with memory of this endpoint.
+// reached is what a peer says that it has done with memory of this endpoint; or what was missed of
+// its messages to groups.
 type reached struct {
 	peer    *peer
 	from    *inLane // nil: this endpoint itself
-	what    uint64
+	what    uint64  // 0: n messages were missed
 	n, data uint64
 	with    cq.Flags // FlagRemoteCQData, if there is data
 	meta    cq.Meta  // of the entry
@@ -335,13 +336,11 @@ func (e *Endpoint) tellReached() (work int) {
 	if len(all) == 0 {
 		return 0
 	}
-	_ = e.posted.Commit() // they counted on the room that this may take
+	_ = e.posted.Commit() // they counted on the room that this may take, and came before
 	for ; work < len(all); work++ {
 		r := &all[work]
 		if e.rx != nil {
-			e.entry = cq.Entry{Len: r.n, Data: r.data, Src: cq.From(r.peer.index), Meta: r.meta,
-				Flags: r.with | reachedFlags(r.what, cq.FlagRemoteRead, cq.FlagRemoteWrite)}
-			err := e.rx.CompleteTarget(&e.entry)
+			err := e.tellOf(r)
 			if err == cq.ErrFull {
 				break
 			}
@@ -355,4 +354,16 @@ func (e *Endpoint) tellReached() (work int) {
 	}
 	e.remote.untold = append(all[:0], all[work:]...)
 	return work
+}
+
+func (e *Endpoint) tellOf(r *reached) error {
+	if r.what == 0 {
+		e.fail = cq.ErrorEntry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagMulticast, Data: r.n,
+			Src: cq.From(r.peer.index), Err: cq.EOverrun, ProvErrno: int32(cq.EOverrun),
+			ErrData: r.peer.addr.Append(nil)}
+		return e.rx.Fail(&e.fail, cq.FlagInjectCall) // nobody reserved room for it
+	}
+	e.entry = cq.Entry{Len: r.n, Data: r.data, Src: cq.From(r.peer.index), Meta: r.meta,
+		Flags: r.with | reachedFlags(r.what, cq.FlagRemoteRead, cq.FlagRemoteWrite)}
+	return e.rx.CompleteTarget(&e.entry)
 }
