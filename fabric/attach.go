@@ -49,12 +49,13 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	crash.At(crash.FabricLaneNamed)
 	row := l.claim()
-	if row < 0 || !e.met() && p.words.page.State.Load() == kind.FabricClosed {
+	closed := !e.met() && p.words.page.State.Load() == kind.FabricClosed
+	if row < 0 || closed {
 		if row >= 0 {
 			p.words.claims[row].CompareAndSwap(l.id, 0)
 		}
 		l.head.ID.Store(0)
-		if row < 0 {
+		if !closed {
 			return nil, e.noPeers(p)
 		}
 		return nil, fault("send", p.addr.String(), ErrNoPeer)
@@ -91,13 +92,13 @@ func (e *Endpoint) freePlace() int {
 	return -1
 }
 
-// claim takes a row that nobody has, or -1. Rows of senders that died before they rang are found by
-// their marks.
+// claim takes a row that nobody has, or -1. Then the receiver is told of rows that it has not given
+// to who claimed them: a sender may have died before it rang.
 func (l *outLane) claim() int {
 	w := &l.p.words
 	if w.claims == nil { // it was met over a socket, and has one row
 		l.row = &w.rows[0]
-		l.rev = l.row.Rev.Load()
+		l.rev = l.row.Rev.Load() - 1 // it may have given up already: it is looked at once
 		return 0
 	}
 	for i := range w.claims {
@@ -109,6 +110,11 @@ func (l *outLane) claim() int {
 		l.bit, l.row = row, &w.rows[row]
 		l.rev = l.row.Rev.Load() // before the state is looked at: see Endpoint.leave
 		return row
+	}
+	for row := range w.claims {
+		if r := &w.rows[row]; r.Owner.Load()&^kind.FabricRefused != w.claims[row].Load() {
+			l.p.ringer(&r.Bell, row, nil).Attach()
+		}
 	}
 	return -1
 }

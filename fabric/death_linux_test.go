@@ -8,6 +8,8 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestSenderKilled: what a sender had sent when it was killed arrives, receives beyond that stay,
@@ -36,6 +38,43 @@ func TestSenderKilled(t *testing.T) {
 	if s := e.Stats(); s.Died != 2 || s.Received != 40 || s.Corrupt != 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestClaimantKilled: the row of a sender that was killed before it rang is had by the next one,
+// and nothing is left of the dead.
+func TestClaimantKilled(t *testing.T) {
+	shmtest.Conforms(t)
+	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+	c := started(t, "idle")
+	dead, err := next.Lookup(next.knows(t, "idle"))
+	noError(t, err)
+	lane := &scribbleOn(t, e, "idle", dead).lanes[0]
+	lane.Slots.Store(8)
+	lane.Target.Store(e.Address().Outbox)
+	high, low := kind.UuidWords(e.Address().UUID)
+	lane.TargetHigh.Store(high)
+	lane.TargetLow.Store(low)
+	lane.Pays.Store(1)
+	lane.Bell.Parked.Store(1)
+	lane.ID.Store(kind.FabricLaneID(dead.Outbox, 0, 1))
+	scribble(t, e, "main").claims[0].Store(lane.ID.Load())
+	c.kill(t)
+	to := next.knows(t, "main")
+	shmtest.WantErr(t, "a send while it has the row", next.Send(nil, to, 1), fabric.ErrPeers)
+	nothingLeft(t, e, "main", "next")
+	noError(t, next.Send(nil, to, 1))
+}
+
+// TestFullCloses: who finds no row at one that has closed since is told that, and not to ask again.
+func TestFullCloses(t *testing.T) {
+	shmtest.Conforms(t)
+	e, first := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "first", fabric.Options{})
+	next := opened(t, "next", fabric.Options{})
+	noError(t, first.Send(nil, first.knows(t, "main"), 1))
+	to := next.knows(t, "main")
+	shmtest.WantErr(t, "a send without a row", next.Send(nil, to, 1), fabric.ErrPeers)
+	noError(t, e.Close())
+	shmtest.WantErr(t, "a send to one that has closed", next.Send(nil, to, 1), fabric.ErrNoPeer)
 }
 
 // besideIdle opens an endpoint and starts a process with another one, which moves when told to.

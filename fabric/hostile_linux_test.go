@@ -25,6 +25,12 @@ type scribbled struct {
 // scribble maps what an endpoint writes.
 func scribble(t *testing.T, e *end, name string) (s scribbled) {
 	t.Helper()
+	return scribbleOn(t, e, name, e.Address())
+}
+
+// scribbleOn maps what one beside it writes.
+func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribbled) {
+	t.Helper()
 	open := func(name string) *shm.Object {
 		o, err := e.d.Open(name, shm.ReadOnly)
 		noError(t, err)
@@ -36,7 +42,7 @@ func scribble(t *testing.T, e *end, name string) (s scribbled) {
 		noError(t, err)
 		return mem
 	}
-	o, box := open(name), open(kind.FabricOutboxName(e.Address().Outbox))
+	o, box := open(name), open(kind.FabricOutboxName(a.Outbox))
 	s.page = kind.Overlay[kind.FabricPage](section(o, kind.SectFabricPage))
 	s.rows = kind.Overlays[kind.FabricRow](section(o, kind.SectFabricRows))
 	mail := section(o, kind.SectFabricMail)

@@ -119,6 +119,8 @@ func (e *Endpoint) meet(talk *place.Conversation, who *place.Peer) error {
 	if err != nil {
 		return err
 	}
+	// Before the peer can believe that we meet: should we give up, it is told as one who is known.
+	e.claims[0].Store(kind.FabricLaneID(p.addr.Outbox, 0, 1))
 	if err = talk.Send(meeting.Message(stepReady, 0)); err != nil {
 		return err
 	}
@@ -129,7 +131,6 @@ func (e *Endpoint) meet(talk *place.Conversation, who *place.Peer) error {
 	crash.At(crash.MeetHeard)
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	e.claims[0].Store(kind.FabricLaneID(p.addr.Outbox, 0, 1))
 	e.bell.Consider(0)
 	if p.in == nil {
 		return ErrCorrupt

@@ -129,6 +129,7 @@ func (f *forger) ready() {
 // TestMeetHostile: whatever the other one passes in place of two objects that it cannot change
 // afterwards, or says, is a typed error, and leaves nothing.
 func TestMeetHostile(t *testing.T) {
+	shmtest.Conforms(t)
 	var p [2]int
 	noError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	t.Cleanup(func() { shm.CloseFDs(p[:]) })
@@ -229,6 +230,7 @@ func TestMeetHostile(t *testing.T) {
 // TestMeetSilent: one who says nothing is waited for as long as the context says, and one who stops
 // after a byte for a bounded time.
 func TestMeetSilent(t *testing.T) {
+	shmtest.Conforms(t)
 	defer func(d time.Duration) { place.MeetTimeout = d }(place.MeetTimeout)
 	for said, want := range map[string]error{"": context.DeadlineExceeded, "s": place.ErrSilent} {
 		a, b := sockets(t)
@@ -503,6 +505,7 @@ func TestMetFlood(t *testing.T) {
 
 // TestMetHangsUp: one that ends the connection and lives is not dead.
 func TestMetHangsUp(t *testing.T) {
+	shmtest.Conforms(t)
 	f := forged(t)
 	noError(t, f.e.Send(nil, 0, 1))
 	noError(t, f.conn.Close())

@@ -257,6 +257,7 @@ func TestMeetWays(t *testing.T) {
 // TestMeetKilled: what the other process had sent when it was killed arrives, what it had not
 // examined fails, and who sleeps for it wakes.
 func TestMeetKilled(t *testing.T) {
+	shmtest.Conforms(t)
 	bothUsers(t, func(t *testing.T, other bool) {
 		e, c := besideOther(t, "met idle", other, fabric.Options{})
 		for i := range 3 {
@@ -296,6 +297,7 @@ func metIdle() {
 
 // TestMeetRefused: who may not be there, and what cannot be asked for, is refused on both sides.
 func TestMeetRefused(t *testing.T) {
+	shmtest.Conforms(t)
 	stranger := &shm.AllowList{UIDs: []int{12345}}
 	for name, c := range map[string]struct {
 		allow [2]*shm.AllowList
@@ -327,6 +329,69 @@ func TestMeetRefused(t *testing.T) {
 					t.Errorf("side %d: %v, want %v", i, err, c.want[i])
 				}
 			}
+		})
+	}
+}
+
+// withholds takes one message of a meeting, and returns what passes it on.
+func withholds(t *testing.T, from, to *net.UnixConn) (pass func()) {
+	t.Helper()
+	b := make([]byte, 16)
+	_, fds, err := shm.RecvFDs(from, b, 2)
+	noError(t, err)
+	return func() {
+		noError(t, shm.SendFDs(to, b, fds...))
+		shm.CloseFDs(fds)
+	}
+}
+
+// TestMeetHalf: one that gives up when the other one has met it, and lives on, has closed, and it
+// makes no difference which of these was first.
+func TestMeetHalf(t *testing.T) {
+	shmtest.Conforms(t)
+	for name, early := range map[string]bool{"after it was met": false, "before": true} {
+		t.Run(name, func(t *testing.T) {
+			a, nearA := sockets(t)
+			b, nearB := sockets(t)
+			defer func() { noError(t, errors.Join(nearA.Close(), nearB.Close(), b.Close())) }()
+			met, half := make(chan error, 1), make(chan error, 1)
+			var e *end
+			go func() {
+				var err error
+				e, err = meetEnd(a, nil, fabric.Options{})
+				met <- err
+			}()
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				_, err := fabric.Meet(ctx, b, nil, fabric.Options{})
+				half <- err
+			}()
+			gives := func() {
+				cancel()
+				shmtest.WantErr(t, "who gives up", <-half, context.Canceled)
+			}
+			withholds(t, nearA, nearB)()
+			objects, ready := withholds(t, nearB, nearA), withholds(t, nearB, nearA)
+			if early {
+				gives()
+			}
+			objects()
+			ready()
+			noError(t, <-met)
+			noError(t, e.Send(nil, 0, 1))
+			if !early {
+				for range 10 { // it has looked, also by a ring that comes late
+					e.steps(t)
+					time.Sleep(time.Millisecond)
+				}
+				gives()
+			}
+			_, failed, err := e.next()
+			if err != nil || failed.Err != cq.Errno(syscall.EPIPE) {
+				t.Errorf("%+v, %v", failed, err)
+			}
+			shmtest.WantErr(t, "a send", e.Send(nil, 0, 1), fabric.ErrPeerClosed)
+			noError(t, e.close())
 		})
 	}
 }
