@@ -19,7 +19,7 @@ import (
 // families are all that is explored, in the order of the page.
 var families = []family{queues, others, counters, frames, follows, glances, many, rooms, rings,
 	wraps, ends, feeders, flows, chunks, references, exposures, transfers, levels, lives,
-	regions, parts, connections}
+	regions, parts, connections, meetings}
 
 // family is the variants of one model, and rules that are left out of them.
 type family struct {
@@ -322,7 +322,8 @@ xdp/frames.go and xdp/endpoint/release.go; W of
 lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the
 count in cq/wait.go; F and A of readers that follow one another cq/handover.go, writerside.go and
 rendezvous.go, G peek.go; R, V and G of a look without the lock cq/read.go and
-bell.go. Those of endpoints, from "Two endpoints" on, were explored before there was code.
+bell.go. Those of endpoints, from "Two endpoints" on, were explored before there was code, but for
+meetings: M and G fabric/meet.go, N peer.go and attach.go, B receive.go and endpoint.go.
 
 Of gn a larger form, with two entries in one of the lanes, was explored once and lost nothing in
 23675871 states (21185712 where the producer pays), and takes minutes; with two in both it had not
