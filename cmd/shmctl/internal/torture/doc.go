@@ -27,8 +27,8 @@
 //	         the same two with event queues; the reader may have the library call it, too
 //	endpoint sends messages of all lengths to others of its role, and receives theirs, by package
 //	         fabric, from its pool and lent, with levels and fences; reads, writes and adds to their
-//	         memory; listens, echoes, and dials others; answers and asks by events; sends to
-//	         groups
+//	         memory, which a file has if it is to last; listens, echoes, and dials others; answers
+//	         and asks by events; sends to groups
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
 //	wire     the other end: answers what comes, and floods
 //	app, app2
@@ -108,7 +108,8 @@
 // can have it. What is behind a fence ends after what is before it. Memory of a message changes
 // when its send has ended, and no receiver notices. A word of each endpoint is at least what others
 // added that completed, at most what they began to add; and what one writes there is what it reads,
-// and never by a key that was revoked.
+// and never by a key that was revoked. What one wrote to last is in the file of an endpoint that
+// has died, and in the memory of the next one.
 //
 // A counter's value lies between what its processes noted before they added and after; an address
 // vector has what the ledger says whenever the ledger says it, before and after a look.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,12 +60,14 @@ func endpointRole() *role {
 			}
 		},
 		calm: (*supervisor).calmEndpoints,
+		died: func(s *supervisor, p *proc) error { return s.lasts(p.index) },
 		counts: map[string]int{"sent": endSent, "done": endDone, "failed": endFailed,
 			"seen": endSeen, "cut": endCut, "opened": endOpened, "no_room": endNoRoom,
 			"calms": endCalms, "echoed": endEchoed, "reset": endReset,
 			"linked": endLinked, "unlinked": endUnlinked, "grouped": endGrouped, "missed": endMissed,
 			"matched": endMatched,
-			"lent":    endLent, "referenced": endReferenced, "reached": endReached}}
+			"lent":    endLent, "referenced": endReferenced, "reached": endReached,
+			"lasted": endLasted}}
 }
 
 // endText has the bytes of all messages.
@@ -166,9 +169,15 @@ func (c *child) oneEndpoint() (err error) {
 	var end func()
 	e.run, end = c.running(phaseStop)
 	defer end()
+	f, err := os.OpenFile(lastFile(c.Base, c.Index), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	for since := stage.Lifetime(); ; nap(time.Millisecond) {
 		e.Endpoint, err = wire.OpenEndpoint(c.dir, endName(c.Index), endRoom, fabric.Options{Peers: 16,
-			Chunks: endChunks, Window: 16 << 10, Pool: endPool, Remote: endRemote})
+			Chunks: endChunks, Window: 16 << 10, Pool: endPool, Remote: endRemote,
+			RemoteFile: &lastly{File: f, never: c.Spoil == spoilSync}})
 		// Who removes the former one may be stopped over that.
 		if !errors.Is(err, fs.ErrExist) || stage.Lifetime()-since > patience {
 			break

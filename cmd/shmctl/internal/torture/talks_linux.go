@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/bits"
 	"os"
 	"sync/atomic"
@@ -35,6 +36,7 @@ const (
 	endLent              // that were lent to their receiver
 	endReferenced        // that were sent by reference
 	endReached           // reads and writes of memory of peers, and atomics, without data
+	endLasted            // writes of level commit that completed
 	endHead
 
 	endHolder  = 0 // outbox of the endpoint that a place has, 0 if it is closing or has none
@@ -46,7 +48,10 @@ const (
 	endKey     = 6 // the same of the memory in which each place has a part
 	endLinks   = 7 // as endListens, of its passive endpoint
 	endWaits   = 8 // receives of each kind that may have a message and are not seen
-	endPlace   = endWaits + endKinds
+
+	// By who wrote it: what its file has at least.
+	endLasts = endWaits + endKinds
+	endPlace = endLasts + endpoints
 
 	// Begun are additions to the receiver's word, added those that completed.
 	talkTo, talkFrom, talkIntent, talkBegun, talkAdded, talkDone = 0, 1, 2, 3, 4, 5
@@ -162,6 +167,7 @@ func (s *supervisor) calmEndpoints(r *role) error {
 //	a level      memory of the message may change: its receiver, or who reads a loan, never sees it
 //	fence        all that was sent before in the talk has ended
 //	write        who is told finds it seen, as a message
+//	commit       the supervisor finds it in the file of its receiver, which only a sync fills
 //	atomics      completed <= the word of the receiver <= begun, of all additions to it
 //	reads        what the place wrote last is there, as long as the key holds
 //	revocation   nobody who had an old key writes what a new one reaches
@@ -175,6 +181,7 @@ const (
 
 	spoilEarly = "say that a message has its receive when it is delivered"
 	spoilAdd   = "count more than was added"
+	spoilSync  = "sync nothing"
 )
 
 type manner struct {
@@ -191,7 +198,10 @@ func endWay(id uint64) (w manner) {
 	case 3, 4, 5:
 		w.how = wayPool
 	case 6:
-		return manner{how: wayWrite}
+		if w.how = wayWrite; x>>8%2 == 0 {
+			w.level = cq.FlagCommitComplete
+		}
+		return w
 	}
 	switch x >> 8 % 8 {
 	case 0, 1:
@@ -209,7 +219,8 @@ func (w manner) ordinary() bool { return w == manner{} }
 type sent struct {
 	mem    []byte
 	pooled bool
-	early  bool // it was given up when the send was accepted: others have it then
+	early  bool           // it was given up when the send was accepted: others have it then
+	lasts  *atomic.Uint64 // of the ledger, if it is to last
 }
 
 // begun notes a send, or what reaches, before the call.
@@ -247,9 +258,13 @@ func (e *talker) lays(s *sent, m *fabric.Msg, w manner, to uint64) (at fabric.Re
 		*s = sent{mem: mem[:len(text):len(mem)], pooled: true, early: e.rnd.IntN(2) == 0}
 		m.Buf = s.mem
 	case wayWrite:
-		m.Buf, m.Flags, m.Tag = nil, cq.FlagRemoteCQData, 0
-		if at.Key = e.key(to, endKey); at.Key != 0 {
-			at.Offset = uint64(e.Index) * partBytes
+		m.Buf, m.Flags, m.Tag = nil, cq.FlagRemoteCQData|w.level, 0
+		at = fabric.Remote{Key: e.key(to, endKey), Offset: uint64(e.Index) * partBytes}
+		if place := e.of.has(to); place >= 0 && w.level != 0 { // apart from what others change
+			at = fabric.Remote{Key: e.key(to, endSum), Offset: at.Offset + partBytes}
+			s.lasts = &e.of.place(place)[endLasts+e.Index]
+		}
+		if at.Key != 0 {
 			m.Buf = e.part(to, at.Key, m.Data)
 			e.wrote, e.last = fabric.Remote{}, 0
 		}
@@ -287,6 +302,10 @@ func (e *talker) promised(id uint64, s *sent, talk talk, k int) {
 		if way.fence && other < id && other>>talkBits == id>>talkBits {
 			e.tell(kindBroken, "%#x, which has a fence, came before %#x", id, other)
 		}
+	}
+	if s.lasts != nil {
+		e.of[endLasted].Add(1)
+		s.lasts.Store(max(s.lasts.Load(), id))
 	}
 	to := talk[talkTo].Load()
 	at := e.of.has(to)
@@ -347,7 +366,52 @@ func (e *talker) release(but int) {
 	}
 }
 
-// reach is the talker's memory that peers reach, and what it wrote to theirs.
+// lastly is a file that has what was written when it is synced.
+type lastly struct {
+	*os.File
+	b     []byte
+	at    int64
+	never bool
+}
+
+func (f *lastly) WriteAt(b []byte, at int64) (int, error) {
+	f.b, f.at = append(f.b[:0], b...), at
+	return len(b), nil
+}
+
+func (f *lastly) Sync() error {
+	if f.never {
+		return nil
+	}
+	_, err := f.File.WriteAt(f.b, f.at)
+	return err
+}
+
+func lastFile(base string, place int) string { return fmt.Sprintf("%s/lasting-%d", base, place) }
+
+// lasts looks whether the file of a place, which is dead, has what is known to last there.
+func (s *supervisor) lasts(place int) error {
+	known := s.ledger.talks().place(place)[endLasts:]
+	b, err := os.ReadFile(lastFile(s.base, place))
+	if errors.Is(err, fs.ErrNotExist) { // it was killed before
+		return nil
+	}
+	b = append(b, make([]byte, (1+endpoints)*partBytes)...)
+	for i := range endpoints {
+		id, part := known[i].Load(), b[(1+i)*partBytes:]
+		for k := 0; id > 0 && k < partBytes; k += 8 {
+			if n := binary.LittleEndian.Uint64(part[k:]) >> 16; n < id || n>>40 != id>>40 {
+				s.broken("endpoint", kindLost, 1, "the file of %d has %#x, where %#x is known to last",
+					place, n, id)
+				break
+			}
+		}
+	}
+	return err
+}
+
+// reach is the talker's memory that peers reach, and what it wrote to theirs. The first region
+// lies at the beginning of the file: the sum, and parts that last. No key of it is revoked.
 type reach struct {
 	sum, parts *fabric.Region
 	calls      uint64
@@ -357,8 +421,12 @@ type reach struct {
 
 // share registers memory, before anybody knows the endpoint.
 func (e *talker) share() (err error) {
-	if e.sum, err = e.Register(8, cq.FlagAtomic); err != nil {
+	if e.sum, err = e.Register((1+endpoints)*partBytes, cq.FlagAtomic|cq.FlagRemoteWrite); err != nil {
 		return err
+	}
+	is, err := os.ReadFile(lastFile(e.Base, e.Index))
+	if err != nil || !bytes.HasPrefix(e.sum.Bytes(), is) {
+		e.tell(kindLost, "what lasts is not there any more: %v", err)
 	}
 	wordsOver(e.sum.Bytes())[0].Store(0)
 	e.here[endSum].Store(e.sum.Key())

@@ -73,6 +73,7 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		{"endpoint", spoilText, func(r *Report) uint64 { return r.Unpublished }},
 		{"endpoint", spoilEarly, func(r *Report) uint64 { return r.Broken }},
 		{"endpoint", spoilAdd, func(r *Report) uint64 { return r.Lost }},
+		{"endpoint", spoilSync, func(r *Report) uint64 { return r.Lost }},
 	} {
 		t.Run(c.role+": "+c.spoil, func(t *testing.T) {
 			r, err := Run(t.Context(), Options{Duration: 5 * time.Minute, Seed: 2, spoil: c.spoil,
