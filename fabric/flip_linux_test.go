@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
@@ -56,6 +57,7 @@ func init() {
 		}, call: progress, meets: true},
 		"reference": {before: (*flipEnds).refers, call: progress, meets: true},
 		"loan":      {before: (*flipEnds).refers, call: progress, meets: true, lent: true},
+		"commit":    {before: (*flipEnds).commits, call: progress, meets: true},
 		"adopt": {before: func(s *flipEnds) error { return s.b.TSend(nil, s.toA, 1, 0) },
 			call: progress},
 		"send":   {call: (*flipEnds).sends, meets: true, out: true},
@@ -81,6 +83,7 @@ func init() {
 const (
 	flipReceives = 3
 	flipBytes    = exposed
+	flipRemote   = 4096
 )
 
 // flipEnds is an endpoint a, whose peer b is attacked: what b writes are its two objects, and the
@@ -128,6 +131,29 @@ func (s *flipEnds) refers() error {
 	return s.b.TSend(mem, s.toA, 1, 0)
 }
 
+// commits has b write what is to last.
+func (s *flipEnds) commits() error {
+	r, err := s.a.Register(64, cq.FlagRemoteWrite)
+	if err != nil {
+		return err
+	}
+	return s.b.WriteMsg(&fabric.Msg{Buf: pattern(32), Addr: s.toA, Data: 9,
+		Flags: lasts | cq.FlagRemoteCQData}, fabric.Remote{Key: r.Key()})
+}
+
+// within is a file that takes what lies within the memory that it stands for.
+type within struct{}
+
+func (within) ReadAt([]byte, int64) (int, error) { return 0, io.EOF }
+func (within) Sync() error                       { return nil }
+
+func (within) WriteAt(b []byte, at int64) (int, error) {
+	if at < 0 || at > flipRemote-int64(len(b)) {
+		return 0, io.ErrShortWrite
+	}
+	return len(b), nil
+}
+
 // sends has a send.
 func (s *flipEnds) sends() error {
 	err := s.a.Send(pattern(100), s.toB, 1)
@@ -166,7 +192,8 @@ func (s *flipEnds) prepare() []flip.Word {
 	for i, e := range []**end{&s.a, &s.b, &s.c} {
 		var err error
 		names[i] = fmt.Sprintf("end-%c-%d", 'a'+i, s.rounds)
-		*e, err = openSized(names[i], 64, fabric.Options{Peers: 4, Pool: chunk, Window: 64 << 10})
+		*e, err = openSized(names[i], 64, fabric.Options{Peers: 4, Pool: chunk, Window: 64 << 10,
+			Remote: flipRemote, RemoteFile: within{}})
 		must(err)
 	}
 	var err error
