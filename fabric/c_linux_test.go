@@ -2,6 +2,8 @@ package fabric_test
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -45,9 +47,64 @@ func startC(t *testing.T, program, dir, other string, args ...string) *child {
 	return c
 }
 
+// echoBytes fit a slot, a chunk, or the window, or just do not. They are more headers alone than a
+// control ring has records.
+var echoBytes = []int{0, fabric.MaxInline, fabric.MaxInline + 1, chunk - 1, chunk, chunk + 1,
+	exposed, exposed + 1, 2*exposed + 1, 1 << 20, chunk + 2, chunk + 3, chunk + 4, 5000}
+
+var echoOptions = fabric.Options{Pool: 2 << 20}
+
+// sendAll sends messages of all lengths, every other by reference, with contexts from 0 on.
+func sendAll(e *end, to cq.Addr) (err error) {
+	for i, n := range echoBytes {
+		mem := make([]byte, n)
+		if i%2 == 1 {
+			if mem, err = e.Alloc(n); err != nil {
+				return err
+			}
+		}
+		copy(mem, pattern(n))
+		err = e.SendContext(context.Background(), &fabric.Msg{Buf: mem, Addr: to, Context: uint64(i)})
+		if err == nil && i%2 == 1 {
+			err = e.Free(mem)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// echoAll waits for the echoes too, which have receives before they come, or late.
+func echoAll(e *end, to cq.Addr, late bool) (err error) {
+	bufs := make([][]byte, len(echoBytes))
+	for k := range 2 * len(bufs) {
+		if late && k == len(bufs) || !late && k == 0 {
+			for i, n := range echoBytes {
+				bufs[i] = make([]byte, n)
+				err = errors.Join(err, e.Recv(bufs[i], uint64(i)))
+			}
+		}
+		if k == 0 {
+			err = errors.Join(err, sendAll(e, to))
+		}
+		c, failed, err2 := e.next()
+		if err = errors.Join(err, err2); err != nil || failed.Err != 0 ||
+			c.Flags&cq.FlagRecv != 0 && c.Len != uint64(echoBytes[c.Context]) {
+			return fmt.Errorf("%+v, %v, %w", c, failed.Err, err)
+		}
+	}
+	for i, n := range echoBytes {
+		if !bytes.Equal(bufs[i], pattern(n)) {
+			return fmt.Errorf("message %d, of %d bytes, came back with others", i, n)
+		}
+	}
+	return nil
+}
+
 // pinger plays with the process in C until it is killed.
 func pinger() {
-	e, err := open("pinger", fabric.Options{})
+	e, err := open("pinger", echoOptions)
 	must(err)
 	fmt.Println("ready")
 	_, err = os.Stdin.Read(make([]byte, 1))
@@ -56,20 +113,23 @@ func pinger() {
 	must(err)
 	for i := 0; ; i++ {
 		must(pingPong(e, to, i))
+		if i%10 == 0 {
+			must(echoAll(e, to, i%20 == 0))
+		}
 		if i == 50 {
 			fmt.Println("playing")
 		}
 	}
 }
 
-// TestPeerInC: a program that knows the layout by docs/fabric.md alone, awake and asleep, closed by
-// itself, and killed on either side.
+// TestPeerInC: a program that knows the layout by docs/fabric.md alone, awake and asleep, with
+// messages of all kinds and lengths, closed by itself, and killed on either side.
 func TestPeerInC(t *testing.T) {
 	program := compile(t)
 	for _, mode := range [][]string{{"spin"}, nil} {
 		for _, end := range []string{"closes", "killed"} {
 			t.Run(fmt.Sprint(end, mode), func(t *testing.T) {
-				e := opened(t, "main", fabric.Options{})
+				e := opened(t, "main", echoOptions)
 				c := startC(t, program, e.d.Path(), "main", mode...)
 				to := e.knows(t, "c")
 				for i := range 500 {
@@ -78,16 +138,31 @@ func TestPeerInC(t *testing.T) {
 						time.Sleep(time.Millisecond) // both sleep
 					}
 				}
-				noError(t, e.TRecv(nil, to, 5, 0, 7))
-				noError(t, e.SendMsg(&fabric.Msg{Addr: to, Tag: 5, Data: 6,
-					Flags: cq.FlagTagged | cq.FlagRemoteCQData | cq.FlagInjectCall}))
-				if c := completes(t, e); c.Tag != 5 || c.Data != 6 ||
-					c.Flags != cq.FlagRecv|cq.FlagTagged|cq.FlagRemoteCQData {
-					t.Errorf("%+v", c)
+				for _, n := range []int{0, chunk, chunk + 1} {
+					noError(t, e.TRecv(make([]byte, n), to, 5, 0, 7))
+					noError(t, e.SendMsg(&fabric.Msg{Buf: pattern(n), Addr: to, Tag: 5, Data: 6,
+						Flags: cq.FlagTagged | cq.FlagRemoteCQData}))
+					c, other := completes(t, e), completes(t, e)
+					if c.Flags&cq.FlagRecv == 0 {
+						c = other
+					}
+					if c.Tag != 5 || c.Data != 6 || c.Len != uint64(n) ||
+						c.Flags != cq.FlagRecv|cq.FlagTagged|cq.FlagRemoteCQData {
+						t.Errorf("%+v", c)
+					}
+				}
+				for i := range 6 {
+					noError(t, echoAll(e, to, i%2 == 1))
 				}
 				want := fabric.ErrPeerClosed
 				if end == "killed" {
+					noError(t, sendAll(e, to))
 					c.kill(t)
+					for range echoBytes {
+						if _, _, err := e.next(); err != nil {
+							t.Error(err)
+						}
+					}
 					want = fabric.ErrPeerDied
 				} else {
 					c.ends(t)

@@ -2,8 +2,9 @@
 //
 //	peer DIR NAME OTHER [spin]
 //
-// It makes the endpoint NAME, says "ready", and echoes the messages of OTHER, which is there already.
-// It sleeps while nothing comes, or looks all the time. It ends when its input does, or says "died"
+// It makes the endpoint NAME, says "ready", and echoes the messages of OTHER, which is there already:
+// those that fit a slot or a chunk, and longer ones, whose header comes alone, or by reference. What
+// it cannot send back yet it keeps. It sleeps while nothing comes, or looks all the time. It ends when its input does, or says "died"
 // when the process of OTHER has ended. Numbers of sections, kinds and offsets are those of the page.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,15 +29,17 @@ typedef unsigned char byte;
 
 enum {
 	PAGE = 4096, PEERS = 4, SLOTS = 8, INLINE = 192, CHARGE = 64, WINDOW = 1 << 16,
-	KIND_FABRIC = 11, KIND_OUTBOX = 12, MESSAGE = 1, FIN = 2, TAGGED = 256, DATA = 512, CLOSED = 1, REFUSED = 1,
-	SECT_PAGE = 0x600, SECT_ROWS, SECT_MAIL, SECT_LANES, SECT_SLOTS, SECT_DONE,
+	CHUNK = 32 << 10, CHUNKS = 2 * SLOTS, RECORDS = 8, OPS = 4096, MOST = 1 << 24,
+	KIND_FABRIC = 11, KIND_OUTBOX = 12, CLOSED = 1,
+	MESSAGE = 1, FIN = 2, HEADER = 4, SEGMENT = 5, TAGGED = 256, DATA = 512, IN_POOL = 1024,
+	SECT_PAGE = 0x600, SECT_ROWS, SECT_MAIL, SECT_LANES, SECT_SLOTS, SECT_DONE, SECT_POOL,
 };
 #define ARM_DIRECT (1ull << 32)
 #define ARM_GENERATION (1ull << 48)
 
 struct row { // the receiver's
 	word parked, index, pad[14];
-	word owner, head, granted, delivered, matched, returned, control, rev, acks[8];
+	word owner, head, granted, rung, matched, owed, control, rev, record[RECORDS];
 };
 struct lane { // the sender's
 	word parked, index, pad[14];
@@ -188,16 +191,19 @@ static struct object attach(int dir, const char *name, uint32_t kind) {
 
 static uint64_t attr(struct object o, int i) { return get64(o.mem + 0x100 + 8 * i); }
 
-static void *section(struct object o, uint32_t kind) {
+// range returns n bytes of a section from one on, all of which it has.
+static void *range(struct object o, uint32_t kind, uint64_t at, uint64_t n) {
 	for (uint32_t i = 0; i < get32(o.mem + 0x8c) && i < 32; i++) {
 		byte *e = o.mem + 0x180 + 64 * i;
-		if (get32(e) == kind)
-			return o.mem + get64(e + 8);
+		if (get32(e) == kind && at <= get64(e + 16) && n <= get64(e + 16) - at)
+			return o.mem + get64(e + 8) + at;
 	}
 	errno = EBADMSG;
 	die("section");
 	return NULL;
 }
+
+static void *section(struct object o, uint32_t kind) { return range(o, kind, 0, 0); }
 
 // ---- an endpoint ----
 
@@ -236,6 +242,15 @@ static void ring(struct bell *b, word *parked, uint64_t bit) {
 	atomic_store(b->rung, (uint32_t)w);
 }
 
+// message is one that has come, in the order in which it goes back.
+struct message {
+	struct message *next;
+	uint64_t n, flags, tag, data, record, placed;
+	int owes, done; // it has a record that is not told; its bytes are here
+	uint64_t charge; // against the grant
+	byte *bytes;
+};
+
 static struct {
 	int dir, pidfd;
 	const char *name;
@@ -246,11 +261,16 @@ static struct {
 	struct lane *out;            // ours, the one that we use
 	struct slot *slots;
 	word *done;
-	uint64_t id, out_row, sent, seen, bytes; // what we send
+	uint64_t id, out_row, sent, seen, granted, bytes; // what we send
+	struct message *push; // its header went alone
+	uint64_t generation, asked, want, put; // of that; and the head of the control ring
 	struct lane *in;
 	struct slot *in_slots;
 	word *in_done;
 	uint64_t in_id, in_row, in_place, in_mask, head, matched, rev; // what comes
+	struct message *first, **last;
+	uint64_t told; // tail of our control ring
+	int owed;
 	uint32_t arming;
 } me;
 
@@ -263,12 +283,13 @@ static void open_endpoint(void) {
 	uint64_t half_of[2] = {0, 0};
 	for (int i = 0; i < 16; i++)
 		half_of[i / 8] = half_of[i / 8] << 8 | r.uuid[i];
-	uint64_t box_attrs[16] = {PEERS, PEERS * SLOTS, me.outbox, half_of[0], half_of[1], 1};
+	uint64_t box_attrs[16] = {PEERS, PEERS * SLOTS, me.outbox, half_of[0], half_of[1], 1, CHUNKS, CHUNK};
 	struct section box[] = {{SECT_LANES, PEERS * 256, 256, PEERS, 0},
-		{SECT_SLOTS, PEERS * SLOTS * 256, 256, PEERS * SLOTS, 0}, {SECT_DONE, PEERS * 8, 8, PEERS, 0}};
+		{SECT_SLOTS, PEERS * SLOTS * 256, 256, PEERS * SLOTS, 0}, {SECT_DONE, PEERS * 8, 8, PEERS, 0},
+		{SECT_POOL, CHUNKS * CHUNK, CHUNK, CHUNKS, 0}};
 	byte box_uuid[16];
 	CHECK(getentropy(box_uuid, sizeof box_uuid) == 0, "random");
-	me.box = create(me.dir, me.box_name, KIND_OUTBOX, box_uuid, me.name, box_attrs, box, 3, 1);
+	me.box = create(me.dir, me.box_name, KIND_OUTBOX, box_uuid, me.name, box_attrs, box, 4, 1);
 	uint64_t attrs[16] = {PEERS, WINDOW, me.outbox};
 	uint64_t mail = claims_at(PEERS) + PEERS * 8;
 	struct section s[] = {{SECT_PAGE, PAGE, PAGE, 1, 0}, {SECT_ROWS, PEERS * 256, 256, PEERS, 0},
@@ -288,6 +309,8 @@ static void open_endpoint(void) {
 static void begin(const char *other) {
 	me.peer = lay(attach(me.dir, other, KIND_FABRIC));
 	byte *owner = me.peer.o.mem + 0xb00 + 128 * (get64(me.peer.o.mem + 0xa80) & 1);
+	me.granted = me.peer.window;
+	me.last = &me.first;
 	me.pidfd = syscall(SYS_pidfd_open, (pid_t)get64(owner), 0);
 	CHECK(me.pidfd >= 0, "pidfd");
 	uint64_t half_of[2] = {0, 0};
@@ -337,49 +360,171 @@ static void adopt(void) {
 	}
 }
 
-static int send_back(const byte *p, uint64_t head, uint64_t tag, uint64_t data) {
+// look takes what the receiver has told of what we send.
+static void look(void) {
 	struct row *row = &me.peer.row[me.out_row];
-	uint64_t n = head >> 32, granted = me.peer.window, charge = n > CHARGE ? n : CHARGE;
-	if (atomic_load(&row->owner) == me.id) { // owner first, then the others
-		me.seen = atomic_load(&row->head);
-		granted = atomic_load(&row->granted);
-	}
-	if (me.sent - me.seen >= SLOTS - 1 || me.bytes + charge > granted)
-		return 0;
-	struct slot *s = &me.slots[me.sent & (SLOTS - 1)];
-	memcpy(s->payload, p, n);
-	atomic_store(&s->head, head);
-	atomic_store(&s->tag, tag);
-	atomic_store(&s->data, data);
-	me.bytes += charge;
-	atomic_store(&s->seq, ++me.sent);
-	ring(&me.peer.bell, &row->parked, me.out_row);
-	return 1;
+	if (atomic_load(&row->owner) != me.id) // owner first, then the others
+		return;
+	me.seen = atomic_load(&row->head);
+	me.granted = atomic_load(&row->granted);
+	uint64_t tail = atomic_load(&row->control);
+	errno = EBADMSG;
+	CHECK(me.sent - me.seen < SLOTS && tail - me.asked <= 1, "row of peer");
+	if (tail == me.asked)
+		return;
+	uint64_t record = atomic_load(&row->record[me.asked % RECORDS]);
+	me.want = record >> 32;
+	CHECK(me.push && (uint32_t)record == (me.generation & 0xffff) << 16 && me.want <= me.push->n,
+		"record of peer");
+	me.asked = tail;
+	atomic_store(&me.out->control, tail);
+	if (atomic_load(&row->owed))
+		ring(&me.peer.bell, &row->parked, me.out_row);
 }
 
-// examine echoes what has come, as far as there is room, and tells the sender.
+// put publishes a slot, and copies what it has of a message: each slot has a chunk of its own.
+static void put(struct message *m, uint64_t head, uint64_t from, uint64_t n) {
+	struct slot *s = &me.slots[me.sent % SLOTS];
+	if ((head & 0xff) != HEADER) {
+		byte *to = s->payload;
+		if (n > INLINE) {
+			atomic_store(&s->more[1], me.sent % SLOTS * CHUNK);
+			to = range(me.box, SECT_POOL, me.sent % SLOTS * CHUNK, n);
+			head |= IN_POOL;
+		}
+		memcpy(to, m->bytes + from, n);
+		n = n << 32;
+	} else {
+		atomic_store(&s->more[0], me.generation & 0xffff);
+		n = m->n << 32;
+	}
+	atomic_store(&s->tag, m->tag);
+	atomic_store(&s->data, m->data);
+	atomic_store(&s->head, head | n);
+	atomic_store(&s->seq, ++me.sent);
+	ring(&me.peer.bell, &me.peer.row[me.out_row].parked, me.out_row);
+}
+
+// send_back sends what is whole, in its order, and one header alone at once.
+static int send_back(void) {
+	int work = 0;
+	for (look(); me.sent - me.seen < SLOTS - 1; work++) {
+		struct message *m = me.first;
+		if (me.push) {
+			uint64_t n = me.want - me.put < CHUNK ? me.want - me.put : CHUNK;
+			if (me.asked != me.generation)
+				return work; // it is not asked for
+			put(me.push, SEGMENT, me.put, n);
+			if ((me.put += n) < me.want)
+				continue;
+			m = me.push;
+			me.push = NULL;
+		} else if (!m || !m->done || m->owes) {
+			return work;
+		} else {
+			me.matched += m->charge;
+			if (!(me.first = m->next))
+				me.last = &me.first;
+			uint64_t charge = m->n > CHARGE ? m->n : CHARGE;
+			if (m->n > CHUNK || me.bytes + charge > me.granted) {
+				me.push = m, me.put = 0, me.generation++;
+				put(m, HEADER | m->flags, 0, 0);
+				continue;
+			}
+			me.bytes += charge;
+			put(m, MESSAGE | m->flags, 0, m->n);
+		}
+		free(m->bytes);
+		free(m);
+	}
+	return work;
+}
+
+// keep begins a message. It has its bytes, or gets them by segments.
+static void keep(struct slot *s, uint64_t head, const byte *bytes) {
+	struct message *m = calloc(1, sizeof *m);
+	CHECK(m && (m->bytes = malloc((head >> 32) + 1)), "memory");
+	m->n = head >> 32, m->flags = head & (TAGGED | DATA);
+	m->tag = atomic_load(&s->tag), m->data = atomic_load(&s->data);
+	m->done = bytes != NULL;
+	if (bytes)
+		memcpy(m->bytes, bytes, m->n);
+	if ((head & 0xff) == HEADER) { // 0 bytes return a reference
+		m->owes = 1;
+		m->record = (head >> 16 & 0xffff) | (atomic_load(&s->more[0]) & 0xffff) << 16 |
+			(bytes ? 0 : m->n << 32);
+	} else {
+		m->charge = m->n > CHARGE ? m->n : CHARGE;
+	}
+	*me.last = m;
+	me.last = &m->next;
+}
+
+// segment goes to the message of its operation that has been asked for.
+static void segment(uint64_t head, const byte *bytes) {
+	struct message *m = me.first;
+	uint64_t n = head >> 32;
+	while (m && (m->done || m->owes || (m->record & 0xffff) != (head >> 16 & 0xffff)))
+		m = m->next;
+	CHECK(m && n <= m->n - m->placed && (n || !m->n), "segment");
+	memcpy(m->bytes + m->placed, bytes, n);
+	m->done = (m->placed += n) == m->n;
+}
+
+static int room(void) { return me.told - atomic_load(&me.in->control) < RECORDS; }
+
+// ask tells the records that are owed, as far as the control ring has room.
+static int ask(void) {
+	int work = 0;
+	struct row *row = &me.ours.row[me.in_row];
+	for (struct message *m = me.first; m; m = m->next) {
+		if (!m->owes)
+			continue;
+		if (!room()) {
+			atomic_store(&row->owed, me.owed = 1);
+			if (!room())
+				return work;
+		}
+		atomic_store(&row->record[me.told % RECORDS], m->record);
+		atomic_store(&row->control, ++me.told);
+		m->owes = 0, work++;
+	}
+	if (me.owed)
+		atomic_store(&row->owed, me.owed = 0);
+	return work;
+}
+
+// examine takes what has come, sends back what it can, and tells the sender.
 static int examine(void) {
 	int work = 0;
 	if (!me.in)
 		adopt();
 	if (!me.in)
 		return 0;
-	for (;; work++) {
+	for (;; work++, me.head++) {
 		struct slot *s = &me.in_slots[me.head & me.in_mask];
 		if (atomic_load(&s->seq) != me.head + 1)
 			break;
-		uint64_t head = atomic_load(&s->head), n = head >> 32;
+		uint64_t head = atomic_load(&s->head), n = head >> 32, what = head & 0xffff & ~(TAGGED | DATA);
 		if (head == FIN)
 			exit(0);
 		errno = EBADMSG;
-		CHECK((head & 0xffff & ~(TAGGED | DATA)) == MESSAGE && n <= INLINE, "message");
-		byte copy[INLINE];
-		memcpy(copy, s->payload, n);
-		if (!send_back(copy, head, atomic_load(&s->tag), atomic_load(&s->data)))
-			break;
-		me.matched += n > CHARGE ? n : CHARGE;
-		me.head++;
+		const byte *here = s->payload;
+		if (what & IN_POOL)
+			here = range(me.peer_box, SECT_POOL, atomic_load(&s->more[1]), n);
+		else if (what == HEADER)
+			here = NULL;
+		CHECK(n <= MOST && (n <= INLINE || here != s->payload) &&
+			(head >> 16 & 0xffff) < OPS, "message");
+		if ((what & ~IN_POOL) == MESSAGE || (what & ~IN_POOL) == HEADER)
+			keep(s, head, here);
+		else if ((what & ~IN_POOL) == SEGMENT)
+			segment(head, here);
+		else
+			die("kind");
 	}
+	work += ask();
+	work += send_back();
 	if (work) {
 		struct row *row = &me.ours.row[me.in_row];
 		atomic_store(&row->head, me.head);
@@ -396,7 +541,8 @@ static int anything(uint64_t rev) {
 		if (atomic_load(&me.ours.bell.ready[i]))
 			return 1;
 	return atomic_load(&me.peer.row[me.out_row].rev) != rev ||
-		me.in && atomic_load(&me.in_slots[me.head & me.in_mask].seq) == me.head + 1;
+		(me.in && (atomic_load(&me.in_slots[me.head & me.in_mask].seq) == me.head + 1 ||
+			(me.owed && room())));
 }
 
 // doze is R1 to R9, for 50 ms at most, since it has no notice of a death.
