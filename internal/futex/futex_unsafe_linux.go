@@ -32,6 +32,7 @@ func waitAlone(word *atomic.Uint32, old uint32, deadlineNs int64) {
 		t := unix.NsecToTimespec(deadlineNs)
 		ts = &t
 	}
+	takeTurn()
 	// EAGAIN, EINTR and ETIMEDOUT all mean: look again; the caller's loop does.
 	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitBitset,
 		uintptr(old), uintptr(unsafe.Pointer(ts)), 0, futexMatchAny)
@@ -56,6 +57,7 @@ func WaitMany(words []Watched, deadlineNs int64) error {
 		t := unix.NsecToTimespec(deadlineNs)
 		ts = &t
 	}
+	takeTurn()
 	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&words[0])),
 		uintptr(len(words)), 0, uintptr(unsafe.Pointer(ts)), unix.CLOCK_MONOTONIC, 0)
 	if errno != 0 {
