@@ -279,6 +279,11 @@ func childLateFilter() {
 	need(errors.Join(nw.Close(), next.Detach()))
 	for _, way := range waiters {
 		for i := range 20 {
+			for range 2 { // at the second look the lane is one whose parking has to be paid for
+				need(w.Post(&cq.Entry{}))
+				_, err := cq.Read(q, make([]cq.Context, 1))
+				need(err)
+			}
 			var posting sync.WaitGroup
 			posting.Go(func() {
 				time.Sleep(time.Duration(i%4) * 500 * time.Microsecond)

@@ -172,7 +172,8 @@ func (b *Bell) Only() int {
 	return b.bell.Only()
 }
 
-// Look takes what producers marked, and lets them publish without marking from here on.
+// Look takes what producers marked. From the second Look after a wait on it lets those that have
+// something publish without marking.
 func (b *Bell) Look() {
 	b.bell.Take()
 	b.bell.Heat()

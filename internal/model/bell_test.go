@@ -96,6 +96,7 @@ type bell struct {
 	summary   bool  // the domain's bits have a summary
 	edges     bool  // the user's epoll is edge-triggered
 	sift      bool  // R2 takes parked lanes that are empty off again
+	rests     bool  // R2 may leave parked what it finds there, as the first look after a parking
 	passes    bool  // producer 0 may die anywhere, and another has its lane
 	mixed     bool  // only those who take lane 0 over publish plainly
 	attaches  uint8 // lanes that come while the reader is at work

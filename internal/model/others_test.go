@@ -104,6 +104,11 @@ func (v *othersModel) next(s *othersState, x *search[othersState]) {
 		case t.at == oT8 && s.pipe == 0:
 		case v.locks(t.at) && v.shared() && s.lock != 0 && s.lock != uint8(i)+1:
 		default:
+			if t.at == oR2 { // the first look after a parking leaves lanes parked
+				left := x.fork(s)
+				left.task[i].at = oR3
+				x.emit(left)
+			}
 			v.act(s, n, i)
 			x.emit(n)
 		}

@@ -118,6 +118,11 @@ func (v *bell) take(s, n *bellState, i int, x *search[bellState]) {
 			if v.sift {
 				n.cand &^= s.parked & lanes &^ s.filled()
 			}
+			if v.rests {
+				left := x.fork(n)
+				left.task[i].at = R3
+				x.emit(left)
+			}
 			n.parked &^= n.cand & lanes
 		}
 		t.at = R3

@@ -221,6 +221,7 @@ func (m roomModel) read(s, n *roomState, x *search[roomState]) {
 		if s.cand && s.parked && s.unread == 0 {
 			n.cand = false
 		} else if s.cand {
+			x.emit(n) // the first look after a parking leaves it
 			n.parked = false
 		}
 	case roomR3:

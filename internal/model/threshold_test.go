@@ -10,6 +10,7 @@ type threshold struct {
 	set       bool // a set looks at the queue, whoever rings it: takes, parks, drops what is empty
 	get       bool // a channel does: it takes marks and parks nothing
 	face      bool // another goroutine has trywait arm the descriptor, and blocks on it
+	rests     bool // the other may leave lanes parked, as the first who looks after a parking
 	heirs     bool // the reader's process may die anywhere, and another takes over
 	plain     bool
 	deviant
@@ -214,6 +215,11 @@ func (v *threshold) read(s *thresholdState, x *search[thresholdState]) {
 			}
 		}
 	case R2:
+		if v.rests {
+			left := x.fork(n)
+			left.other = R3
+			x.emit(left)
+		}
 		n.parked &^= s.cand
 		n.other = R3
 		if s.cand&s.parked != 0 {

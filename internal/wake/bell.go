@@ -92,6 +92,7 @@ type Bell struct {
 	owed     bool            // a hot lane was parked and the barrier for it is not paid yet
 	refused  func()          // nil once it was told
 	weak     bool            // it was: nothing is paid any more
+	rested   bool            // lanes were parked, and nobody has looked since
 	ended    bool            // nobody sleeps any more
 	notes    *notes          // of a completion channel that has the queue
 	listened []listened      // lanes of other users
@@ -301,11 +302,12 @@ func (b *Bell) Consider(bit int) {
 
 // Heat is R2: candidates are un-parked, but not while a channel is armed, which needs their marks,
 // and not those that have nothing: their marks were old, or forged, and they leave. From here on
-// their producers publish without marking. A lane that a goroutine counted and left parked, because
-// it waits for more, gets hot without a mark and so without a wake: that goroutine is woken here
-// and parks the lane again.
+// their producers publish without marking. The first look after a Park leaves lanes parked: one
+// that has an entry for each sleep need not be parked, and paid for, again and again. A lane that a
+// goroutine counted and left parked, because it waits for more, gets hot without a mark and so
+// without a wake: that goroutine is woken here and parks the lane again.
 func (b *Bell) Heat() {
-	heated := false
+	heated, parked := false, false
 	if b.notes != nil && b.armed()&armNotify != 0 {
 		return
 	}
@@ -317,13 +319,18 @@ func (b *Bell) Heat() {
 				b.cand.clear(bit)
 				continue
 			}
+			if b.rested && !b.owed {
+				parked = true // what comes is marked as well
+				continue
+			}
 			b.hot.set(bit)
 			b.storeRow(bit)
 			heated = true
 		}
 	}
+	b.rested = false
 	b.answer(b.survey())
-	b.steady = len(b.listened) == 0
+	b.steady = len(b.listened) == 0 && !parked
 	if heated && b.shared {
 		b.takes++
 		if b.counts > 0 {
@@ -444,6 +451,7 @@ func (b *Bell) Drained(bit int) {
 // whether any is not empty. The store of the row word pairs with the producer's load in P2.
 func (b *Bell) Park() (more bool, err error) {
 	b.answer(Several)
+	b.rested = true
 	for i := range b.cand {
 		for x := b.cand[i] & b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)

@@ -37,7 +37,8 @@
 // between the two halves of R4 the parked word before the reader looks at the lane. Either the
 // producer pays, with a sequentially consistent publish, or the reader does, with a
 // membarrier(2) each time it parks a lane that was hot. In the second case a producer that does
-// find itself parked fences before it goes on to P3 (see [RingerConfig.Fence]).
+// find itself parked fences before it goes on to P3 (see [RingerConfig.Fence]). R2 leaves lanes
+// parked at the first look after they were, so a reader that sleeps for each entry never pays.
 //
 // # Other users
 //

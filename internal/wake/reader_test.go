@@ -214,6 +214,43 @@ func TestNoWakeWhileAwake(t *testing.T) {
 	}
 }
 
+// A lane that has one entry for each sleep stays parked, so that its reader never pays to park it.
+// One that has more gets hot at the second look.
+func TestHotAtTheSecondLook(t *testing.T) {
+	registered(t, ring.Release)
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{order: ring.Release})
+	w := q.writer(0, ring.Release)
+	parks := func(want uint64) {
+		t.Helper()
+		more, err := r.Park()
+		if paid := r.barriers.Load(); more || err != nil || paid != want {
+			t.Fatalf("parked: %v, %v, %d barriers, want %d", more, err, paid, want)
+		}
+	}
+	parks(0)
+	for range 10 {
+		w.put(1)
+		if a, b := r.read(1), r.read(1); a != 1 || b != 0 || r.Only() != Nobody {
+			t.Fatalf("reads after a sleep take %d and %d, then there is %d", a, b, r.Only())
+		}
+		parks(0)
+	}
+	w.put(2)
+	if r.read(1) != 1 || r.Steady() || r.Only() != Several || w.Published(w.prod.Tail(), 0) == 0 {
+		t.Fatal("the lane is hot at the first look, or nobody has to look again")
+	}
+	if r.read(1) != 1 || !r.Steady() || r.Only() != 0 || w.Published(w.prod.Tail(), 0) != 0 {
+		t.Fatal("the lane is not hot at the second look")
+	}
+	parks(1)
+	r.owed = true // as after a Park whose barrier the kernel refused
+	if w.put(1); r.read(1) != 1 || w.Published(w.prod.Tail(), 0) != 0 {
+		t.Fatal("the lane stays parked though nobody paid for that")
+	}
+	parks(2)
+}
+
 // One arming is rung once, however much is published before the reader runs.
 func TestOneWakePerArming(t *testing.T) {
 	q := heapQueue(t, 2)

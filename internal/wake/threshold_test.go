@@ -94,6 +94,8 @@ func TestThresholdAndReaderOnOneQueue(t *testing.T) {
 	}()
 	<-asleep
 	r.Lock()
+	r.Take() // the first look after it was parked
+	r.Heat()
 	if n := r.read(laneSlots); n != 1 {
 		t.Errorf("%d entries", n)
 	}
