@@ -279,7 +279,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	}
 	w.ringer = wake.NewRinger(cfg)
 	crash.At(crash.AttachWritten)
-	w.ringer.Attach()
+	w.ringer.Announce()
 	crash.At(crash.AttachAnnounced)
 	w.woke = countLoad(&m.Words.Wakes)
 	return nil
@@ -367,7 +367,7 @@ func (w *laneWriter) end() error {
 	last, err := w.side.Leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
 	crash.At(crash.WriterReleased)
 	if w.trust == CrossUser {
-		w.ringer.Attach() // the reader retires the lane
+		w.ringer.Announce() // the reader retires the lane
 	}
 	w.ringer.Close()
 	w.bell.Drop()

@@ -52,7 +52,7 @@ func QueueUUID(q *Queue) shm.UUID { return q.obj.Header().UUID }
 func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }
 
 // Announce marks the writer's lane, as its next publish would.
-func (w *Writer) Announce() { w.ringer.Attach() }
+func (w *Writer) Announce() { w.ringer.Announce() }
 
 // Name is what the queue, the counter or the vector was opened by.
 func (q *core) Name() string { return q.name }
@@ -103,7 +103,7 @@ func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }
 func BellSpec() shm.Spec { return kind.BellSpec() }
 
 // RingLane rings for nothing, as a hostile writer can.
-func RingLane(w *Writer) { w.ringer.Attach() }
+func RingLane(w *Writer) { w.ringer.Announce() }
 
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {

@@ -502,7 +502,7 @@ func (w *laneWriter) full() error {
 	w.halt.Or(haltLost)
 	w.words.Overrun.Store(w.prod.Tail() + 1)
 	crash.At(crash.Overran)
-	w.ringer.Attach()
+	w.ringer.Announce()
 	return ErrOverrun
 }
 
@@ -518,7 +518,7 @@ func (w *laneWriter) remind() {
 	case w.prod.Cap():
 		return // more was asked than the lane can hold
 	case 0:
-		w.ringer.Attach()
+		w.ringer.Announce()
 	default:
 		holds := wake.HoldsSolicited
 		if w.words.Err.Load() > w.prod.Head() {

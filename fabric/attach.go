@@ -69,7 +69,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 		l.silence = e.bell.Forward(len(e.rows)+place, c.Rung, l.row.Rev.Load)
 	}
 	e.bell.Add(len(e.rows)+place, c)
-	l.ringer.Attach()
+	l.ringer.Announce()
 	return l, nil
 }
 
@@ -113,7 +113,7 @@ func (l *outLane) claim() int {
 	}
 	for row := range w.claims {
 		if r := &w.rows[row]; r.Owner.Load()&^kind.FabricRefused != w.claims[row].Load() {
-			l.p.ringer(&r.Bell, row, nil).Attach()
+			l.p.ringer(&r.Bell, row, nil).Announce()
 		}
 	}
 	return -1

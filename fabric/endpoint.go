@@ -366,6 +366,7 @@ func (e *Endpoint) leave() {
 	for _, l := range e.in {
 		if l != nil {
 			l.tell()
+			l.announce()
 			l.markDone()
 		}
 	}

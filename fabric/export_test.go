@@ -1,6 +1,13 @@
 package fabric
 
-import "time"
+import (
+	"time"
+
+	"github.com/shmring/shmring/internal/wake"
+)
+
+// Bell is what peers ring.
+func (e *Endpoint) Bell() *wake.Bell { return e.bell }
 
 // SetClosePatience returns what sets it back.
 func SetClosePatience(d time.Duration) (back func()) {

@@ -34,7 +34,12 @@ func (e *Endpoint) poll() (work int) {
 				n = l.examine()
 			}
 		} else {
-			n = e.out[bit-len(e.rows)].look()
+			l := e.out[bit-len(e.rows)]
+			if n = l.look(); n == 0 && l.quiet() {
+				l.ignored = true
+				b.Ignore(bit)
+				continue
+			}
 		}
 		if n == 0 {
 			b.Drained(bit)

@@ -340,6 +340,13 @@ func (l *inLane) tell() {
 	}
 }
 
+// announce has the sender look at what was told, even if it ignores the lane.
+func (l *inLane) announce() {
+	if l.ringer != nil {
+		l.ringer.Announce()
+	}
+}
+
 // leave ends a lane whose sender has closed.
 func (l *inLane) leave() {
 	l.orphan(number(ErrPeerClosed))
@@ -380,6 +387,7 @@ func (l *inLane) refuse() {
 	l.orphan(number(ErrCorrupt))
 	l.row.Owner.Store(l.id | kind.FabricRefused)
 	l.tell()
+	l.announce()
 	l.markDone()
 	e.bell.Drop(l.bit)
 	l.silent()

@@ -35,6 +35,8 @@ type outLane struct {
 	sent, seen uint64 // next index; those before this one were examined
 	rev        uint64 // of the row, when it was looked at last
 	idle       int    // looks in a row that found nothing
+	wanted     uint64 // index behind the last whose examination ends what somebody waits for
+	ignored    bool   // by the bell: see quiet
 	bytes      uint64 // sent
 	granted    uint64
 	adopted    bool
@@ -270,6 +272,7 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, len(payload)
 	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+charge(n) > l.granted ||
 		e.opt.Datagram && !l.offers(n)) {
+		l.watch()
 		e.poll()
 	}
 	switch {
@@ -363,11 +366,44 @@ func (l *outLane) slot() (s *kind.FabricSlot, pass *passage) {
 // store is sequentially consistent, so this writer pays for order.
 func (l *outLane) publish(s *kind.FabricSlot, what uint64, op uint16, n int) {
 	ring.StoreRelease(&s.Head, what|uint64(op)<<16|uint64(n)<<32)
+	inject := l.passes[l.sent&l.mask].isInject()
 	l.sent++
+	if !inject {
+		l.wanted = l.sent
+	}
+	if l.ignored && !l.quiet() {
+		l.watch()
+	}
 	crash.At(crash.FabricFilled)
 	s.Seq.Store(l.sent)
 	crash.At(crash.FabricPublished)
 	l.ringer.Published(l.sent, 0)
+}
+
+// isInject reports whether nobody waits for the message to be examined.
+func (p *passage) isInject() bool {
+	return p.ends && p.flags&(cq.FlagInjectCall|cq.FlagMulticast) == cq.FlagInjectCall
+}
+
+// quietAfter is how many injects in a row make a lane quiet.
+const quietAfter = 16
+
+// quiet reports that nobody waits for what the receiver tells. For a while there were injects
+// alone, and there is room for more. The bell ignores such a lane, and its line stays with the
+// receiver. Who closes, or refuses the lane, announces that.
+func (l *outLane) quiet() bool {
+	return l.sent-l.wanted >= quietAfter && int64(l.seen-l.wanted) >= 0 &&
+		l.sent-l.seen <= l.mask/2 && l.adopted && !l.ended && !l.unused && l.asks.open == 0 &&
+		len(l.later) == 0 && len(l.free) == len(l.pushes) && l.p.group == nil &&
+		l.p.e.opt.mux == nil && !l.p.e.opt.Datagram
+}
+
+// watch ends that the lane is ignored.
+func (l *outLane) watch() {
+	if l.ignored {
+		l.ignored = false
+		l.p.e.bell.Consider(len(l.p.e.rows) + l.place)
+	}
 }
 
 // hasSlot reports whether there is a slot for a message, beside the one for the end of the lane.

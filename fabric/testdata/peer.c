@@ -580,7 +580,8 @@ static void leave(int alive) {
 		atomic_store(me.ours.state, CLOSED);
 		if (me.in) {
 			atomic_store(&me.ours.row[me.in_row].rev, ++me.rev);
-			ring(&me.peer.bell, &me.in->parked, me.peer.rows + me.in_place);
+			word always = 1; // the sender may ignore the lane
+			ring(&me.peer.bell, &always, me.peer.rows + me.in_place);
 			atomic_store(me.in_done, me.in_id);
 		}
 	}

@@ -35,8 +35,9 @@ func (m endsModel) goRound(e, o *end, i int) {
 	case eRev:
 		e.at = eExamine
 		last := e.noticed && !e.final && m.bug != endsDeadByRev
+		heeds := !m.quiet(e) || e.candidate && m.bug != endsMarkUnseen
 		// The dead may have died between an acknowledgement and rev.
-		if last || o.rev != e.revSeen {
+		if last || heeds && o.rev != e.revSeen {
 			e.loaded, e.at = o.rev, eHead
 		}
 		e.final = e.final || last
@@ -130,7 +131,7 @@ func (m endsModel) ringFor(e, o *end) {
 		}
 		parked := o.parked
 		if e.returns && !m.oneWord {
-			parked = o.revParked
+			parked = o.revParked || m.ignores && e.back == eLeft && m.bug != endsLeavesQuiet
 		}
 		if e.at = eP3; !parked {
 			done()
@@ -168,7 +169,10 @@ func (m endsModel) goToSleep(e, o *end, i int) {
 	switch e.at {
 	case ePark:
 		e.store(endsParked, 1)
-		if !m.oneWord && m.bug != endsLateRev {
+		switch {
+		case m.quiet(e):
+			e.store(endsRevParked, 0)
+		case !m.oneWord && m.bug != endsLateRev:
 			e.store(endsRevParked, 1)
 		}
 		e.at = eBarrier
@@ -210,7 +214,7 @@ func (m endsModel) goToSleep(e, o *end, i int) {
 }
 
 func (m endsModel) lookAtRev(e, o *end) {
-	e.candidate = o.rev != e.revSeen && m.bug != endsNoRevLook && m.bug != endsNoLook
+	e.candidate = o.rev != e.revSeen && !m.quiet(e) && m.bug != endsNoRevLook && m.bug != endsNoLook
 	switch {
 	case e.candidate:
 		e.at = eTop
@@ -223,6 +227,11 @@ func (m endsModel) lookAtRev(e, o *end) {
 	default:
 		e.at = eEpoch
 	}
+}
+
+// quiet reports that a sender of injects ignores what the other one gives back: it has room.
+func (m endsModel) quiet(e *end) bool {
+	return m.ignores && (e.sent-e.headSeen < m.slots || m.bug == endsIgnoresRoom)
 }
 
 // room is the head at which a sender wants to be woken: half a ring more than it knows of if it

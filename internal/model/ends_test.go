@@ -32,6 +32,7 @@ type endsModel struct {
 	leave    [2]bool
 	oneWord  bool // one parked word for lane and returns
 	half     bool // who waits for room alone is woken at half a ring
+	ignores  bool // who has room neither looks at returns nor is rung for them: it sends injects
 	deviant
 }
 
@@ -71,6 +72,9 @@ const (
 	endsArmedFlush  = "flush between arming and the second look"
 	endsEarlyRung   = "rung is stored before the wake"
 	endsArmedNotice = "a death notice moves an armed epoch only"
+	endsIgnoresRoom = "returns are ignored also by who waits for room"
+	endsLeavesQuiet = "who leaves rings for its last returns only if they are not ignored"
+	endsMarkUnseen  = "who ignores returns does so also at a mark"
 )
 
 // end is one process with its endpoint.
@@ -241,6 +245,9 @@ func (m endsModel) next(s *endsState, x *search[endsState]) {
 			n := x.fork(s)
 			if n[i].at = eLeft; e.examined > e.flushed && m.bug != endsKeeps {
 				m.flush(&n[i], eLeft)
+			} else if m.ignores && e.flushed > 0 { // given back before, and perhaps ignored
+				n[i].back = eLeft
+				m.begin(&n[i], true)
 			}
 			x.emit(n)
 		}
@@ -295,10 +302,11 @@ func (m endsModel) judge(s *endsState) verdict {
 			continue
 		}
 		wants := e.sent < m.messages[i]
-		if o.tail > e.examined || o.acks != e.acksSeen || o.dead && !e.noticed ||
+		hears := !m.ignores || o.left
+		if o.tail > e.examined || hears && o.acks != e.acksSeen || o.dead && !e.noticed ||
 			!o.dead && wants && e.sent-o.head < m.slots ||
 			o.left && o.examined != o.acks ||
-			o.asleep && (wants || e.acksSeen < m.messages[i]) {
+			o.asleep && (wants || hears && e.acksSeen < m.messages[i]) {
 			return lost
 		}
 	}
@@ -334,6 +342,13 @@ var ends = family{
 			endsModel{messages: [2]uint8{3, 0}, leave: [2]bool{false, true}}),
 		form("writers may stop paying", endsModel{messages: [2]uint8{2, 0}, pays: endsStops}),
 		form("writers may begin to pay", endsModel{messages: [2]uint8{2, 0}, pays: endsBegins}),
+		form("injects", endsModel{messages: [2]uint8{3, 0}, ignores: true,
+			leave: [2]bool{false, true}}),
+		form("injects, the writer pays", endsModel{messages: [2]uint8{3, 0}, ignores: true,
+			pays: endsWriter, leave: [2]bool{false, true}}),
+		form("injects, 3 and 1", endsModel{messages: [2]uint8{3, 1}, ignores: true}),
+		form("injects, both may die", endsModel{messages: [2]uint8{2, 1}, ignores: true,
+			kill: [2]bool{true, true}}),
 		form("half a ring",
 			endsModel{messages: [2]uint8{4, 0}, slots: 3, batch: 1, half: true}),
 		form("half a ring of four",
@@ -346,6 +361,8 @@ var ends = family{
 		on("3 and none", endsLateFlush, endsSilent, endsRevFirst, endsRevLast),
 		on("both may die", endsUnnoticed, endsOnlyArmed, endsReadFirst, endsDeadByRev),
 		on("its reader may leave", endsKeeps),
+		on("injects", endsIgnoresRoom, endsLeavesQuiet, endsMarkUnseen, endsNoRevLook),
+		on("injects, 3 and 1", endsIgnoresRoom, endsNoLook),
 		on("half a ring", endsEachBatch, endsHalfForAcks),
 		on("writers may stop paying", endsPlainStop)),
 	spare: slices.Concat(

@@ -447,6 +447,17 @@ func (b *Bell) Drained(bit int) {
 	}
 }
 
+// Ignore has a lane neither looked at nor rung for, until Consider. Its producer announces what is
+// not to wait for that.
+func (b *Bell) Ignore(bit int) {
+	b.answer(Several)
+	b.cand.clear(bit)
+	if !b.hot.has(bit) {
+		b.hot.set(bit)
+		b.storeRow(bit)
+	}
+}
+
 // Park is R4: all candidates are parked and looked at again; the empty ones leave. It reports
 // whether any is not empty. The store of the row word pairs with the producer's load in P2.
 func (b *Bell) Park() (more bool, err error) {

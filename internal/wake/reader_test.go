@@ -251,6 +251,28 @@ func TestHotAtTheSecondLook(t *testing.T) {
 	parks(2)
 }
 
+// A lane that is ignored is neither looked at nor marked, but for what its producer announces.
+func TestIgnored(t *testing.T) {
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{})
+	w := q.writer(0, ring.SeqCst)
+	for range 2 { // parked, then hot
+		r.Ignore(0)
+		w.put(1)
+		more, err := r.Park()
+		if n := r.read(1); n != 0 || more || err != nil || r.Pending() || r.Only() != Nobody {
+			t.Fatalf("read %d, parked %v, %v; pending %v, then %d", n, more, err, r.Pending(), r.Only())
+		}
+		if r.Consider(0); r.read(1) != 1 {
+			t.Fatal("a lane that is considered again is not looked at")
+		}
+	}
+	r.Ignore(0)
+	if w.Announce(); !r.Pending() {
+		t.Fatal("what is announced is ignored")
+	}
+}
+
 // One arming is rung once, however much is published before the reader runs.
 func TestOneWakePerArming(t *testing.T) {
 	q := heapQueue(t, 2)
@@ -282,7 +304,7 @@ func TestAttachRings(t *testing.T) {
 	q.arm.Word.Store(armDirect | armThr | 9)
 	q.row(2).Index.Store(1 << 60)
 	w := q.writer(2, ring.SeqCst)
-	w.Attach()
+	w.Announce()
 	if q.hints.epoch.Load() != 1 || w.Wakes() != 0 {
 		t.Fatal("attaching does not ring, or counts as a batch")
 	}

@@ -104,8 +104,9 @@ func (r *Ringer) Flags() uint64 { return r.row.Parked.Load() }
 // it woke the reader for is not counted.
 func (r *Ringer) Wakes() uint64 { return r.wakes.Load() }
 
-// Attach is P3 to P7 for a lane that was just born, parked: the reader learns of it.
-func (r *Ringer) Attach() { r.ring(Parked, 0, HoldsError) }
+// Announce is P3 to P7 whatever the row word says: the reader learns of a lane that was just born,
+// or looks at one that it ignores.
+func (r *Ringer) Announce() { r.ring(Parked, 0, HoldsError) }
 
 func (r *Ringer) ring(row, tail uint64, holds Holds) (woke bool) {
 	if row&Parked == 0 {

@@ -235,7 +235,7 @@ func passedOn(t *testing.T) (*Bell, *queue) {
 		b.Add(bit, c)
 	}
 	b.Add(0, c)
-	q.writer(0, ring.Release).Attach()
+	q.writer(0, ring.Release).Announce()
 	lane.b = b
 	return b, q
 }
