@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/fetch"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -194,7 +195,7 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 	l.chunks++
 	pass.chunk = c + 1
 	at := uint64(c) * chunkBytes
-	copy(p.FabricPool[at:], payload)
+	fetch.Copy(p.FabricPool[at:], payload)
 	crash.At(crash.FabricChunkFilled)
 	s.More[1].Store(at)
 	return kind.FabricInPool

@@ -1,4 +1,4 @@
-// Package fetch has cache lines on their way before they are needed.
+// Package fetch has cache lines on their way before they are needed, or not at all.
 package fetch
 
 import "sync/atomic"
