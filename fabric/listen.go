@@ -104,13 +104,13 @@ func (m *mux) keep() {
 	m.e.bell.Lock()
 	for !m.abandoned && !m.idle() {
 		switch {
-		case m.e.leader != nil:
-			m.e.rest(&m.keeper)
-		case m.e.recent:
+		case m.e.recent: // first: one that rests is woken by each leader that leaves
 			m.e.recent = false
 			m.e.bell.Unlock()
 			time.Sleep(keepAfter)
 			m.e.bell.Lock()
+		case m.e.leader != nil:
+			m.e.rest(&m.keeper)
 		default:
 			m.e.leader = &m.keeper
 			if m.e.poll() == 0 {
