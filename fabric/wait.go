@@ -152,13 +152,14 @@ func (e *Endpoint) linger(w *waiter, ready func() bool) (found bool) {
 	}
 	e.bell.Unlock()
 	var interrupted, looked bool
-	for moved := w.moved - 1; moved != w.moved && !found; {
-		moved = w.moved
-		found, interrupted, looked = spin.Linger(e.budget, func() bool {
+	for came := true; came && !found; {
+		moved := w.moved
+		came, interrupted, looked = spin.Linger(e.budget, func() bool {
 			e.bell.Lock()
 			defer e.bell.Unlock()
 			e.poll()
-			return ready()
+			found = ready()
+			return found || w.moved != moved
 		})
 	}
 	e.bell.Lock()
