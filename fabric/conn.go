@@ -123,6 +123,9 @@ func (c *conn) arrived(b []byte) (ok bool) {
 		c.filled += n
 		b = b[n:]
 	}
+	if len(b) > mostKept && c.in.Len() == 0 {
+		c.in, c.m.spare = c.m.spare, bytes.Buffer{}
+	}
 	c.in.Write(b)
 	crash.At(crash.ConnArrived)
 	c.m.e.wake(&c.reader)
@@ -192,7 +195,8 @@ func (c *conn) Read(b []byte) (n int, err error) {
 		n += kept
 	}
 	if c.in.Len() == 0 && c.in.Cap() > mostKept {
-		c.in = bytes.Buffer{}
+		c.in.Reset()
+		c.m.spare, c.in = c.in, bytes.Buffer{}
 	}
 	if n > 0 {
 		c.tell(n)

@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -399,6 +400,31 @@ func TestConnMany(t *testing.T) {
 		noError(t, c.Close())
 	}
 	ch.ends(t)
+}
+
+// TestConnSpare: what comes before its Read, again and again, takes no new memory.
+func TestConnSpare(t *testing.T) {
+	const trips, most = 64, 32 << 10
+	client, server := connected(t)
+	text, got := pattern(64<<10), make([]byte, 64<<10)
+	trip := func() {
+		_, err := client.Write(text)
+		noError(t, err)
+		_, err = io.ReadFull(server, got[:1]) // the others come before their Read
+		noError(t, err)
+		_, err = io.ReadFull(server, got[1:])
+		noError(t, err)
+	}
+	trip()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range trips {
+		trip()
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.TotalAlloc - before.TotalAlloc) / trips; n > most || !bytes.Equal(got, text) {
+		t.Errorf("64 KiB take %d bytes of new memory, or come as others", n)
+	}
 }
 
 // TestConnIdle: a connection that had its bytes and waits for more costs 16 KiB at most, both ends

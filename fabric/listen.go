@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -27,6 +28,7 @@ type mux struct {
 	pins      int // dials that begin
 	listener  *listener
 	keeper    waiter
+	spare     bytes.Buffer // empty, for the next connection that keeps much
 	over      bool
 	abandoned bool          // its peer is waited for no more
 	late      []*news       // whose events wait for room
