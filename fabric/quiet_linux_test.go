@@ -14,7 +14,8 @@ import (
 type injector struct {
 	a, b *end
 	to   cq.Addr
-	buf  [8]byte
+	buf  [8]byte // is sent
+	got  [8]byte
 }
 
 func quiet(t *testing.T) *injector {
@@ -34,7 +35,7 @@ func quiet(t *testing.T) *injector {
 
 func (q *injector) inject(t *testing.T) {
 	t.Helper()
-	noError(t, errors.Join(q.b.Recv(q.buf[:], 1), q.a.Inject(q.buf[:], q.to)))
+	noError(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Inject(q.buf[:], q.to)))
 }
 
 // rung reports whether an inject that is examined rings a sender that sleeps.
@@ -63,7 +64,7 @@ func TestQuiet(t *testing.T) {
 		},
 		"send": func(t *testing.T, q *injector) {
 			for range 3 {
-				noError(t, errors.Join(q.b.Recv(q.buf[:], 1), q.a.Send(q.buf[:], q.to, 2)))
+				noError(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Send(q.buf[:], q.to, 2)))
 				completes(t, q.b)
 				if c := completes(t, q.a); c.Context != 2 {
 					t.Errorf("a send completes as %+v", c)
@@ -87,7 +88,7 @@ func TestQuiet(t *testing.T) {
 					Flags: cq.FlagInjectCall})
 			}()
 			for range n + 1 {
-				noError(t, q.b.Recv(q.buf[:], 1))
+				noError(t, q.b.Recv(q.got[:], 1))
 				completes(t, q.b)
 			}
 			noError(t, <-sent)

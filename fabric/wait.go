@@ -150,16 +150,17 @@ func (e *Endpoint) linger(w *waiter, ready func() bool) (found bool) {
 	if e.budget <= 0 || !w.patience.Grant() {
 		return false
 	}
+	moved := w.moved
 	e.bell.Unlock()
 	var interrupted, looked bool
 	for came := true; came && !found; {
-		moved := w.moved
 		came, interrupted, looked = spin.Linger(e.budget, func() bool {
 			e.bell.Lock()
 			defer e.bell.Unlock()
 			e.poll()
+			came, moved = w.moved != moved, w.moved
 			found = ready()
-			return found || w.moved != moved
+			return found || came
 		})
 	}
 	e.bell.Lock()
