@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -40,15 +41,15 @@ func TestSenderKilled(t *testing.T) {
 	}
 }
 
-// TestClaimantKilled: the row of a sender that was killed before it rang is had by the next one,
-// and nothing is left of the dead.
-func TestClaimantKilled(t *testing.T) {
-	shmtest.Conforms(t)
-	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+// claimant starts a process whose endpoint leads a lane to e, up to its n-th step: the lane has its
+// number, the first row, that is rung, a message is there, and the lane leads nowhere.
+func claimant(t *testing.T, e, beside *end, n int) *child {
+	t.Helper()
 	c := started(t, "idle")
-	dead, err := next.Lookup(next.knows(t, "idle"))
+	a, err := beside.Lookup(beside.knows(t, "idle"))
 	noError(t, err)
-	lane := &scribbleOn(t, e, "idle", dead).lanes[0]
+	s := scribbleOn(t, e, "idle", a)
+	lane := &s.lanes[0]
 	lane.Slots.Store(8)
 	lane.Target.Store(e.Address().Outbox)
 	high, low := kind.UuidWords(e.Address().UUID)
@@ -56,13 +57,64 @@ func TestClaimantKilled(t *testing.T) {
 	lane.TargetLow.Store(low)
 	lane.Pays.Store(1)
 	lane.Bell.Parked.Store(1)
-	lane.ID.Store(kind.FabricLaneID(dead.Outbox, 0, 1))
-	scribble(t, e, "main").claims[0].Store(lane.ID.Load())
-	c.kill(t)
+	lane.ID.Store(kind.FabricLaneID(a.Outbox, 0, 1))
+	to := scribble(t, e, "main")
+	for i, does := range []func(){
+		func() { to.claims[0].Store(lane.ID.Load()) },
+		to.rings,
+		func() {
+			s.slots[0].Head.Store(kind.FabricMessage)
+			s.slots[0].Seq.Store(1)
+		},
+		func() { lane.Slots.Store(3) }} {
+		if i < n {
+			does()
+		}
+	}
+	return c
+}
+
+// TestClaimantKilled: the row of a sender that was killed before it rang is had by the next one,
+// and nothing is left of the dead.
+func TestClaimantKilled(t *testing.T) {
+	shmtest.Conforms(t)
+	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+	claimant(t, e, next, 1).kill(t)
 	to := next.knows(t, "main")
 	shmtest.WantErr(t, "a send while it has the row", next.Send(nil, to, 1), fabric.ErrPeers)
 	nothingLeft(t, e, "main", "next")
 	noError(t, next.Send(nil, to, 1))
+}
+
+// TestClaimantCollected: a collector leaves nothing of a sender that was killed before it sent,
+// however far it came, while its receiver lives and does not look; and all that is to arrive.
+func TestClaimantCollected(t *testing.T) {
+	shmtest.Conforms(t)
+	for n, name := range []string{"named", "claimed", "rung", "sent", "leads nowhere"} {
+		t.Run(name, func(t *testing.T) {
+			e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+			claimant(t, e, next, n).kill(t)
+			_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
+			noError(t, err)
+			all, err := e.d.List()
+			arrives := map[string]int{"sent": 1}[name]
+			if noError(t, err); len(all) != 4+arrives {
+				t.Fatalf("left are %v", all)
+			}
+			e.steps(t)
+			if s := e.Stats(); s.Stored != uint64(arrives) || s.Refused+s.Corrupt > 0 {
+				t.Errorf("%+v", s)
+			}
+			nothingLeft(t, e, "main", "next")
+			to := next.knows(t, "main")
+			if err = next.Send(nil, to, 1); name == "claimed" {
+				shmtest.WantErr(t, "a send while it has the row", err, fabric.ErrPeers)
+				e.steps(t)
+				err = next.Send(nil, to, 1)
+			}
+			noError(t, err)
+		})
+	}
 }
 
 // TestFullCloses: who finds no row at one that has closed since is told that, and not to ask again.

@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -20,6 +21,7 @@ type scribbled struct {
 	claims []kind.Word
 	lanes  []kind.FabricLane
 	slots  []kind.FabricSlot
+	rings  func() // for the first row
 }
 
 // scribble maps what an endpoint writes.
@@ -47,6 +49,10 @@ func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribble
 	s.rows = kind.Overlays[kind.FabricRow](section(o, kind.SectFabricRows))
 	mail := section(o, kind.SectFabricMail)
 	s.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(len(s.rows)):])
+	hints, err := wake.MapHints(mail, 2*len(s.rows))
+	noError(t, err)
+	s.rings = wake.NewRinger(wake.RingerConfig{Row: &s.rows[0].Bell, Arm: &s.page.Arm,
+		Hints: hints}).Announce
 	s.lanes = kind.Overlays[kind.FabricLane](section(box, kind.SectFabricLanes))
 	s.slots = kind.Overlays[kind.FabricSlot](section(box, kind.SectFabricSlots))
 	return s

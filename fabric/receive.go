@@ -135,23 +135,18 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	}
 	head := &l.lanes[place]
 	high, low := kind.UuidWords(e.addr.UUID)
-	slab, slots := head.Slab.Load(), head.Slots.Load()
-	if head.ID.Load() != id || head.Type.Load() != e.typeWord() ||
-		head.TargetHigh.Load() != high || head.TargetLow.Load() != low ||
-		slots < 2 || slots > kind.FabricMostSlots || slots&(slots-1) != 0 ||
-		slots > uint64(o.Slots) || slab > uint64(o.Slots)-slots {
+	slots, ok := kind.LaneSlots(box, o, head)
+	if !ok || head.ID.Load() != id || head.Type.Load() != e.typeWord() ||
+		head.TargetHigh.Load() != high || head.TargetLow.Load() != low {
 		return nil, false, ErrCorrupt
 	}
-	mem, _, err := box.Section(kind.SectFabricSlots, 0)
-	if err != nil {
-		return nil, false, err
-	}
-	l.slots, l.mask = kind.Overlays[kind.FabricSlot](mem)[slab:slab+slots], slots-1
+	l.slots, l.mask = slots, uint64(len(slots)-1)
 	if l.pool, err = kind.OutboxPool(box, o); err != nil {
 		return nil, false, err
 	}
 	if !e.met() {
-		if mem, err = box.MapWritable(kind.SectFabricDone, 0); err != nil {
+		mem, err := box.MapWritable(kind.SectFabricDone, 0)
+		if err != nil {
 			return nil, false, err
 		}
 		l.done = kind.Overlays[kind.Word](mem)

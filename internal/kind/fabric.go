@@ -2,7 +2,6 @@ package kind
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
@@ -252,7 +251,7 @@ func OutboxLanes(obj *shm.Object, o Outbox) ([]FabricLane, []Word, error) {
 func LaneSlots(obj *shm.Object, o Outbox, l *FabricLane) ([]FabricSlot, bool) {
 	slab, n := l.Slab.Load(), l.Slots.Load()
 	mem, _, err := obj.Section(SectFabricSlots, 0)
-	if err != nil || n < 2 || n > FabricMostSlots || bits.OnesCount64(n) != 1 ||
+	if err != nil || n < 2 || n > FabricMostSlots || n&(n-1) != 0 ||
 		n > uint64(o.Slots) || slab > uint64(o.Slots)-n {
 		return nil, false
 	}

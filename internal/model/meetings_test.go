@@ -43,6 +43,7 @@ const (
 	livingBuried                    // a death that is none
 	otherLife                       // an endpoint is taken for another one that had its name
 	rowTwice                        // two senders have one row
+	unexamined                      // a message goes that somebody who lives has to examine
 )
 
 const (
@@ -246,10 +247,11 @@ func (m meetModel) judge(s *meetState) verdict {
 //
 //	N1 resolve: which life   N2 open: the same life, and open   N3 fill the lane and name it
 //	N4 claim the row; there is none: ring for who claimed it and is not adopted   N5 look whether
-//	it is closed, also without a row: give that back   N6 ring   N7 learn: it is adopted, closed or
-//	dead
-//	B1 adopt at a mark   B2 a sender is dead: free its row, remove its outbox   B3 close: say so
-//	B4 adopt who is claimed, and tell   B5 unlink the name   C1 remove what the dead have left
+//	it is closed, also without a row: give that back   N6 ring   N7 publish   N8 learn: it is
+//	adopted, closed or dead
+//	B1 adopt at a mark, or free the row of an outbox that is gone   B2 a sender is dead: free its row, remove its outbox   B3 close: say so
+//	B4 adopt who is claimed, and tell   B5 unlink the name   C1 remove what the dead have left,
+//	but for what they have published and one who lives has not examined
 //
 // Whose row it is, is told with the first look: what a row returns later is explored with lanes.
 
@@ -274,35 +276,40 @@ const (
 	nameSilentFull  = "who finds no row rings for nobody"
 	nameFullFirst   = "who finds no row does not look whether the other one has closed"
 	nameRemovesHeir = "what the dead have left is removed by its name"
+	nameKeepsEmpty  = "a lane without a message is kept for its receiver"
+	nameKeepsNone   = "what the dead have published is not looked at"
+	nameSendsFirst  = "a sender publishes before it rings"
+	nameNoOutbox    = "a row is given to a lane whose outbox is gone"
 )
 
 const (
-	nameResolves step = iota // N1 resolve
-	nameOpens                // N2 open
-	nameFills                // N3 fill and name the lane
-	nameClaims               // N4 claim
-	nameLooks                // N5 look
-	nameRings                // N6 ring
-	nameLearns               // N7 learn
-	nameServed               // it is adopted
-	nameFailed               // it has a typed error
-	nameStores               // N4 claim, in two steps
-	nameDies                 // dies
-	nameAdopts               // B1 adopt
-	nameFrees                // B2 free
-	nameCloses               // B3 close
-	nameTells                // B4 adopt and tell
-	nameUnlinks              // B5 unlink
-	nameBegins               // another one has the name
-	nameCollects             // C1 remove
+	nameResolves  step = iota // N1 resolve
+	nameOpens                 // N2 open
+	nameFills                 // N3 fill and name the lane
+	nameClaims                // N4 claim
+	nameLooks                 // N5 look
+	nameRings                 // N6 ring
+	namePublishes             // N7 publish
+	nameLearns                // N8 learn
+	nameServed                // it is adopted
+	nameFailed                // it has a typed error
+	nameStores                // N4 claim, in two steps
+	nameDies                  // dies
+	nameAdopts                // B1 adopt
+	nameFrees                 // B2 free
+	nameCloses                // B3 close
+	nameTells                 // B4 adopt and tell
+	nameUnlinks               // B5 unlink
+	nameBegins                // another one has the name
+	nameCollects              // C1 remove
 )
 
 type nameSender struct {
-	at        step
-	life      uint8 // that was resolved
-	of        uint8 // whose row it is at
-	lane      bool
-	box, dead bool
+	at         step
+	life       uint8 // that was resolved
+	of         uint8 // whose row it is at
+	lane, sent bool
+	box, dead  bool
 }
 
 // named is an endpoint with a name, from its start to its end.
@@ -408,9 +415,13 @@ func (m nameModel) send(n *nameState, i uint8) {
 				b.claim = 0
 			}
 		}
-	case nameRings:
+	case nameRings, namePublishes:
 		a.lane = true
-		b.marked = b.marked || m.bug != nameRingFirst
+		if (at == nameRings) == (m.bug != nameSendsFirst) {
+			b.marked = b.marked || m.bug != nameRingFirst
+		} else {
+			a.sent = true
+		}
 	case nameLearns:
 		switch {
 		case b.owner == i+1 && !b.closed && !b.dead:
@@ -429,7 +440,12 @@ func (m nameModel) adopt(n *nameState, life uint8) {
 	if b.claim == 0 || b.owner == b.claim {
 		return
 	}
-	if b.told, b.owner = true, b.claim; !n.by[b.claim-1].lane {
+	a := &n.by[b.claim-1]
+	if !a.box && m.bug != nameNoOutbox {
+		b.claim = 0
+		return
+	}
+	if b.told, b.owner = true, b.claim; !a.lane || !a.box {
 		n.fault = notWhole
 	}
 }
@@ -483,15 +499,18 @@ func (m nameModel) collect(s *nameState, x *search[nameState]) {
 	for i := range m.senders {
 		a := &s.by[i]
 		at := &s.of[a.of]
-		open := a.lane && a.of != 0 && !at.dead && !at.closed
-		x.does(s, 4, nameCollects, a.box && a.dead && !open,
-			func(n *nameState) { n.by[i].box = false })
+		here := a.of != 0 && !at.dead && !at.closed
+		open := here && (a.sent && m.bug != nameKeepsNone || a.lane && m.bug == nameKeepsEmpty)
+		x.does(s, 4, nameCollects, a.box && a.dead && !open, func(n *nameState) {
+			if n.by[i].box = false; here && a.sent {
+				n.fault = unexamined
+			}
+		})
 	}
 }
 
 // judge: each sender who lives is served by the life that it means, or has an error, or the one row
-// is that of another one who lives. Nothing is left of the dead but what has rung nobody who lives:
-// that stays until somebody wants its row, or who has the name ends.
+// is that of another one who lives. Nothing is left of the dead but a row that nobody wants.
 func (m nameModel) judge(s *nameState) verdict {
 	if s.fault != fine {
 		return lost
@@ -500,11 +519,8 @@ func (m nameModel) judge(s *nameState) verdict {
 		a := &s.by[i]
 		b := &s.of[a.of]
 		here := a.of != 0 && !b.dead && !b.closed
-		other := &s.by[1-i]
-		unknown := b.claim != i+1 ||
-			b.owner != i+1 && !b.marked && (other.dead || other.at != nameClaims)
 		switch {
-		case a.dead && (!a.box || here && unknown):
+		case a.dead && !a.box:
 		case a.dead:
 			return moving
 		case a.at == nameFailed:
@@ -537,6 +553,7 @@ var meetings = family{
 		form("over a socket, deaths", meetModel{gives: true, ends: true, dies: true}),
 		form("over a socket, stopped", meetModel{stops: true}),
 		form("by a name", nameModel{senders: 1}),
+		form("by a name, killed", nameModel{senders: 1, kills: true}),
 		form("by a name, it ends", nameModel{senders: 1, ends: true}),
 		form("by a name, two", nameModel{senders: 2}),
 		form("by a name, two, killed", nameModel{senders: 2, kills: true}),
@@ -551,6 +568,7 @@ var meetings = family{
 		on("over a socket, deaths", meetNoWatch),
 		on("over a socket, stopped", meetNoBound),
 		on("by a name", nameRingFirst),
+		on("by a name, killed", nameKeepsEmpty, nameKeepsNone, nameSendsFirst, nameNoOutbox),
 		on("by a name, it ends", nameClaimFirst, nameAnyLife, nameNoLook, nameLooksFirst, nameUnfollowed,
 			nameKeepsRow, nameRemovesHeir),
 		on("by a name, two", nameNoSwap),
