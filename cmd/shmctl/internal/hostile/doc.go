@@ -16,6 +16,7 @@
 //	                      the group that they are in
 //	endpoint-meet         messages and descriptors of meetings of endpoints, one by one and at a
 //	                      listener of connections
+//	endpoint-dial         the same against those who connect
 //	endpoint-met          outbox and rows of endpoints that were met, and of ends of connections
 //	meet-accept, -attach  messages and descriptors of a rendezvous, against either side
 //	meet-dial             the same of a device process, against applications

@@ -76,6 +76,7 @@ func (m mint) slot(slots []memory.FabricSlot, i, pool uint64) *memory.FabricSlot
 // What messages of connections do.
 const (
 	connAsk     = 1
+	connAccept  = 2
 	connOpened  = 4
 	connData    = 5
 	connWhats   = 10
@@ -85,15 +86,15 @@ const (
 )
 
 // stream publishes the message of an index about the connection that has a number at its peer: it
-// is asked for, opened, and has bytes then.
-func (m mint) stream(slots []memory.FabricSlot, i, pool, number uint64) {
+// begins as it should, and has bytes then.
+func (m mint) stream(slots []memory.FabricSlot, i, pool, number uint64, begin ...uint64) {
 	s := &slots[i%uint64(len(slots))]
 	what, n, data := uint64(connData), m.rnd.Uint64N(memory.FabricInline+1), uint64(0)
-	switch i {
-	case 0:
-		what, n, data = connAsk, 8, firstNumber
-	case 1:
-		what, n, m.odds = connOpened, 0, 4*m.odds
+	if i < uint64(len(begin)) {
+		what, n, data = begin[i], 8, firstNumber
+	}
+	if what == connOpened {
+		n, data, m.odds = 0, 0, 4*m.odds
 	}
 	const says = memory.FabricMessage | memory.FabricTagged | memory.FabricWithData
 	of := m.or(number, 0, number^connPlace, number^firstNumber, number|1<<31)
@@ -297,6 +298,11 @@ func (f *forger) object(s shm.Spec, k shm.SectionKind, elems int) (*shm.Object, 
 // goOn sends and receives until the other one has had enough. Fields are wrong more often then.
 func (f *forger) goOn(streams bool) {
 	number, pool := uint64(0), uint64(f.o.Chunks*f.o.ChunkBytes)
+	begin := []uint64{connAsk, connOpened}
+	if f.t.c.s.beside != nil { // who is attacked has asked
+		begin = []uint64{connAccept}
+	}
+	answers := uint64(len(begin)) - 1
 	late := time.Now().Add(50 * time.Millisecond)
 	for i := uint64(0); i < 128 && time.Now().Before(late); {
 		time.Sleep(50 * time.Microsecond)
@@ -314,13 +320,13 @@ func (f *forger) goOn(streams bool) {
 			continue
 		}
 		if streams {
-			if i == 1 && sent == 0 {
-				continue // it has not answered
+			if i == answers && sent == 0 {
+				continue // it has not said anything
 			}
-			if i == 1 {
+			if i == answers {
 				number = f.theirs[0].Data.Load()
 			}
-			mint{f.rnd, 6}.stream(f.slots, i, pool, number)
+			mint{f.rnd, 6}.stream(f.slots, i, pool, number, begin...)
 		} else {
 			mint{f.rnd, 3}.slot(f.slots, i, pool)
 		}

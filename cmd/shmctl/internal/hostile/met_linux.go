@@ -69,6 +69,27 @@ func (c *child) meetAt(l *net.UnixListener, rnd *rand.Rand) {
 	c.oneLife(met(ctx, conn), rnd, c.verifier())
 }
 
+// dialMet connects to an attacker, and meets it in one way or the other.
+func dialMet(c *child, rnd *rand.Rand, i int) {
+	conn, err := c.dial(fmt.Sprintf(metSocket, i))
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	ctx, cancel := limited(300 * time.Millisecond) // it may talk to others first
+	defer cancel()
+	if i == 0 {
+		c.oneLife(met(ctx, conn), rnd, c.verifier())
+		return
+	}
+	over := c.watch("dial")
+	stream, err := fabric.DialOver(ctx, conn, everybody())
+	over()
+	if c.refusedBy("dial", err); err == nil {
+		c.echo(stream)
+	}
+}
+
 // echo gives back what comes, for some time.
 func (c *child) echo(conn net.Conn) {
 	defer c.watch("the echo of a connection")()

@@ -216,7 +216,7 @@ func (s *scribbler) forgeNext(a *area) {
 	m := mint{s.rnd, 3}
 	if i, x := newest(slots), uint64(8*pool); s.streams {
 		m.odds = 6
-		m.stream(slots, max(i, 2), x, firstNumber)
+		m.stream(slots, i, x, firstNumber)
 	} else {
 		m.slot(slots, i, x)
 	}

@@ -91,6 +91,8 @@ func init() {
 		{name: "endpoint-meet", trust: others, weight: 1, prepare: hasEndpoints, victim: victimMet,
 			attack: attackTo("fabric", metSocket, 2), newcomer: newcomerMet,
 			provokes: []string{corrupt, givenUp}, memfds: metName},
+		{name: "endpoint-dial", trust: others, weight: 1, prepare: hasEndpoints, beside: dialMet,
+			crowd: talkers, attack: attackFrom("fabric", metSocket), provokes: []string{corrupt, givenUp}},
 		{name: "endpoint-met", trust: others, weight: 10, prepare: hasEndpoints, victim: victimMet,
 			attack: attackMet, newcomer: newcomerMet, provokes: []string{corrupt, givenUp},
 			memfds: metName},
