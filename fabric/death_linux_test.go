@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // TestSenderKilled: what a sender had sent when it was killed arrives, receives beyond that stay,
@@ -115,6 +117,35 @@ func TestClaimantCollected(t *testing.T) {
 			noError(t, err)
 		})
 	}
+}
+
+// TestAdoptedUnderLock: a lane that is adopted while a collector holds the lock of its outbox, which
+// looks like life, is the dead's all the same.
+func TestAdoptedUnderLock(t *testing.T) {
+	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+	claimant(t, e, next, 3).kill(t)
+	_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
+	noError(t, err)
+	all, err := e.d.List()
+	noError(t, err)
+	lives := []string{"main", "next", kind.FabricOutboxName(e.Address().Outbox),
+		kind.FabricOutboxName(next.Address().Outbox)}
+	for _, n := range all {
+		if !slices.Contains(lives, n.Name()) {
+			box, err := e.d.Open(n.Name(), shm.ReadWrite)
+			noError(t, err)
+			noError(t, box.Hold(nil))
+			e.steps(t)
+			e.steps(t)
+			noError(t, box.Close())
+		}
+	}
+	if s := e.Stats(); s.Stored != 1 || s.Died != 1 {
+		t.Fatalf("%+v", s)
+	}
+	_, err = ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
+	noError(t, err)
+	nothingLeft(t, e, "main", "next")
 }
 
 // TestFullCloses: who finds no row at one that has closed since is told that, and not to ask again.

@@ -190,11 +190,15 @@ func (l *inLane) meet(place int) error {
 	case !errors.Is(err, ErrNoPeer):
 		return err
 	}
+	_, died, err := l.box.OwnerDied() // also while a collector has its lock
+	if err != nil {
+		return err
+	}
 	life, err := l.box.Life()
 	switch {
 	case err != nil:
 		return err
-	case life == shm.Dead:
+	case died || life == shm.Dead:
 		p.dead.Store(true)
 	case life == shm.LockLost:
 		return shm.ErrLockLost
