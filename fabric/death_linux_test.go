@@ -119,8 +119,8 @@ func TestClaimantCollected(t *testing.T) {
 	}
 }
 
-// TestAdoptedUnderLock: a lane that is adopted while a collector holds the lock of its outbox, which
-// looks like life, is the dead's all the same.
+// TestAdoptedUnderLock: a lane that is adopted while a collector holds the lock of its outbox,
+// which looks like life, is the dead's all the same.
 func TestAdoptedUnderLock(t *testing.T) {
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 	claimant(t, e, next, 3).kill(t)

@@ -385,27 +385,6 @@ func (p *passage) isInject() bool {
 	return p.ends && p.flags&(cq.FlagInjectCall|cq.FlagMulticast) == cq.FlagInjectCall
 }
 
-// quietAfter is how many injects in a row make a lane quiet.
-const quietAfter = 16
-
-// quiet reports that nobody waits for what the receiver tells. For a while there were injects
-// alone, and there is room for more. The bell ignores such a lane, and its line stays with the
-// receiver. Who closes, or refuses the lane, announces that.
-func (l *outLane) quiet() bool {
-	return l.sent-l.wanted >= quietAfter && int64(l.seen-l.wanted) >= 0 &&
-		l.sent-l.seen <= l.mask/2 && l.adopted && !l.ended && !l.unused && l.asks.open == 0 &&
-		len(l.later) == 0 && len(l.free) == len(l.pushes) && l.p.group == nil &&
-		l.p.e.opt.mux == nil && !l.p.e.opt.Datagram
-}
-
-// watch ends that the lane is ignored.
-func (l *outLane) watch() {
-	if l.ignored {
-		l.ignored = false
-		l.p.e.bell.Consider(len(l.p.e.rows) + l.place)
-	}
-}
-
 // hasSlot reports whether there is a slot for a message, beside the one for the end of the lane.
 func (l *outLane) hasSlot() bool { return l.sent-l.seen < l.mask }
 

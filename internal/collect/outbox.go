@@ -8,13 +8,13 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// unexamined counts the lanes of an outbox with messages whose receivers live and have not said that
-// they are done. A receiver lives as long as its own outbox does: both are of one endpoint. The lock
-// of a collector looks like life for a moment; then the outbox stays until the next look.
+// unexamined counts the lanes of an outbox with messages whose receivers live and have not said
+// that they are done. A receiver lives as long as its own outbox does: both are of one endpoint.
+// The lock of a collector looks like life for a moment; then the outbox stays until the next look.
 //
-// The owner sends no more, so a lane in which it has published nothing stays empty: it may have died
-// before it claimed a row, or rang. A receiver that is told of such a lane finds the outbox gone, as
-// it does after other deaths, and needs nothing of it; one that has it mapped keeps that.
+// The owner sends no more, so a lane in which it has published nothing stays empty: it may have
+// died before it claimed a row, or rang. A receiver that is told of such a lane finds the outbox
+// gone, as it does after other deaths, and needs nothing of it; one that has it mapped keeps that.
 func (t *target) unexamined(obj *shm.Object) (n int, err error) {
 	o, err := kind.StoredOutbox(obj.Name(), obj.Header())
 	if err != nil {

@@ -249,7 +249,8 @@ func (m meetModel) judge(s *meetState) verdict {
 //	N4 claim the row; there is none: ring for who claimed it and is not adopted   N5 look whether
 //	it is closed, also without a row: give that back   N6 ring   N7 publish   N8 learn: it is
 //	adopted, closed or dead
-//	B1 adopt at a mark, or free the row of an outbox that is gone   B2 a sender is dead: free its row, remove its outbox   B3 close: say so
+//	B1 adopt at a mark, or free the row of an outbox that is gone
+//	B2 a sender is dead: free its row, remove its outbox   B3 close: say so
 //	B4 adopt who is claimed, and tell   B5 unlink the name   C1 remove what the dead have left,
 //	but for what they have published and one who lives has not examined
 //
