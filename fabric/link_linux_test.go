@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -15,7 +16,9 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // msgEnd is an endpoint with an event queue, or will be.
@@ -480,6 +483,9 @@ func TestLinkRefused(t *testing.T) {
 	if _, failed, err := stranger.next(); err != nil || failed.Err != cq.Errno(syscall.ECONNABORTED) {
 		t.Errorf("a stranger's message: %v, %v", failed.Err, err)
 	}
+	noError(t, stranger.Endpoint.Close())
+	_, err = server.d.Open(kind.FabricOutboxName(stranger.Address().Outbox), shm.ReadOnly)
+	shmtest.WantErr(t, "what a stranger leaves", err, fs.ErrNotExist)
 
 	for i := range 129 { // of which 128 wait
 		noError(t, opened(t, fmt.Sprint("c", i), o).Connect("passive", nil))

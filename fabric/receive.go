@@ -153,6 +153,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	}
 	a := Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation}
 	if e.link.strange(a) {
+		l.markDone()
 		return nil, false, ErrRefused
 	}
 	p := e.peerOf(a)
