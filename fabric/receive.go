@@ -191,7 +191,7 @@ func (l *inLane) meet(place int) error {
 	case !errors.Is(err, ErrNoPeer):
 		return err
 	}
-	_, died, err := l.box.OwnerDied() // also while a collector has its lock
+	_, died, err := l.box.OwnerDied() // also while a collector has its lock, when Life says alive
 	if err != nil {
 		return err
 	}

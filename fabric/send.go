@@ -35,8 +35,8 @@ type outLane struct {
 	sent, seen uint64 // next index; those before this one were examined
 	rev        uint64 // of the row, when it was looked at last
 	idle       int    // looks in a row that found nothing
-	wanted     uint64 // index behind the last whose examination ends what somebody waits for
-	ignored    bool   // by the bell: see quiet
+	wanted     uint64 // index behind the last message that was no inject
+	ignored    bool   // the bell ignores the lane: see quiet
 	bytes      uint64 // sent
 	granted    uint64
 	adopted    bool

@@ -1,4 +1,5 @@
-// Package fetch has cache lines on their way before they are needed, or not at all.
+// Package fetch asks for cache lines before they are needed, and does not ask for those that are
+// overwritten whole.
 package fetch
 
 import "sync/atomic"
