@@ -442,9 +442,10 @@ func (v *AddressVector) insertJob(job asyncInsert) {
 		_ = v.events.postErr(&EventError{FID: v.fid, Context: job.context, Data: uint64(i),
 			Err: errnoOf(err)}, true)
 	}
+	// What was kept for errors that did not happen is free before anybody sees the last event.
+	v.events.own.returnCredits(good)
 	_ = v.events.post(&Event{Event: EventAVComplete, FID: v.fid, Context: job.context,
 		Data: uint64(good)}, true)
-	v.events.own.returnCredits(good) // kept for errors that did not happen
 }
 
 // abort ends the insertions that are under way and waits for the last of them to be reported.
