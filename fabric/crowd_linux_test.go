@@ -104,6 +104,74 @@ func TestCrowd(t *testing.T) {
 	nothingLeft(t, e, "main")
 }
 
+func peerName(i int) string { return fmt.Sprintf("peer-%04d", i) }
+
+// peers are endpoints each of which sends its number and waits for an echo.
+func peers() {
+	var first, each int
+	_, err := fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &first, &each)
+	must(err)
+	all := make([]*end, each)
+	for i := range all {
+		n := first + i
+		all[i], err = openSized(peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1})
+		must(err)
+		to, err := all[i].Resolve("main")
+		must(err)
+		must(all[i].Inject(binary.LittleEndian.AppendUint64(nil, uint64(n)), to))
+	}
+	buf := make([]byte, 8)
+	for i, e := range all {
+		must(e.Recv(buf, 0))
+		_, failed, err := e.next()
+		must(err)
+		if got := binary.LittleEndian.Uint64(buf); failed.Err != 0 || got != uint64(first+i) {
+			must(fmt.Errorf("%s has %d: %v", peerName(first+i), got, failed.Err))
+		}
+	}
+	fmt.Println("done")
+	untilTold()
+	for _, e := range all {
+		must(e.close())
+	}
+}
+
+var mostPeers = flag.Int("peers", 64, "an endpoint talks to so many others")
+
+// TestMostPeers: an endpoint talks to many others, of four processes, with one descriptor for each
+// process at most. One more peer is refused by name.
+func TestMostPeers(t *testing.T) {
+	const processes = 4
+	each := *mostPeers / processes
+	e := opened(t, "main", fabric.Options{Peers: processes * each})
+	more := opened(t, "more", fabric.Options{Peers: 1})
+	before := len(shmtest.Descriptors())
+	all := make([]*child, processes)
+	for i := range all {
+		all[i] = start(t, "peers", fmt.Sprintf("%s=%d/%d", envCrowd, i*each, each))
+	}
+	pipes := len(shmtest.Descriptors()) - before
+	buf := make([]byte, 8)
+	for range processes * each {
+		noError(t, e.Recv(buf, 0))
+		completes(t, e)
+		to := e.knows(t, peerName(int(binary.LittleEndian.Uint64(buf))))
+		noError(t, e.Inject(buf, to))
+	}
+	for _, c := range all {
+		c.says(t, "done")
+	}
+	if n := len(shmtest.Descriptors()) - before - pipes; n > processes {
+		t.Errorf("%d descriptors for peers of %d processes", n, processes)
+	}
+	shmtest.WantErr(t, "a send of one more", more.Inject(buf, more.knows(t, "main")),
+		fabric.ErrPeers)
+	shmtest.WantErr(t, "a send to one more", e.Inject(buf, e.knows(t, "more")), fabric.ErrPeers)
+	for _, c := range all {
+		c.ends(t)
+	}
+}
+
 func limit(t *testing.T) uint64 {
 	t.Helper()
 	var l syscall.Rlimit

@@ -213,6 +213,7 @@ func (p *peer) adopt(obj *shm.Object) error {
 		return err
 	}
 	p.obj, p.window = obj, f.Window
+	obj.SpareFD()
 	return nil
 }
 

@@ -93,6 +93,7 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	crash.At(crash.FabricAdopted)
 	l.rev = row.Rev.Load()
 	e.in[bit], l.p.in = l, l
+	l.box.SpareFD()
 	l.p.inBit.Store(int32(bit + 1))
 	c = wake.LaneConfig{Row: &row.Bell, Source: l, Capacity: 1, ReaderPays: !pays}
 	if e.met() {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
 		"asker": asker, "guarded": guarded, "met echo": metEcho, "met idle": metIdle, "starved": starved,
-		"exposer": exposer, "lasting": lasting, "commits": commits,
+		"peers": peers, "exposer": exposer, "lasting": lasting, "commits": commits,
 		"over server": overServer, "over client": overClient})
 }
 

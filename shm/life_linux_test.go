@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -325,6 +326,45 @@ func TestOneDescriptor(t *testing.T) {
 	if o.fd != fd {
 		t.Errorf("the descriptor that was sent was %d, is %d", fd, o.fd)
 	}
+}
+
+// TestSpareFD: an object without its descriptor is asked for its owner by its name, and says that
+// of no other object.
+func TestSpareFD(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "owner", envObject+"=a")
+	c.Line(t)
+	look, kept := openObject(t, d, "a", ReadOnly), openObject(t, d, "a", ReadOnly)
+	fd := look.FD()
+	if look.SpareFD(); look.fd != fd {
+		t.Error("a descriptor that was asked for is gone")
+	}
+	kept.SpareFD()
+	if _, err := kept.Linked(); kept.fd >= 0 || !errors.Is(err, syscall.EBADF) {
+		t.Errorf("descriptor %d is left: %v", kept.fd, err)
+	}
+	wantLife(t, kept, Alive)
+	if _, died, err := kept.OwnerDied(); died || err != nil {
+		t.Error(died, err)
+	}
+	c.Kill()
+	wantLife(t, kept, Dead)
+	if owner, died, err := kept.OwnerDied(); !died || err != nil || owner.PID != c.Process.Pid {
+		t.Error(owner, died, err)
+	}
+	must(t, os.Remove(filepath.Join(d.Path(), "a")))
+	if _, err := kept.Life(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nobody has the name: %v", err)
+	}
+	next := makeObject(t, d, "a")
+	if _, err := kept.Life(); !errors.Is(err, ErrStale) {
+		t.Errorf("another has the name: %v", err)
+	}
+	if next.SpareFD(); next.lockFD < 0 {
+		t.Error("an owner has given up its lock")
+	}
+	wantLife(t, next, Alive)
 }
 
 // TestDeaths: whoever takes an object over notes whom it found dead, and nothing of those who left.

@@ -21,8 +21,8 @@ const (
 	Inspect                 // look only, also at objects with features that forbid using them
 )
 
-// Object is one shared memory object, mapped. It takes one descriptor, and a second one that may be
-// sent if it has no name, or once FD was called while this process owns it. Header, Name, Bytes,
+// Object is one shared memory object, mapped. It takes one descriptor, none after SpareFD, and a
+// second one that may be sent if it has no name, or once FD was called while this process owns it. Header, Name, Bytes,
 // Section, FD, Generation and Owner may be used by any goroutine, but none after Close has begun,
 // for the memory goes away; all other methods are safe from anywhere.
 type Object struct {
@@ -92,7 +92,19 @@ func (o *Object) FD() int {
 	return fd
 }
 
-// spareFD closes what FD opens again.
+// SpareFD gives back the descriptor of an object that was opened by its name, and is only looked at
+// from now on. The memory stays. [Object.Life] opens the name again and adds to its errors
+// fs.ErrNotExist and, if another object has the name by now, [ErrStale]. What else needs the file
+// fails with EBADF. Nothing happens if the object is owned or has no name, or FD was called.
+func (o *Object) SpareFD() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lockFD < 0 && o.fd >= 0 {
+		o.spareFD()
+	}
+}
+
+// spareFD closes what is opened again where it is needed.
 func (o *Object) spareFD() {
 	if o.dir != nil && !o.sent {
 		sysClose(o.fd)
@@ -123,8 +135,11 @@ func (o *Object) anyFD() int {
 // took it, it takes it again, which changes nothing as long as it has it: its owner loses a lock
 // only with the descriptor, whose number may mean another file then.
 func (o *Object) locked() (bool, error) {
-	if o.fd >= 0 {
+	switch {
+	case o.fd >= 0:
 		return sysLocked(o.fd)
+	case o.lockFD < 0:
+		return o.lockedByName()
 	}
 	info, err := sysStat(o.lockFD)
 	if err != nil || info.ino != o.ino || info.dev != o.dev {
@@ -132,6 +147,33 @@ func (o *Object) locked() (bool, error) {
 	}
 	err = sysLock(o.lockFD)
 	return err == nil || isBusy(err), ignoreBusy(err)
+}
+
+// lockedByName is locked without a descriptor.
+func (o *Object) lockedByName() (bool, error) {
+	dirfd, at := o.dir.at(o.name)
+	fd, err := sysOpen(dirfd, at, false)
+	if err != nil {
+		return false, err
+	}
+	defer sysClose(fd)
+	info, err := sysStat(fd)
+	if err == nil {
+		err = o.is(info)
+	}
+	if err != nil {
+		return false, err
+	}
+	return sysLocked(fd)
+}
+
+// is refuses the file of another object.
+func (o *Object) is(info fileInfo) error {
+	if info.ino == o.ino && info.dev == o.dev {
+		return nil
+	}
+	return &Error{Field: "inode", Got: info.ino, Want: o.ino,
+		Err: ErrStale, Hint: "leave it: the name belongs to another object now"}
 }
 
 func ignoreBusy(err error) error {
@@ -381,9 +423,8 @@ func (o *Object) unlinkFrom(dir *dirRef, name string) error {
 	if err != nil {
 		return err
 	}
-	if info.ino != o.ino || info.dev != o.dev {
-		return &Error{Field: "inode", Got: info.ino, Want: o.ino,
-			Err: ErrStale, Hint: "leave it: the name belongs to another object now"}
+	if err := o.is(info); err != nil {
+		return err
 	}
 	return sysUnlink(dir.at(name))
 }
