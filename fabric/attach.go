@@ -93,7 +93,7 @@ func (e *Endpoint) freePlace() int {
 }
 
 // claim takes a row that nobody has, or -1. Then the receiver is told of rows that it has not given
-// to who claimed them: a sender may have died before it rang.
+// to who claimed them: a sender may have died before it rang, or after it was refused.
 func (l *outLane) claim() int {
 	w := &l.p.words
 	if w.claims == nil { // it was met over a socket, and has one row
@@ -112,7 +112,7 @@ func (l *outLane) claim() int {
 		return row
 	}
 	for row := range w.claims {
-		if r := &w.rows[row]; r.Owner.Load()&^kind.FabricRefused != w.claims[row].Load() {
+		if r := &w.rows[row]; r.Owner.Load() != w.claims[row].Load() {
 			l.p.ringer(&r.Bell, row, nil).Announce()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -376,6 +377,17 @@ func TestHostileClaims(t *testing.T) {
 			t.Errorf("row %d is that of %#x, want %#x", row+1, got, want)
 		}
 	}
+	last, late := opened(t, "last", fabric.Options{}), opened(t, "late", fabric.Options{})
+	noError(t, last.Send(nil, last.knows(t, "a"), 1))
+	to = late.knows(t, "a")
+	for range 3 { // all rows are taken, and evil lives
+		shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), fabric.ErrPeers)
+		a.steps(t)
+	}
+	noError(t, evil.close())
+	shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), fabric.ErrPeers)
+	a.steps(t)
+	noError(t, late.Send(nil, to, 1))
 }
 
 // groupWords are those that the members of a group write.

@@ -64,6 +64,10 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		return c, false
 	}
 	row := &e.rows[bit]
+	if row.Owner.Load() == id|kind.FabricRefused {
+		e.freeRefused(bit, id)
+		return c, false
+	}
 	l, pays, err := e.openLane(bit, id)
 	if errors.Is(err, fs.ErrNotExist) { // the sender is gone, and who removed its outbox had proof
 		e.remote.forget(bit)
@@ -101,6 +105,20 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		l.silence = e.bell.Forward(bit, c.Rung, l.arrived)
 	}
 	return c, true
+}
+
+// freeRefused frees a row that was refused at once, so that nobody watches its sender, if that has
+// gone by now. Who lacks a row asks for it.
+func (e *Endpoint) freeRefused(bit int, id uint64) {
+	if e.met() {
+		return
+	}
+	box, _ := kind.FabricLaneOf(id)
+	owned, err := e.dir.Owned(kind.FabricOutboxName(box))
+	if !owned && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		e.claims[bit].CompareAndSwap(id, 0)
+		e.collect(box)
+	}
 }
 
 // markAgain has lanes looked at for which there were no descriptors, or no memory.
