@@ -24,7 +24,7 @@ func compile(t *testing.T) string {
 	cc, err := exec.LookPath("cc")
 	shmtest.Require(t, "cc", err)
 	out := filepath.Join(t.TempDir(), "peer")
-	text, err := exec.CommandContext(t.Context(), cc, "-O2", "-Wall", "-o", out,
+	text, err := exec.CommandContext(t.Context(), cc, "-O2", "-Wall", "-pthread", "-o", out,
 		filepath.Join("testdata", "peer.c")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)

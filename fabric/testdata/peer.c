@@ -4,14 +4,15 @@
 //
 // It makes the endpoint NAME, says "ready", and echoes the messages of OTHER, which is there already:
 // those that fit a slot or a chunk, and longer ones, whose header comes alone, or by reference. What
-// it cannot send back yet it keeps. It sleeps while nothing comes, or looks all the time. It ends when its input does, or says "died"
-// when the process of OTHER has ended. Numbers of sections, kinds and offsets are those of the page.
+// it cannot send back yet it keeps. It sleeps while nothing comes, or looks all the time. It ends
+// when its input does, or says "died" when the process of OTHER has ended. Numbers of sections, kinds and offsets are those of the page.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -251,8 +252,11 @@ struct message {
 	byte *bytes;
 };
 
+enum { ENDED = 1, DIED };
+
 static struct {
 	int dir, pidfd;
+	_Atomic int over;
 	const char *name;
 	char box_name[32];
 	uint64_t outbox;
@@ -545,7 +549,7 @@ static int anything(uint64_t rev) {
 			(me.owed && room())));
 }
 
-// doze is R1 to R9, for 50 ms at most, since it has no notice of a death.
+// doze is R1 to R9. It has no end of its own, so that a wake that is lost is noticed.
 static void doze(uint64_t rev) {
 	struct bell *b = &me.ours.bell;
 	word *row = me.in ? &me.ours.row[me.in_row].parked : NULL;
@@ -560,15 +564,24 @@ static void doze(uint64_t rev) {
 		adopt();
 	if (!anything(rev)) {
 		atomic_store(b->arm, ARM_GENERATION | ARM_DIRECT | ++me.arming);
-		if (!anything(rev)) {
-			struct timespec t = {0, 50000000};
-			syscall(SYS_futex, b->epoch, FUTEX_WAIT, epoch, &t, NULL, 0);
-		}
+		if (!anything(rev) && !atomic_load(&me.over))
+			syscall(SYS_futex, b->epoch, FUTEX_WAIT, epoch, NULL, NULL, 0);
 		atomic_store(b->arm, ARM_GENERATION | me.arming);
 	}
 	if (row)
 		atomic_store(row, 0);
 	atomic_store(&me.out->parked, 0);
+}
+
+// watch notes that the input or the process of OTHER has ended, and wakes who sleeps.
+static void *watch(void *unused) {
+	struct pollfd p[2] = {{.fd = 0, .events = POLLIN}, {.fd = me.pidfd, .events = POLLIN}};
+	while (poll(p, 2, -1) < 0)
+		CHECK(errno == EINTR, "poll");
+	atomic_store(&me.over, p[1].revents ? DIED : ENDED);
+	atomic_fetch_add(me.ours.bell.epoch, 1);
+	syscall(SYS_futex, me.ours.bell.epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return unused;
 }
 
 static void leave(int alive) {
@@ -602,20 +615,15 @@ int main(int argc, char **argv) {
 	begin(argv[3]);
 	puts("ready");
 	fflush(stdout);
-	struct pollfd p[2] = {{.fd = 0, .events = POLLIN}, {.fd = me.pidfd, .events = POLLIN}};
-	for (unsigned n = 0;; n++) {
+	pthread_t watcher;
+	CHECK(pthread_create(&watcher, NULL, watch, NULL) == 0, "thread");
+	while (!atomic_load(&me.over)) {
 		uint64_t rev = atomic_load(&me.peer.row[me.out_row].rev);
-		int work = examine();
-		if (!work && !spin)
+		if (!examine() && !spin)
 			doze(rev);
-		if (work && n % 1024 || spin && n % 65536)
-			continue;
-		CHECK(poll(p, 2, 0) >= 0, "poll");
-		if (p[1].revents || p[0].revents)
-			break;
 	}
-	leave(!p[1].revents);
-	if (p[1].revents)
+	leave(me.over != DIED);
+	if (me.over == DIED)
 		puts("died");
 	return 0;
 }
