@@ -14,15 +14,29 @@ func bytesOf[T Readable]() uintptr {
 }
 
 // copyPlain copies the entries of a span up to the first that is not a completion without marks,
-// and returns how many. The kind of each is loaded once; what is copied is what was there at that
-// moment, and means nothing to us.
+// and returns how many. The kind of each is loaded before it is copied; what is copied is what was
+// there at that moment, and means nothing to us.
 //
 // Offsets are counted, since indices would be multiplied by the size for each entry, and the entry
 // is copied from slot to slice, since a result would be a copy more.
 func copyPlain[T Readable](dst []T, span []Entry) int {
 	to, from := unsafe.Pointer(unsafe.SliceData(dst[:len(span)])),
 		unsafe.Pointer(unsafe.SliceData(span))
-	for i, at, slot := 0, uintptr(0), uintptr(0); i < len(span); i++ {
+	i, at, slot := 0, uintptr(0), uintptr(0)
+	for ; i+3 < len(span); i += 4 { // four have one test, and one after the other if it fails
+		e, t := (*[4]Entry)(unsafe.Add(from, slot)), (*[4]T)(unsafe.Add(to, at))
+		if ((loadMeta(&e[0])^kindEntry)|(loadMeta(&e[1])^kindEntry)|
+			(loadMeta(&e[2])^kindEntry)|(loadMeta(&e[3])^kindEntry))&(kindMask|MetaNoContext) != 0 {
+			break
+		}
+		t[0] = *(*T)(unsafe.Pointer(&e[0])) // one statement each: none goes by the stack
+		t[1] = *(*T)(unsafe.Pointer(&e[1]))
+		t[2] = *(*T)(unsafe.Pointer(&e[2]))
+		t[3] = *(*T)(unsafe.Pointer(&e[3]))
+		at += 4 * bytesOf[T]()
+		slot += 4 * kind.SlotBytes
+	}
+	for ; i < len(span); i++ {
 		e := (*Entry)(unsafe.Add(from, slot))
 		if (loadMeta(e)^kindEntry)&(kindMask|MetaNoContext) != 0 {
 			return i
