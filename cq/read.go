@@ -42,8 +42,10 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		if !q.guard.enterAlone() {
 			return 0, ErrClosed
 		}
-	} else if n, err = readDriven(q, dst, src); n > 0 || err != nil {
+	} else if n, err = readOpen(q, dst, src); n > 0 || err != nil {
 		return n, err
+	} else if !q.enter() {
+		return 0, q.guard.refusal()
 	}
 	bit := q.only()
 	if bit == wake.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
@@ -80,11 +82,11 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	return n, err
 }
 
-// readOpen is a read of a shared queue without its lock, from the one lane that can have anything.
-// Who leaves the queue's lock opens that lane's door, which is a lock of the lane: it holds up to
-// where the lane is taken, or Shut while somebody is inside, who leaves by the store of what it is
-// taken up to then. Who takes the queue's lock next shuts the door, or waits for who is inside. An
-// empty queue is found so without going in. A result of nothing says nothing.
+// readOpen drives feeders, and is a read of a shared queue without its lock, from the one lane that
+// can have anything. Who leaves the queue's lock opens that lane's door, which is a lock of the
+// lane: it holds up to where the lane is taken, or Shut while somebody is inside, who leaves by the
+// store of what it is taken up to then. Who takes the queue's lock next shuts the door, or waits
+// for who is inside. An empty queue is found so without going in. A result of nothing says nothing.
 //
 //	leaves the lock            reads                             takes the lock
 //	taken = head               a = at, t = taken                 swap(taken, Shut), until it was not
@@ -97,6 +99,9 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 // was loaded before it, says that this lane was empty when the tail was loaded. All stores are
 // releases; the loads stand in this order. internal/model explores it.
 func readOpen[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if q.feeders.driven() {
+		q.feeders.progress()
+	}
 	l := q.open.Load()
 	if l == nil || bytesOf[T]() > q.widest {
 		return 0, nil
@@ -135,17 +140,6 @@ func readOpen[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	}
 	ring.StoreRelease(&l.taken, l.cons.Head())
 	return n, nil
-}
-
-// readDriven is readOpen for which feeders were driven, or enter if that says nothing.
-func readDriven[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
-	if q.feeders.driven() {
-		q.feeders.progress()
-	}
-	if n, err = readOpen(q, dst, src); n == 0 && err == nil && !q.enter() {
-		err = q.guard.refusal()
-	}
-	return n, err
 }
 
 // enter and leave stand around every other call that takes from the queue.
