@@ -26,43 +26,85 @@ import (
 // Events of one writer come in its order. An event that was read without FlagPeek is gone, whatever
 // becomes of the process.
 func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
-	if flags != 0 {
-		if err := e.onlyPeek(flags); err != nil {
-			return 0, err
-		}
-		return e.readOnce(ev, true)
-	}
-	// The usual read is what stands here: one lane at most can have something, and there is nothing
-	// else to think of. Each word of the slot is loaded once.
+	// The usual read is what stands here, in one function: one lane at most can have something, and
+	// there is nothing else to think of. Each word of the slot is loaded once.
 	q := &e.core
-	if e.handler != nil || q.shared() || !q.guard.enterAlone() {
-		return e.readOnce(ev, false)
+	if flags != 0 || e.handler != nil {
+		return e.readOnce(ev, flags)
+	}
+	if q.shared() {
+		if !q.enter() {
+			return 0, q.guard.refusal()
+		}
+	} else if !q.guard.enterAlone() {
+		return 0, ErrClosed
 	}
 	bit := q.only()
-	if bit < wake.Nobody || !e.isUsual(ev) {
-		q.guard.leaveAlone()
-		return e.readOnce(ev, false)
+	if bit < wake.Nobody || e.pinned != nil || e.purge.count > 0 || ev.From != nil {
+		return e.readCarefully(ev)
+	}
+	if e.purge.due.Load() {
+		return e.readCarefully(ev)
 	}
 	if bit == wake.Nobody {
-		q.guard.leaveAlone()
-		return 0, ErrWouldBlock
+		return e.readNothing()
 	}
 	l := q.lanes[bit]
-	if !l.waits() && !l.moved() && !l.overran() {
-		q.guard.leaveAlone()
-		return 0, ErrWouldBlock
+	c := l.cons
+	if c.Waiting() == 0 {
+		if !c.Moved() && !l.overran() {
+			return e.readNothing()
+		}
+		c.Len()
 	}
-	taken := ev.takeWhole(l)
-	q.guard.leaveAlone()
-	if !taken {
-		return e.readOnce(ev, false)
+	s := c.Front()
+	if s == nil || loadMeta(s)&kindMask != kindEntry {
+		return e.readCarefully(ev)
 	}
-	return EventHeaderBytes + len(ev.Payload), nil
+	n := s.Len
+	if n > 0 {
+		data := l.detail.Data(c.Head())
+		if n > uint64(len(data)) || n > uint64(cap(ev.Payload)) {
+			return e.readCarefully(ev)
+		}
+		copy(ev.Payload[:n], data)
+	}
+	ev.load(s)
+	ev.Payload, ev.Redelivered = ev.Payload[:n], false
+	if crash.On {
+		crash.At(crash.EventCopied)
+	}
+	l.note()
+	c.Release(1)
+	if crash.On {
+		crash.At(crash.EventReleased)
+	}
+	e.readEnded()
+	return EventHeaderBytes + int(n), nil
 }
 
-// isUsual reports that a read has nothing to think of beside what the lanes have.
-func (e *EventQueue) isUsual(ev *Event) bool {
-	return e.pinned == nil && e.purge.count <= 0 && !e.purge.due.Load() && ev.From == nil
+// readEnded leaves after a read that had nothing to think of.
+func (e *EventQueue) readEnded() {
+	if e.shared() {
+		e.unlock()
+	} else {
+		e.guard.leaveAlone()
+	}
+}
+
+func (e *EventQueue) readNothing() (int, error) {
+	e.readEnded()
+	return 0, ErrWouldBlock
+}
+
+// readCarefully is the rest of a read that has something to think of, and is inside. What is one
+// goroutine's leaves first, to see whether there is another.
+func (e *EventQueue) readCarefully(ev *Event) (int, error) {
+	if e.shared() {
+		return e.readInside(ev, false)
+	}
+	e.guard.leaveAlone()
+	return e.readOnce(ev, 0)
 }
 
 // ReadContext is Read that waits until the context ends (fi_eq_sread); then it returns an error
@@ -105,18 +147,20 @@ func (e *EventQueue) onlyPeek(flags Flags) error {
 	return nil
 }
 
-func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
+func (e *EventQueue) readOnce(ev *Event, flags Flags) (int, error) {
+	if err := e.onlyPeek(flags); err != nil {
+		return 0, err
+	}
 	if e.handler != nil {
 		return 0, ErrHandled
 	}
-	q := &e.core
-	if !q.enter() {
-		return 0, q.guard.refusal()
+	if !e.enter() {
+		return 0, e.guard.refusal()
 	}
-	if bit := q.only(); bit >= 0 && !peek && e.isUsual(ev) && ev.takeWhole(q.lanes[bit]) {
-		q.unlock()
-		return EventHeaderBytes + len(ev.Payload), nil
-	}
+	return e.readInside(ev, flags != 0)
+}
+
+func (e *EventQueue) readInside(ev *Event, peek bool) (int, error) {
 	l, err := e.take(ev)
 	switch {
 	case err != nil:
@@ -130,45 +174,11 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 		e.release(l)
 		crash.At(crash.EventReleased)
 	}
-	q.leave()
+	e.leave()
 	if err != nil {
 		return 0, err
 	}
 	return EventHeaderBytes + len(ev.Payload), nil
-}
-
-// front returns the next entry, as far as the reader has looked.
-func (l *lane) front() *Entry { return l.cons.Front() }
-
-// takeWhole takes the next event of the one lane that can have any, which no reader before had, if
-// the payload fits.
-func (ev *Event) takeWhole(l *lane) bool {
-	if !l.waits() {
-		l.look()
-	}
-	s := l.front()
-	if s == nil || loadMeta(s)&kindMask != kindEntry {
-		return false
-	}
-	n := s.Len
-	if n > 0 {
-		data := l.detail.Data(l.cons.Head())
-		if n > uint64(len(data)) || n > uint64(cap(ev.Payload)) {
-			return false
-		}
-		copy(ev.Payload[:n], data)
-	}
-	ev.load(s)
-	ev.Payload, ev.Redelivered = ev.Payload[:n], false
-	if crash.On {
-		crash.At(crash.EventCopied)
-	}
-	l.note()
-	l.free(1)
-	if crash.On {
-		crash.At(crash.EventReleased)
-	}
-	return true
 }
 
 // take fills ev with the next event and pins its lane. The caller releases it, or leaves it.

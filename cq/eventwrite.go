@@ -67,65 +67,73 @@ func (l *eventLane) shut() bool {
 
 func (l *eventLane) reopen() { l.state.Store(laneFree) }
 
-// write publishes an event for the one goroutine whose lane this is, after writeQuick did not, or
-// under the lock.
-func (l *eventLane) write(ev *Event) (int, error) {
-	if !l.alone.enterAlone() {
-		return l.writeLocked(ev, false)
-	}
-	defer l.alone.leaveAlone()
-	return l.writeSlow(ev, false)
-}
-
-// writeLocked is write for everybody, with room that credit reserved if it is credited.
+// writeLocked is writeOnce for everybody, with room that credit reserved if it is credited.
 func (l *eventLane) writeLocked(ev *Event, credited bool) (n int, err error) {
 	if !l.lock() {
 		return 0, ErrClosed
 	}
-	if !credited {
-		n = l.writeQuick(ev, false)
-	}
-	if n == 0 {
-		n, err = l.writeSlow(ev, credited)
+	if credited {
+		n, err = l.writeSlow(ev, true)
+	} else {
+		n, err = l.writeOnce(ev, true, true)
 	}
 	l.unlock()
 	return n, err
 }
 
-// writeQuick publishes an event if there is room as far as the lane knows, and if there is nothing
-// else to think of; else it returns 0 and nothing has changed. Unless the lock is held, it must be
-// the one goroutine whose lane this is. The usual write is one call of it.
-func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
-	if alone && !l.alone.enterAlone() {
-		return 0
+// writeOnce publishes an event, if that is allowed: locked under the lock, else for the one
+// goroutine whose lane this is, or by the lock once it is everyone's. The usual write is one call
+// of it, for which there is room as far as the lane knows, and nothing else to think of.
+func (l *eventLane) writeOnce(ev *Event, allowed, locked bool) (int, error) {
+	if !allowed {
+		return 0, l.notForWriting("write")
+	}
+	if !locked && !l.alone.enterAlone() {
+		return l.writeLocked(ev, false)
 	}
 	w := l.laneWriter
-	s := w.prod.Next(w.credits)
-	if s != nil && len(ev.Payload) <= l.max && w.halt.Load() == 0 &&
-		w.ringer.Flags() <= wake.Parked {
-		at := w.prod.Tail()
-		if len(ev.Payload) > 0 {
-			copy(w.detail.Data(at), ev.Payload)
-		}
-		ev.store(s)
-		s.Meta = kindEntry | Meta(at)<<32
-		if crash.On {
-			crash.At(crash.EventFilled)
-		}
-		plainCount(&w.words.Publishes, 1)
-		w.prod.Commit(1)
-		if crash.On {
-			crash.At(crash.EventPublished)
-		}
-		if row := w.ringer.Published(at+1, 0); row != 0 {
-			w.rang()
-		}
-		n = EventHeaderBytes + len(ev.Payload)
+	p := w.prod
+	s := p.Next(w.credits)
+	if s == nil || len(ev.Payload) > l.max {
+		return l.writeCarefully(ev, locked)
 	}
-	if alone {
+	if w.halt.Load() != 0 || w.ringer.Flags() > wake.Parked {
+		return l.writeCarefully(ev, locked)
+	}
+	at := p.Tail()
+	if len(ev.Payload) > 0 {
+		copy(w.detail.Data(at), ev.Payload)
+	}
+	ev.store(s)
+	s.Meta = kindEntry | Meta(at)<<32
+	if crash.On {
+		crash.At(crash.EventFilled)
+	}
+	plainCount(&w.words.Publishes, 1)
+	p.Commit(1)
+	if crash.On {
+		crash.At(crash.EventPublished)
+	}
+	if row := w.ringer.Published(at+1, 0); row != 0 {
+		w.rang()
+	}
+	if !locked {
 		l.alone.leaveAlone()
 	}
-	return n
+	return EventHeaderBytes + len(ev.Payload), nil
+}
+
+// writeCarefully is the rest of a write that has something to think of.
+func (l *eventLane) writeCarefully(ev *Event, locked bool) (int, error) {
+	if !locked {
+		defer l.alone.leaveAlone()
+	}
+	return l.writeSlow(ev, false)
+}
+
+func (l *eventLane) notForWriting(op string) error {
+	return &Error{Pkg: kind.Pkg, Op: op, Name: l.name, Field: "Write", Got: false, Want: true,
+		Err: ErrInvalid, Hint: "open the event queue with EventOptions.Write"}
 }
 
 // writeSlow says why not, or finds that there is room.
@@ -294,27 +302,16 @@ func (e *EventQueue) openOwn() error {
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
 func (e *EventQueue) Write(ev *Event) (int, error) {
-	if !e.options.Write {
-		return 0, e.notForWriting("write")
-	}
-	if n := e.own.writeQuick(ev, true); n > 0 {
-		return n, nil
-	}
-	return e.own.write(ev)
+	return e.own.writeOnce(ev, e.options.Write, false)
 }
 
 // WriteErr inserts an error event, as a failed operation does. It returns EventErrorBytes;
 // otherwise it is Write.
 func (e *EventQueue) WriteErr(ev *EventError) (int, error) {
 	if !e.options.Write {
-		return 0, e.notForWriting("writeerr")
+		return 0, e.own.notForWriting("writeerr")
 	}
 	return e.own.writeErr(ev)
-}
-
-func (e *EventQueue) notForWriting(op string) error {
-	return &Error{Pkg: kind.Pkg, Op: op, Name: e.name, Field: "Write", Got: false, Want: true,
-		Err: ErrInvalid, Hint: "open the event queue with EventOptions.Write"}
 }
 
 // post reports what an object of this process has to say, whatever the user may write. A credited

@@ -19,7 +19,7 @@ var inlined = map[string][]string{
 	"cq Post": {"(*guard).enterAlone", "(*guard).leaveAlone", "plainCount",
 		"ring.(*Producer).Next", "ring.(*Producer).Tail", "ring.(*Producer).Commit",
 		"wake.(*Ringer).Flags", "wake.(*Ringer).Published", "ring.storeRelease"},
-	"cq writeQuick": {"ring.(*Producer).Next", "ring.(*Producer).Commit",
+	"cq writeOnce": {"ring.(*Producer).Next", "ring.(*Producer).Commit",
 		"wake.(*Ringer).Published"},
 	"cq readOpen": {"cq.(*core).quiet", "cq.(*lane).waiting", "cq.(*lane).look",
 		"cq.(*lane).span", "cq.(*lane).note", "cq.(*lane).free", "cq.(*lane).atStart",
