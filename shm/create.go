@@ -265,7 +265,7 @@ func (b *builder) noSpace(err error, needed uint64) error {
 
 // noRoom says which limit the kernel may have met.
 func noRoom(dirfd int, needed uint64) error {
-	r := tightest(sysRoom(dirfd))
+	r := tightest(sysRoom(dirfd, needed))
 	if r.available >= needed { // in a container, or if others were quicker
 		r = room{where: "a limit that cannot be seen here, or only a moment ago,"}
 	}
@@ -399,7 +399,7 @@ type room struct {
 // checkRoom refuses, with numbers, what cannot fit. It must come before the allocation: in a memory
 // cgroup the kernel would rather kill the process than say no.
 func checkRoom(dirfd int, needed uint64) error {
-	r := tightest(sysRoom(dirfd))
+	r := tightest(sysRoom(dirfd, needed))
 	if r.available >= needed {
 		return nil
 	}
@@ -422,8 +422,9 @@ func tightest(rooms []room) room {
 }
 
 // cgroupLimits returns what each memory cgroup from this process's own to the root still
-// allows. read returns the content of a file, or nothing; it takes absolute paths.
-func cgroupLimits(read func(path string) []byte) []room {
+// allows, or less if that is enough. read returns the content of a file, or nothing; it takes
+// absolute paths.
+func cgroupLimits(read func(path string) []byte, needed uint64) []room {
 	var out []room
 	lines := strings.Lines(string(read("/proc/self/cgroup")))
 	for line := range lines {
@@ -433,9 +434,9 @@ func cgroupLimits(read func(path string) []byte) []room {
 		}
 		switch {
 		case parts[1] == "": // version 2
-			out = append(out, walkCgroup(read, "/sys/fs/cgroup", parts[2], cgroupV2)...)
+			out = append(out, walkCgroup(read, needed, "/sys/fs/cgroup", parts[2], cgroupV2)...)
 		case hasField(parts[1], "memory"):
-			out = append(out, walkCgroup(read, "/sys/fs/cgroup/memory", parts[2], cgroupV1)...)
+			out = append(out, walkCgroup(read, needed, "/sys/fs/cgroup/memory", parts[2], cgroupV1)...)
 		}
 	}
 	return out
@@ -468,17 +469,23 @@ const (
 	cgroupReserveBytes = 1 << 20 // at most
 )
 
-func walkCgroup(read func(string) []byte, root, path string, names cgroupFiles) []room {
+func walkCgroup(read func(string) []byte, needed uint64, root, path string,
+	names cgroupFiles) []room {
 	var out []room
 	for range maxCgroupDepth {
 		dir := root + strings.TrimSuffix(path, "/")
 		limit, ok1 := parseBytes(read(dir + "/" + names.limit))
 		usage, ok2 := parseBytes(read(dir + "/" + names.usage))
 		if ok1 && ok2 {
-			// File pages that nobody uses count as usage, but go when memory is wanted.
-			used := usage - min(usage, statField(read(dir+"/memory.stat"), names.reclaimable))
-			used += min(limit/cgroupReserveShare, cgroupReserveBytes)
-			out = append(out, room{"memory cgroup " + path, limit - min(limit, used)})
+			reserve := min(limit/cgroupReserveShare, cgroupReserveBytes)
+			left := limit - min(limit, usage+reserve)
+			if left < needed {
+				// File pages that nobody uses count as usage, but go when memory is wanted. They are
+				// asked for last, since the kernel sums up a long page for that.
+				usage -= min(usage, statField(read(dir+"/memory.stat"), names.reclaimable))
+				left = limit - min(limit, usage+reserve)
+			}
+			out = append(out, room{"memory cgroup " + path, left})
 		}
 		cut := strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')
 		if cut < 0 {

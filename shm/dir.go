@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,7 +132,7 @@ func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if create {
 		err := sysMkdir(dirfd, name)
 		if errors.Is(err, syscall.ENOSPC) {
-			return nil, roomError(tightest(sysRoom(dirfd)), pageBytes())
+			return nil, roomError(tightest(sysRoom(dirfd, math.MaxUint64)), pageBytes())
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err

@@ -62,11 +62,13 @@ func TestErrorsMatchErrnos(t *testing.T) {
 }
 
 func TestCgroupLimits(t *testing.T) {
+	const all = math.MaxUint64
 	for name, c := range map[string]struct {
-		files map[string]string
-		want  []room
+		needed uint64
+		files  map[string]string
+		want   []room
 	}{
-		"v2": {map[string]string{
+		"v2": {all, map[string]string{
 			"/proc/self/cgroup":                 "0::/a/b\n",
 			"/sys/fs/cgroup/a/b/memory.max":     "max\n",
 			"/sys/fs/cgroup/a/b/memory.current": "5\n",
@@ -76,24 +78,37 @@ func TestCgroupLimits(t *testing.T) {
 			"/sys/fs/cgroup/memory.max":         "100\n",
 			"/sys/fs/cgroup/memory.current":     "200\n",
 		}, []room{{"memory cgroup /a", 300 - 1000/16}, {"memory cgroup /", 0}}},
-		"v1": {map[string]string{
+		"v1": {all, map[string]string{
 			"/proc/self/cgroup":                             "4:cpu,memory:/a\n0::/\nrubbish\n",
 			"/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "10\n",
 			"/sys/fs/cgroup/memory/a/memory.usage_in_bytes": "4\n",
 		}, []room{{"memory cgroup /a", 6}}},
-		"large": {map[string]string{
+		"large": {all, map[string]string{
 			"/proc/self/cgroup":             "0::/\n",
 			"/sys/fs/cgroup/memory.max":     "1073741824\n",
 			"/sys/fs/cgroup/memory.current": "1048576\n",
 		}, []room{{"memory cgroup /", 1<<30 - 1<<20 - 1<<20}}},
-		"root only": {map[string]string{
+		"root only": {all, map[string]string{
 			"/proc/self/cgroup":             "0::/\n",
 			"/sys/fs/cgroup/memory.max":     "7\n",
 			"/sys/fs/cgroup/memory.current": "0\n",
 		}, []room{{"memory cgroup /", 7}}},
-		"none": {nil, nil},
+		"enough": {38, map[string]string{
+			"/proc/self/cgroup":               "0::/a\n",
+			"/sys/fs/cgroup/a/memory.max":     "1000\n",
+			"/sys/fs/cgroup/a/memory.current": "900\n",
+			"/sys/fs/cgroup/a/memory.stat":    "anon 3\ninactive_file 200\n",
+		}, []room{{"memory cgroup /a", 100 - 1000/16}}},
+		"not enough": {39, map[string]string{
+			"/proc/self/cgroup":               "0::/a\n",
+			"/sys/fs/cgroup/a/memory.max":     "1000\n",
+			"/sys/fs/cgroup/a/memory.current": "900\n",
+			"/sys/fs/cgroup/a/memory.stat":    "anon 3\ninactive_file 200\n",
+		}, []room{{"memory cgroup /a", 300 - 1000/16}}},
+		"none": {all, nil, nil},
 	} {
-		got := cgroupLimits(func(path string) []byte { return []byte(c.files[path]) })
+		got := cgroupLimits(func(path string) []byte { return []byte(c.files[path]) },
+			c.needed)
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(room{})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}

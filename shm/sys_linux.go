@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/bits"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -441,10 +442,10 @@ func sysMoveNew(from, to int, name string) error {
 	})
 }
 
-// sysRoom asks everything that can limit a new object; dirfd is noDir for a memfd, which no file
-// system limits.
-func sysRoom(dirfd int) []room {
-	rooms := cgroupLimits(readOrNothing)
+// sysRoom asks everything that can limit a new object that needs so much; dirfd is noDir for a
+// memfd, which no file system limits.
+func sysRoom(dirfd int, needed uint64) []room {
+	rooms := cgroupLimits(readOrNothing, needed)
 	info := readOrNothing("/proc/meminfo")
 	if free := statField(info, "MemAvailable"); free != 0 {
 		free += statField(info, "SwapFree")
@@ -463,12 +464,32 @@ func sysRoom(dirfd int) []room {
 	return rooms
 }
 
+// readOrNothing reads a file of the kernel's. Package os would ask of each whether one can wait for
+// it, which takes twice as many system calls.
 func readOrNothing(path string) []byte {
-	b, err := os.ReadFile(path)
+	var fd, n int
+	err := again(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return nil
 	}
-	return b
+	defer unix.Close(fd)
+	for b := make([]byte, 0, 4096); ; {
+		b = slices.Grow(b, 512)
+		err := again(func() (err error) {
+			n, err = unix.Read(fd, b[len(b):cap(b)])
+			return err
+		})
+		if err != nil {
+			return nil
+		}
+		if n == 0 {
+			return b
+		}
+		b = b[:len(b)+n]
+	}
 }
 
 const errNoData = syscall.ENODATA

@@ -60,7 +60,7 @@ func sysSeal(int, Seals) error                         { return errSystem }
 func sysSealed(int, Seals) (int, bool, error)          { return 0, false, errSystem }
 func sealBits(Seals) int                               { return 0 }
 func sysUnsparse(int, uint64) error                    { return errSystem }
-func sysRoom(int) []room                               { return nil }
+func sysRoom(int, uint64) []room                       { return nil }
 func monoNs() int64                                    { return 0 }
 func realNs() int64                                    { return time.Now().UnixNano() }
 func readSelf() Owner                                  { return Owner{PID: os.Getpid()} }
