@@ -34,7 +34,10 @@ func TestFlip(t *testing.T) {
 		}
 		o.Syscalls = name == "adopt" || name == "attach" // they map what they look at
 		each := 3                                        // a sample
-		if testing.Short() || shmtest.Race {
+		switch {
+		case testing.Short():
+			each = 7
+		case shmtest.Race:
 			each = 6
 		}
 		return o, *flipFull || !o.Syscalls && i%each == 0
@@ -74,6 +77,7 @@ func init() {
 			call: func(s *flipEnds) error { return s.a.Endpoint.Close() }, meets: true, ends: true},
 	} {
 		flipScenes[name] = func() (flip.Scene, error) {
+			s.flipMemory = &flipMemory{}
 			return flip.Scene{Prepare: s.prepare, Call: func() { s.err = s.call(s) },
 				Result: s.result}, nil
 		}
@@ -102,9 +106,15 @@ type flipEnds struct {
 	a, b, c  *end
 	toA, toB cq.Addr
 	posted   bool
-	bufs     [flipReceives][flipBytes]byte
 	sent     int // by a
 	err      error
+	*flipMemory
+}
+
+// flipMemory is what the process of a scene has, and no other child.
+type flipMemory struct {
+	bufs  [flipReceives][flipBytes]byte
+	taken [flipBytes]byte // by b, where nobody looks
 }
 
 func progress(s *flipEnds) error { return s.moves(s.a) }
@@ -205,8 +215,8 @@ func (s *flipEnds) prepare() []flip.Word {
 	}
 	if s.out { // b takes what a sends
 		for range 8 {
-			must(errors.Join(s.b.Recv(make([]byte, flipBytes), 2),
-				s.b.TRecv(make([]byte, flipBytes), fabric.Anybody, 1, 0, 2)))
+			must(errors.Join(s.b.Recv(s.taken[:], 2),
+				s.b.TRecv(s.taken[:], fabric.Anybody, 1, 0, 2)))
 		}
 	}
 	if s.meets {
@@ -228,8 +238,10 @@ func (s *flipEnds) prepare() []flip.Word {
 
 // words are those that b may write.
 func (s *flipEnds) words(names [3]string) (all []flip.Word) {
+	mapped, err := flip.Mapped(s.a.d.Path())
+	must(err)
 	add := func(of shm.Kind, end, name string, k shm.SectionKind, offsets ...uint64) {
-		o, err := flip.Of(s.a.d.Path(), of, end)
+		o, err := flip.Of(mapped, of, end)
 		must(err)
 		if end == names[0] { // others have it too, and the engine watches four addresses
 			o = o.Own()

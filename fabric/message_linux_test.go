@@ -126,11 +126,14 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 		sends, receives = sends-1, receives+sends-2
 	}
 	addr := a.knows(t, name)
-	payload, buf := pattern(n), make([]byte, n)
+	want, buf := pattern(n), make([]byte, n)
+	var payload []byte
 	if pool > 0 {
 		payload, err = a.Alloc(n)
 		noError(t, err)
-		copy(payload, pattern(n))
+		copy(payload, want)
+	} else {
+		payload = bytes.Clone(want)
 	}
 	recv := func() {
 		m := fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 7}
@@ -171,7 +174,7 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	for !b.ended(t, receives) || !a.ended(t, sends) {
 		_ = a.ended(t, sends)
 	}
-	if !bytes.Equal(buf, pattern(n)) {
+	if !bytes.Equal(buf, want) {
 		t.Errorf("other bytes came")
 	}
 	account(t, a.end, 8, 0, 0)

@@ -86,9 +86,14 @@ func (a *attack) all() {
 	}
 }
 
-// look finds out what the call loads if nobody is hostile. -1 says that it is not known.
+// look finds out what the call loads if nobody is hostile. -1 says that it is not known, which one
+// call tells.
 func (a *attack) look() (words []Word, loaded []int) {
 	for i := 0; i == 0 || i < len(words); i++ {
+		if i > 0 && !a.v.watches {
+			loaded = append(loaded, -1)
+			continue
+		}
 		r := a.once(i, func(honest uint64, _ int) uint64 { return honest }, nil)
 		if r == nil {
 			return nil, nil
@@ -223,19 +228,22 @@ func (a *attack) sequences(word int, name string, k, loads int) {
 		return a.once(word, func(honest uint64, _ int) uint64 { return choose(hostile, honest, k) },
 			nil)
 	}
-	good, bad := always(false), always(true)
-	if good == nil || bad == nil {
+	bad := always(true)
+	if bad == nil {
 		return
 	}
-	constant := []Outcome{good.o, bad.o}
 	a.judge(name, k, "always", bad, nil)
 	if !a.v.watches {
+		return
+	}
+	good := always(false)
+	if good == nil {
 		return
 	}
 	if loads > mostSequence {
 		a.stats.Cut++
 	}
-	a.explore(word, name, k, 0, 0, constant)
+	a.explore(word, name, k, 0, 0, []Outcome{good.o, bad.o})
 }
 
 // explore makes the call with a sequence, whose bits say which loads see the hostile value, and

@@ -120,12 +120,8 @@ func AddedWith(text string, kind shm.SectionKind, f func() (id int, err error)) 
 	return o, err
 }
 
-// Of returns the mapped object of a kind whose path contains a text, and whose header has a name.
-func Of(text string, kind shm.Kind, name string) (*Object, error) {
-	all, err := Mapped(text)
-	if err != nil {
-		return nil, err
-	}
+// Of returns the one of mapped objects that is of a kind, and whose header has a name.
+func Of(all []*Object, kind shm.Kind, name string) (*Object, error) {
 	o, err := find(all, func(h *shm.Header) bool { return h.Kind == kind && h.Name == name })
 	if o == nil && err == nil {
 		err = fmt.Errorf("none of %d objects is the %v of %s", len(all), kind, name)
@@ -163,6 +159,9 @@ func Mapped(text string) ([]*Object, error) {
 	}
 	var all []*Object
 	for line := range strings.Lines(string(maps)) {
+		if !strings.Contains(line, text) {
+			continue
+		}
 		f := strings.Fields(line)
 		if len(f) < 6 || !strings.Contains(f[5], text) {
 			continue
