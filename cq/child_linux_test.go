@@ -59,12 +59,19 @@ func number(name string, other int) int {
 
 // toldToStop returns a flag that the parent sets by closing the pipe.
 func toldToStop() *atomic.Bool {
-	stop := new(atomic.Bool)
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop.Store(true)
-	}()
+	stop, _ := told()
 	return stop
+}
+
+// told is toldToStop with a channel that is closed then.
+func told() (stop *atomic.Bool, stopped <-chan struct{}) {
+	stop, end := new(atomic.Bool), make(chan struct{})
+	go func() {
+		untilTold()
+		stop.Store(true)
+		close(end)
+	}()
+	return stop, end
 }
 
 // childWriter posts through some lanes at full speed, with pauses in which a reader falls asleep.
@@ -73,7 +80,8 @@ func toldToStop() *atomic.Bool {
 func childWriter() {
 	d, err := shm.OpenDir("")
 	need(err)
-	stop, count := toldToStop(), uint64(number(envCount, 1<<40))
+	count := uint64(number(envCount, 1<<40))
+	stop, stopped := told()
 	var all sync.WaitGroup
 	for range number(envLanes, 1) {
 		w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
@@ -82,9 +90,7 @@ func childWriter() {
 		say("lane %d", w.Lane())
 		all.Go(func() {
 			writeLane(w, stop, count)
-			for !stop.Load() { // or the lane would go to another one
-				time.Sleep(10 * time.Millisecond)
-			}
+			<-stopped // or the lane would go to another one
 			need(w.Close())
 		})
 	}

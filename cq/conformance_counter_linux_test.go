@@ -130,7 +130,7 @@ func TestConformanceCounter(t *testing.T) {
 		must(t, r.w.SetErr(0))
 		wantValues(t, r, "seterr to nothing", 100, 0)
 	})
-	p := &peer{t: t}
+	p := peerOf(t)
 	for _, far := range []bool{false, true} {
 		name := "hundred"
 		at := site{far: far}

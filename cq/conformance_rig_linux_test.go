@@ -95,10 +95,10 @@ type rig struct {
 	p *peer // where the writers of a far site live
 }
 
-// eachSite runs a case at every site, with one process for those that have another.
+// eachSite runs a case at every site, with one process of the test for those that have another.
 func eachSite(t *testing.T, name string, all []site, f func(t *testing.T, at site, p *peer)) {
 	t.Helper()
-	p := &peer{t: t}
+	p := peerOf(t)
 	t.Run(name, func(t *testing.T) {
 		for _, at := range sampled(all) {
 			t.Run(at.String(), func(t *testing.T) {

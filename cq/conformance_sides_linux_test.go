@@ -136,7 +136,7 @@ func (s *side) close() (err error) {
 func conformSides(t *testing.T, name string,
 	f func(t *testing.T, here *side, there func(SideArgs) SideReply)) {
 	t.Helper()
-	p := &peer{t: t}
+	p := peerOf(t)
 	t.Run(name, func(t *testing.T) {
 		for _, at := range sites[:2] { // each party creates queues that the other one opens by name
 			t.Run(at.String(), func(t *testing.T) {

@@ -6,12 +6,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -76,8 +76,8 @@ func resolvesOptions(t *testing.T) {
 			want.UserContext = tt.name
 			got := q.Options()
 			want.WritersPay = want.WritersPay || got.WritersPay // where membarrier is forbidden
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%+v, want %+v", got, want)
 			}
 			if q.UserContext() != tt.name || q.Name() != queueName(t) {
 				t.Errorf("context %v, name %q", q.UserContext(), q.Name())

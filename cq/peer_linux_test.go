@@ -29,6 +29,17 @@ type peer struct {
 	last    int
 }
 
+var peers sync.Map // by the test that they are of
+
+// peerOf returns the peer of a test.
+func peerOf(t *testing.T) *peer {
+	p, had := peers.LoadOrStore(t, &peer{t: t})
+	if !had {
+		t.Cleanup(func() { peers.Delete(t) })
+	}
+	return p.(*peer)
+}
+
 // at returns the peer for a site. A case that needs a process of another user is skipped, alone,
 // where this one may not start it.
 func (p *peer) at(t testing.TB, s site) *peer {

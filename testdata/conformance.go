@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed conformance.tsv
@@ -20,10 +21,13 @@ type Row struct {
 	Ref  string // of a test its package and name, as "cq.TestX/case"; else the reason
 }
 
-var testName = regexp.MustCompile(`\b[\w/]+\.Test\w+(/[\w-]+)*`)
+// testName is compiled when it is needed: every process that a test starts has this package.
+var testName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\b[\w/]+\.Test\w+(/[\w-]+)*`)
+})
 
 // Tests returns the tests that the row names, those in the text of a reason too.
-func (r Row) Tests() []string { return testName.FindAllString(r.Ref, -1) }
+func (r Row) Tests() []string { return testName().FindAllString(r.Ref, -1) }
 
 // Kinds of rows.
 const (
@@ -75,7 +79,7 @@ func parse(text string) ([]Row, error) {
 			return bad("no such page")
 		case !slices.Contains(kinds, r.Kind):
 			return bad("no such kind")
-		case r.Kind == RowTest && testName.FindString(r.Ref) != r.Ref:
+		case r.Kind == RowTest && testName().FindString(r.Ref) != r.Ref:
 			return bad("not the name of a test")
 		}
 		seen[r.ID] = true

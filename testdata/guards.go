@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 //go:embed guards.tsv
@@ -32,7 +33,9 @@ const (
 
 const guardColumns = "id\tfile\twhat\told\tnew\ttest\trun"
 
-var guardTest = regexp.MustCompile(`^([\w/]+\.)?Test\w+(/[\w.,-]+)*$`)
+var guardTest = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([\w/]+\.)?Test\w+(/[\w.,-]+)*$`)
+})
 
 // Guards returns the rows of guards.tsv, or what is wrong with the first that cannot be right. Line
 // ends and tabs of code are written \n and \t there.
@@ -63,7 +66,7 @@ func parseGuards(text string) ([]Guard, error) {
 			return bad("an empty cell, or no change")
 		case seen[g.ID]:
 			return bad("the id stands twice")
-		case !guardTest.MatchString(g.Test):
+		case !guardTest().MatchString(g.Test):
 			return bad("not the name of a test")
 		case run != "quick" && run != "full",
 			falls != "" && falls != FallsHang && falls != FallsLeak:
