@@ -34,10 +34,7 @@ func TestFlip(t *testing.T) {
 		}
 		o.Syscalls = name == "adopt" || name == "attach" // they map what they look at
 		each := 3                                        // a sample
-		switch {
-		case testing.Short():
-			each = 7
-		case shmtest.Race:
+		if testing.Short() || shmtest.Race {
 			each = 6
 		}
 		return o, *flipFull || !o.Syscalls && i%each == 0
