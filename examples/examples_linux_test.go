@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,17 +34,34 @@ type program struct {
 	lines *bufio.Scanner
 }
 
-// builder builds the programs for the time of a test, those with these names, and starts them.
-func builder(t *testing.T, names ...string) (start func(name string, args ...string) *program) {
-	t.Helper()
-	bin := t.TempDir()
-	for _, name := range names { // in its directory, for one that is a module of its own
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin)
-		cmd.Dir = name
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+// build builds programs without what debuggers want, which is half of the work.
+func build(ctx context.Context, dir, bin, what string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", bin, what)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
 	}
+	return nil
+}
+
+// all are the programs of this module, built once for all tests.
+var all = sync.OnceValues(func() (bin string, err error) {
+	if bin, err = shmtest.Scratch(); err != nil {
+		return "", err
+	}
+	return bin, build(context.Background(), ".", bin, "./...")
+})
+
+// programs starts those of this module.
+func programs(t *testing.T) (start func(name string, args ...string) *program) {
+	t.Helper()
+	bin, err := all()
+	must(t, err)
+	return starter(t, bin)
+}
+
+// starter starts programs that are in a directory.
+func starter(t *testing.T, bin string) (start func(name string, args ...string) *program) {
 	return func(name string, args ...string) *program {
 		t.Helper()
 		p := &program{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(bin, name), args...)}
@@ -99,7 +117,7 @@ func (p *program) kill() {
 }
 
 func TestProducerAndConsumer(t *testing.T) {
-	start := builder(t, "producer", "consumer")
+	start := programs(t)
 	early := start("producer") // it waits for the queue
 	consumer := start("consumer")
 	early.ends()
@@ -110,7 +128,7 @@ func TestProducerAndConsumer(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	start := builder(t, "events")
+	start := programs(t)
 	reader := start("events")
 	reader.prints("reading")
 	writer := start("events", "hello", "world")
@@ -124,7 +142,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestCounter(t *testing.T) {
-	start := builder(t, "counter")
+	start := programs(t)
 	waiter := start("counter", "wait", "3")
 	waiter.prints("waiting")
 	start("counter", "add", "2").ends()
@@ -134,7 +152,7 @@ func TestCounter(t *testing.T) {
 }
 
 func TestRing(t *testing.T) {
-	start := builder(t, "ring")
+	start := programs(t)
 	reader := start("ring", "read")
 	reader.prints("reading")
 	start("ring", "write", "3", "4").ends()
@@ -144,7 +162,7 @@ func TestRing(t *testing.T) {
 }
 
 func TestTagged(t *testing.T) {
-	start := builder(t, "tagged")
+	start := programs(t)
 	answers := start("tagged")
 	answers.prints("answering")
 	for range 2 {
@@ -156,7 +174,7 @@ func TestTagged(t *testing.T) {
 }
 
 func TestMegabyte(t *testing.T) {
-	start := builder(t, "megabyte")
+	start := programs(t)
 	receiver := start("megabyte")
 	receiver.prints("receiving")
 	for range 2 {
@@ -170,7 +188,7 @@ func TestMegabyte(t *testing.T) {
 }
 
 func TestCall(t *testing.T) {
-	start := builder(t, "call")
+	start := programs(t)
 	asks := start("call", "one two", "three") // it waits for a server
 	for range 2 {
 		server := start("call")
@@ -188,7 +206,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestWaitSet(t *testing.T) {
-	start := builder(t, "waitset")
+	start := programs(t)
 	set := start("waitset", "bids", "asks")
 	set.prints("waiting")
 	for i, name := range []string{"asks", "bids", "asks"} {
@@ -199,7 +217,7 @@ func TestWaitSet(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	start := builder(t, "restart")
+	start := programs(t)
 	first := start("restart", "jobs")
 	first.prints("reading")
 	post(t, "jobs", 1, 2)
@@ -217,7 +235,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestSocket(t *testing.T) {
-	start := builder(t, "socket")
+	start := programs(t)
 	path := filepath.Join(t.TempDir(), "socket")
 	reader := start("socket", "serve", path)
 	reader.prints("serving")
@@ -230,7 +248,9 @@ func TestWeb(t *testing.T) {
 	if testing.Short() {
 		t.Skip("net/http takes as long to compile as all of this module: leave -short out")
 	}
-	start := builder(t, "web")
+	bin := t.TempDir()
+	must(t, build(t.Context(), "web", bin, ".")) // a module of its own
+	start := starter(t, bin)
 	server := start("web", "serve", "pages")
 	server.prints("serving")
 	for range 2 {
@@ -245,7 +265,7 @@ func TestUDPEcho(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	// Where there is no XDP this skips, or fails if it is required.
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
-	start := builder(t, "udpecho")
+	start := programs(t)
 	local := net.JoinHostPort(pair.A.Addr.String(), strconv.Itoa(7))
 	var server *program
 	xdptest.Do(t, pair.A, func() error {

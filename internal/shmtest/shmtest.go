@@ -53,6 +53,19 @@ func play(role string, roles []map[string]func()) int {
 	return 2
 }
 
+// scratch is "" before anybody wants it.
+var scratch string
+
+// Scratch makes a directory for what several tests use one after the other. It goes when all have
+// ended. Programs can be run from it, which not every machine allows below SHMRING_DIR.
+func Scratch() (string, error) {
+	var err error
+	if scratch == "" {
+		scratch, err = os.MkdirTemp("", "shmring-programs-")
+	}
+	return scratch, err
+}
+
 func run(m *testing.M) int {
 	flag.Parse()
 	dir, remove, err := privateDir()
@@ -65,6 +78,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "shmtest:", err)
 		return 1
 	}
+	defer func() { _ = os.RemoveAll(scratch) }()
 	startPoller()
 	before, home := Descriptors(), ownNamespaces()
 	_ = packagePath() // before a test goes elsewhere
