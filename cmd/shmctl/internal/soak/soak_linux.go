@@ -174,9 +174,15 @@ const (
 	defaultRound = time.Minute
 	// tortureShare of a round is for torture, in percent.
 	tortureShare = 85
-	// burst is how many mutations are made before the clock is looked at.
-	burst = 100_000
+	// Before the clock is looked at, so many mutations are made: fewer when little time is left.
+	burstMost, burstLeast = 100_000, 1_000
+	burstPerMs            = 20
 )
+
+// burst is how many mutations are made in one go.
+func burst(left time.Duration) uint64 {
+	return uint64(max(burstLeast, min(burstMost, left.Milliseconds()*burstPerMs)))
+}
 
 // Run soaks. The error is ErrViolation if anything was found; after another one, as that of the
 // context, the report says how far it came.
@@ -273,7 +279,8 @@ func (r *Report) hostile(ctx context.Context, seed uint64, end time.Time) error 
 		return nil
 	}
 	for again := true; again; again = time.Now().Before(end) {
-		h, err := hostile.Run(ctx, hostile.Options{Mutations: burst, Seed: seed})
+		h, err := hostile.Run(ctx, hostile.Options{Mutations: burst(time.Until(end)),
+			Seed: seed})
 		if errors.Is(err, errors.ErrUnsupported) {
 			r.skip("hostile peers: " + err.Error())
 			return nil
