@@ -47,7 +47,7 @@ func TestFindsWhatIsBroken(t *testing.T) {
 			}
 			t.Run(spoil+" "+name, func(t *testing.T) {
 				t.Parallel()
-				r, err := Run(t.Context(), Options{Mutations: 20_000, Seed: 2, spoil: spoil,
+				r, err := Run(t.Context(), Options{Mutations: 2_000, Seed: 2, spoil: spoil,
 					Surfaces: []string{name}})
 				if !errors.Is(err, ErrViolation) || found(&r.Violations) == 0 || len(r.Notes) == 0 {
 					t.Errorf("%v; report %+v", err, r)
@@ -62,7 +62,7 @@ func TestHostilePeers(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
-	o := Options{Mutations: 150_000, Seed: 1}
+	o := Options{Mutations: 50_000, Seed: 1}
 	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {
 		o.Surfaces = strings.Split(names, ",")
 	}
