@@ -36,12 +36,19 @@ func ledgerOf(t *testing.T) *ledger {
 	return l
 }
 
+// someKills are for a look. At steps there are more, and a soak has thousands.
+func someKills() uint64 {
+	if crash.On && !testing.Short() {
+		return 60
+	}
+	return 20
+}
+
 func TestNothingIsLost(t *testing.T) {
 	shmtest.Conforms(t)
-	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance. A soak
-	// has thousands of them.
+	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance.
 	for seed := uint64(1); ; seed++ {
-		r, err := Run(t.Context(), Options{Kills: 20, Duration: time.Minute, Seed: seed,
+		r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: seed,
 			Steps: crash.On})
 		if err != nil {
 			t.Fatalf("%v; report %+v", err, r)
@@ -121,7 +128,7 @@ func TestDeviceNothingIsLost(t *testing.T) {
 		}
 		return err
 	}))
-	r, err := Run(t.Context(), Options{Kills: 20, Duration: time.Minute, Seed: 1, Steps: crash.On,
+	r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: 1, Steps: crash.On,
 		Roles: []string{"device"}})
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
