@@ -22,9 +22,9 @@ const (
 )
 
 // Object is one shared memory object, mapped. It takes one descriptor, none after SpareFD, and a
-// second one that may be sent if it has no name, or once FD was called while this process owns it. Header, Name, Bytes,
-// Section, FD, Generation and Owner may be used by any goroutine, but none after Close has begun,
-// for the memory goes away; all other methods are safe from anywhere.
+// second one that may be sent if it has no name, or once FD was called while this process owns it.
+// Header, Name, Bytes, Section, FD, Generation and Owner may be used by any goroutine, but none
+// after Close has begun, for the memory goes away; all other methods are safe from anywhere.
 type Object struct {
 	name   string
 	acc    Access

@@ -128,8 +128,8 @@ func TestDeviceNothingIsLost(t *testing.T) {
 		}
 		return err
 	}))
-	r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: 1, Steps: crash.On,
-		Roles: []string{"device"}})
+	r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: 1,
+		Steps: crash.On, Roles: []string{"device"}})
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
 	}
