@@ -8,6 +8,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/feed"
+	"github.com/shmring/shmring/internal/fetch"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/ring"
@@ -270,6 +271,9 @@ func (e *Endpoint) promise(op *sendOp) error {
 // datagram goes now or never.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, len(payload)
+	if !l.own() { // it is stored into soon, and its line lies with the receiver, who looks at it
+		fetch.Own(&l.slots[l.sent&l.mask].Seq)
+	}
 	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+charge(n) > l.granted ||
 		e.opt.Datagram && !l.offers(n)) {
 		l.watch()
