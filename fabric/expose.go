@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"io/fs"
+	"slices"
 
 	"github.com/shmring/shmring/internal/cma"
 	"github.com/shmring/shmring/internal/crash"
@@ -51,5 +52,21 @@ func (l *inLane) readExposed(p *pull) (ok bool) {
 	// process, which has it as long as it has the lock.
 	exposes := l.lanes[l.place].Exposes.Load() == 1
 	life, err := l.box.Life()
+	e.keepDescriptor(l.box)
 	return exposes && err == nil && life == shm.Alive
+}
+
+// mostAsked is how many outboxes keep the descriptor by which their owner's life was asked for: to
+// open them again takes longer than to ask.
+const mostAsked = 8
+
+func (e *Endpoint) keepDescriptor(box *shm.Object) {
+	if slices.Contains(e.asked, box) {
+		return
+	}
+	if len(e.asked) == mostAsked {
+		e.asked[0].SpareFD()
+		e.asked = slices.Delete(e.asked, 0, 1)
+	}
+	e.asked = append(e.asked, box)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/cma"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -135,6 +136,34 @@ func TestWithdrawn(t *testing.T) {
 				t.Error("a message came of memory that was not the sender's to give")
 			}
 		})
+	}
+}
+
+// TestExposedDescriptors: of many senders whose memory is read, few keep a descriptor, and all are
+// read.
+func TestExposedDescriptors(t *testing.T) {
+	b := opened(t, "b", fabric.Options{})
+	senders := make([]*end, 10)
+	for i := range senders {
+		senders[i] = opened(t, fmt.Sprint("a-", i), fabric.Options{})
+		noError(t, senders[i].Inject(nil, senders[i].knows(t, "b")))
+		noError(t, b.Recv(nil, 1))
+		completes(t, b)
+	}
+	before := len(shmtest.Descriptors())
+	for range 2 {
+		for _, a := range senders {
+			noError(t, a.Send(pattern(exposed), a.knows(t, "b"), 9))
+			noError(t, b.Recv(make([]byte, exposed), 7))
+			b.steps(t)
+			if got := b.contexts(t); len(got) != 1 {
+				t.Errorf("what is there before its sender has moved: %v", got)
+			}
+			completes(t, a)
+		}
+	}
+	if n := len(shmtest.Descriptors()) - before; n > 8 {
+		t.Errorf("%d senders have %d descriptors", len(senders), n)
 	}
 }
 

@@ -340,20 +340,31 @@ func TestSpareFD(t *testing.T) {
 	if look.SpareFD(); look.fd != fd {
 		t.Error("a descriptor that was asked for is gone")
 	}
-	kept.SpareFD()
-	if _, err := kept.Linked(); kept.fd >= 0 || !errors.Is(err, syscall.EBADF) {
-		t.Errorf("descriptor %d is left: %v", kept.fd, err)
+	spared := func(want Life) {
+		t.Helper()
+		if kept.SpareFD(); kept.fd >= 0 {
+			t.Errorf("descriptor %d is left", kept.fd)
+		}
+		if _, err := kept.Linked(); !errors.Is(err, syscall.EBADF) {
+			t.Error(err)
+		}
+		wantLife(t, kept, want)
+		if linked, err := kept.Linked(); !linked || err != nil {
+			t.Error(linked, err)
+		}
 	}
-	wantLife(t, kept, Alive)
+	spared(Alive)
 	if _, died, err := kept.OwnerDied(); died || err != nil {
 		t.Error(died, err)
 	}
 	c.Kill()
-	wantLife(t, kept, Dead)
+	spared(Dead)
 	if owner, died, err := kept.OwnerDied(); !died || err != nil || owner.PID != c.Process.Pid {
 		t.Error(owner, died, err)
 	}
 	must(t, os.Remove(filepath.Join(d.Path(), "a")))
+	wantLife(t, kept, Dead)
+	kept.SpareFD()
 	if _, err := kept.Life(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nobody has the name: %v", err)
 	}

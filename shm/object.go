@@ -93,9 +93,10 @@ func (o *Object) FD() int {
 }
 
 // SpareFD gives back the descriptor of an object that was opened by its name, and is only looked at
-// from now on. The memory stays. [Object.Life] opens the name again and adds to its errors
-// fs.ErrNotExist and, if another object has the name by now, [ErrStale]. What else needs the file
-// fails with EBADF. Nothing happens if the object is owned or has no name, or FD was called.
+// from now on. The memory stays. [Object.Life] opens the name again, and keeps the descriptor until
+// the next SpareFD; it adds to its errors fs.ErrNotExist and, if another object has the name by now,
+// [ErrStale]. What else needs the file fails with EBADF until then. Nothing happens if the object is
+// owned or has no name, or FD was called.
 func (o *Object) SpareFD() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -135,11 +136,13 @@ func (o *Object) anyFD() int {
 // took it, it takes it again, which changes nothing as long as it has it: its owner loses a lock
 // only with the descriptor, whose number may mean another file then.
 func (o *Object) locked() (bool, error) {
-	switch {
-	case o.fd >= 0:
+	if o.fd < 0 && o.lockFD < 0 {
+		if err := o.reopen(); err != nil {
+			return false, err
+		}
+	}
+	if o.fd >= 0 {
 		return sysLocked(o.fd)
-	case o.lockFD < 0:
-		return o.lockedByName()
 	}
 	info, err := sysStat(o.lockFD)
 	if err != nil || info.ino != o.ino || info.dev != o.dev {
@@ -149,22 +152,23 @@ func (o *Object) locked() (bool, error) {
 	return err == nil || isBusy(err), ignoreBusy(err)
 }
 
-// lockedByName is locked without a descriptor.
-func (o *Object) lockedByName() (bool, error) {
+// reopen gets what was spared again.
+func (o *Object) reopen() error {
 	dirfd, at := o.dir.at(o.name)
-	fd, err := sysOpen(dirfd, at, false)
+	fd, err := sysOpen(dirfd, at, o.acc == ReadWrite)
 	if err != nil {
-		return false, err
+		return err
 	}
-	defer sysClose(fd)
 	info, err := sysStat(fd)
 	if err == nil {
 		err = o.is(info)
 	}
 	if err != nil {
-		return false, err
+		sysClose(fd)
+		return err
 	}
-	return sysLocked(fd)
+	o.fd = fd
+	return nil
 }
 
 // is refuses the file of another object.
