@@ -255,7 +255,7 @@ func (e *EventQueue) find() (*lane, error) {
 			_, err := q.result(0)
 			return nil, err
 		}
-		q.idle = 0
+		q.bell.Warm()
 		q.gave(bit, 1)
 		return l, nil
 	}

@@ -136,7 +136,6 @@ type core struct {
 	widest  uintptr    // format that may be read
 	lanes   []*lane    // by row; nil until seen. Under the bell's lock.
 	cursor  cursor     // where the next read begins
-	idle    int        // looks at lanes of reads in a row that found several empty
 	errLane *lane      // has an error entry at its head, which a read stopped at
 	from    *Lane      // of the read that is under way, if it asks whose the entries are
 	out     *lane      // has entries handed out by Peek

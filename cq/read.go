@@ -316,7 +316,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		}
 	}
 	if n > 0 {
-		q.idle = 0
+		q.bell.Warm()
 	} else if err := q.cool(r.looks); err != nil {
 		return 0, err
 	}
@@ -482,13 +482,9 @@ func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entr
 // ones, so that a busy writer starves nobody. Order is kept per lane.
 const laneBudget = 64
 
-// coolAfter is how many reads in a row may find several lanes empty before all of them are parked:
-// a system call for as many reads, so that polling costs what the lanes in use cost. With many
-// lanes these are fewer reads: coolLooks bounds how often they look at a lane.
-const (
-	coolAfter = 1024
-	coolLooks = 16 * coolAfter
-)
+// coolLeast is what a read counts at least that found several lanes empty, in looks of
+// [wake.Bell.Cool]: after 1024 such reads in a row all lanes are parked.
+const coolLeast = 16
 
 // cursor is the lane that the next read begins with, and what it gave of its budget.
 type cursor struct{ bit, given int }
@@ -548,20 +544,13 @@ func (q *core) gave(bit, n int) {
 	}
 }
 
-// cool parks all lanes now and then: a reader that only polls would look at every lane that was
-// ever hot for ever. The read under way looked at so many.
+// cool has lanes parked now and then. The read under way looked at so many.
 func (q *core) cool(looks int) error {
-	if q.idle += max(looks, coolLooks/coolAfter); q.idle < coolLooks {
-		return nil
+	parked, err := q.bell.Cool(max(looks, coolLeast))
+	if parked && err == nil && q.sliced.Load() {
+		return q.findLanes(false) // nobody tells of a writer that died before it could mark its lane
 	}
-	q.idle = 0
-	if _, err := q.bell.Park(); err != nil {
-		return err
-	}
-	if q.sliced.Load() { // nobody tells of a writer that died before it could mark its lane
-		return q.findLanes(false)
-	}
-	return nil
+	return err
 }
 
 // show is for who leaves the lock of a shared queue.

@@ -164,12 +164,30 @@ func TestMostPeers(t *testing.T) {
 	if n := len(shmtest.Descriptors()) - before - pipes; n > processes {
 		t.Errorf("%d descriptors for peers of %d processes", n, processes)
 	}
+	if n := candidates(t, e); n > 0 {
+		t.Errorf("%d idle peers are looked at", n)
+	}
 	shmtest.WantErr(t, "a send of one more", more.Inject(buf, more.knows(t, "main")),
 		fabric.ErrPeers)
 	shmtest.WantErr(t, "a send to one more", e.Inject(buf, e.knows(t, "more")), fabric.ErrPeers)
 	for _, c := range all {
 		c.ends(t)
 	}
+}
+
+// candidates returns how many lanes an endpoint looks at that nobody has rung for.
+func candidates(t *testing.T, e *end) (n int) {
+	t.Helper()
+	b := e.Bell()
+	for range 10_000 { // until lanes that had messages have cooled
+		e.steps(t)
+	}
+	b.Lock()
+	defer b.Unlock()
+	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
+		n++
+	}
+	return n
 }
 
 func limit(t *testing.T) uint64 {

@@ -27,8 +27,10 @@ func (e *Endpoint) poll() (work int) {
 		b.Take()
 		b.Heat()
 	}
+	looks, empty := 0, 0
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {
 		n := 0
+		looks++
 		if bit < len(e.rows) {
 			if l := e.in[bit]; l.has() || l.tells() || l.p.dead.Load() {
 				n = l.examine()
@@ -43,8 +45,12 @@ func (e *Endpoint) poll() (work int) {
 		}
 		if n == 0 {
 			b.Drained(bit)
+			empty++
 		}
 		work += n
+	}
+	if looks > 2 { // those of one peer are not worth it
+		_, _ = b.Cool(empty) // where nothing can be paid for, lanes stay as they are
 	}
 	e.flush()
 	return work

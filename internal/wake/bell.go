@@ -77,6 +77,7 @@ type Bell struct {
 	hot      bitset         // lanes whose row word says "not parked"
 	door     *atomic.Uint64 // that OpenDoor opened since the lock was taken, or nil
 	only     int            // what Only may answer; Several after each change of cand and hot
+	idle     int            // see Cool
 	many     int            // what OnlyOfMany may answer if the bell is wide, whose only is Several
 	wide     bool
 	steady   bool           // all candidates are hot, and none was added or removed since
@@ -492,6 +493,24 @@ func (b *Bell) Park() (more bool, err error) {
 	}
 	return more, nil
 }
+
+// coolLooks is how many looks at lanes that are empty one Park is worth: a system call for as many,
+// so that polling costs what the lanes in use cost.
+const coolLooks = 16 << 10
+
+// Cool parks all lanes now and then, for a reader that only polls: it would look at every lane that
+// was ever hot for ever. So many looks have found nothing since the last call, or since Warm.
+func (b *Bell) Cool(looks int) (parked bool, err error) {
+	if b.idle += looks; b.idle < coolLooks {
+		return false, nil
+	}
+	b.idle = 0
+	_, err = b.Park()
+	return true, err
+}
+
+// Warm begins the count of Cool anew.
+func (b *Bell) Warm() { b.idle = 0 }
 
 // pay runs the barrier. A kernel that refuses it, for a filter of system calls that came late, does
 // so for ever, and is not asked again.
