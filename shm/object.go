@@ -94,9 +94,9 @@ func (o *Object) FD() int {
 
 // SpareFD gives back the descriptor of an object that was opened by its name, and is only looked at
 // from now on. The memory stays. [Object.Life] opens the name again, and keeps the descriptor until
-// the next SpareFD; it adds to its errors fs.ErrNotExist and, if another object has the name by now,
-// [ErrStale]. What else needs the file fails with EBADF until then. Nothing happens if the object is
-// owned or has no name, or FD was called.
+// the next SpareFD; it adds to its errors fs.ErrNotExist and, if another object has the name by
+// now, [ErrStale]. What else needs the file fails with EBADF until then. Nothing happens if the
+// object is owned or has no name, or FD was called.
 func (o *Object) SpareFD() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
