@@ -25,9 +25,9 @@ func TestTorture(t *testing.T) {
 	shmtest.Long(t)
 	newDir(t)
 	const usual = "reader,writer,churner,event-writer,counter" // all at once are for longer runs
-	text := ok(t, "torture", "--kills", "5", "--seed", "3", "--roles", usual, "-o", "json")
+	text := ok(t, "torture", "--kills", "20", "--seed", "3", "--roles", usual, "-o", "json")
 	r := parsed[torture.Report](t, "torture", text)
-	if r.Seed != 3 || r.Kills < 5 || r.Read == 0 || !r.Good() {
+	if r.Seed != 3 || r.Kills < 20 || r.Read == 0 || !r.Good() {
 		t.Errorf("%s", text)
 	}
 	text = ok(t, "torture", "--duration", "300ms", "--roles", usual)

@@ -27,7 +27,7 @@ func areFollowed(t *testing.T, b *between) {
 	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	played := map[string]uint64{}
 	for seed := uint64(3); ; seed++ { // whom kills hit, and how readers wait, is chance
-		r, err := Run(t.Context(), Options{Roles: []string{b.writer}, Kills: someKills(),
+		r, err := Run(t.Context(), Options{Roles: []string{b.writer}, Kills: 60,
 			Duration: time.Minute, Seed: seed, Steps: crash.On})
 		if err != nil {
 			t.Fatalf("%v; report %+v", err, r)

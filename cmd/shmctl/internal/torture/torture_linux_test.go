@@ -36,19 +36,16 @@ func ledgerOf(t *testing.T) *ledger {
 	return l
 }
 
-// someKills are for a look. At steps there are more, and a soak has thousands.
-func someKills() uint64 {
-	if crash.On && !testing.Short() {
-		return 60
-	}
-	return 20
-}
-
 func TestNothingIsLost(t *testing.T) {
 	shmtest.Conforms(t)
-	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance.
+	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance. At steps
+	// there are more, and a soak has thousands.
+	kills := uint64(20)
+	if crash.On && !testing.Short() {
+		kills = 60
+	}
 	for seed := uint64(1); ; seed++ {
-		r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: seed,
+		r, err := Run(t.Context(), Options{Kills: kills, Duration: time.Minute, Seed: seed,
 			Steps: crash.On})
 		if err != nil {
 			t.Fatalf("%v; report %+v", err, r)
@@ -128,8 +125,8 @@ func TestDeviceNothingIsLost(t *testing.T) {
 		}
 		return err
 	}))
-	r, err := Run(t.Context(), Options{Kills: someKills(), Duration: time.Minute, Seed: 1,
-		Steps: crash.On, Roles: []string{"device"}})
+	r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: 1, Steps: crash.On,
+		Roles: []string{"device"}})
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
 	}
