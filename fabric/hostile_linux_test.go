@@ -387,6 +387,11 @@ func TestHostileClaims(t *testing.T) {
 	noError(t, evil.close())
 	shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), fabric.ErrPeers)
 	a.steps(t)
+	for row := range ids {
+		if s.claims[row].Load() == 0 && s.rows[row].Owner.Load() != 0 {
+			t.Errorf("row %d is free and has an owner", row)
+		}
+	}
 	noError(t, late.Send(nil, to, 1))
 }
 
