@@ -63,6 +63,12 @@ func TestErrorsMatchErrnos(t *testing.T) {
 
 func TestCgroupLimits(t *testing.T) {
 	const all = math.MaxUint64
+	scarce := map[string]string{
+		"/proc/self/cgroup":               "0::/a\n",
+		"/sys/fs/cgroup/a/memory.max":     "1000\n",
+		"/sys/fs/cgroup/a/memory.current": "900\n",
+		"/sys/fs/cgroup/a/memory.stat":    "anon 3\ninactive_file 200\n",
+	}
 	for name, c := range map[string]struct {
 		needed uint64
 		files  map[string]string
@@ -93,18 +99,8 @@ func TestCgroupLimits(t *testing.T) {
 			"/sys/fs/cgroup/memory.max":     "7\n",
 			"/sys/fs/cgroup/memory.current": "0\n",
 		}, []room{{"memory cgroup /", 7}}},
-		"enough": {38, map[string]string{
-			"/proc/self/cgroup":               "0::/a\n",
-			"/sys/fs/cgroup/a/memory.max":     "1000\n",
-			"/sys/fs/cgroup/a/memory.current": "900\n",
-			"/sys/fs/cgroup/a/memory.stat":    "anon 3\ninactive_file 200\n",
-		}, []room{{"memory cgroup /a", 100 - 1000/16}}},
-		"not enough": {39, map[string]string{
-			"/proc/self/cgroup":               "0::/a\n",
-			"/sys/fs/cgroup/a/memory.max":     "1000\n",
-			"/sys/fs/cgroup/a/memory.current": "900\n",
-			"/sys/fs/cgroup/a/memory.stat":    "anon 3\ninactive_file 200\n",
-		}, []room{{"memory cgroup /a", 300 - 1000/16}}},
+		"enough": {38, scarce, []room{{"memory cgroup /a", 100 - 1000/16}}},
+		"not enough": {39, scarce, []room{{"memory cgroup /a", 300 - 1000/16}}},
 		"none": {all, nil, nil},
 	} {
 		got := cgroupLimits(func(path string) []byte { return []byte(c.files[path]) },
