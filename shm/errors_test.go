@@ -99,9 +99,9 @@ func TestCgroupLimits(t *testing.T) {
 			"/sys/fs/cgroup/memory.max":     "7\n",
 			"/sys/fs/cgroup/memory.current": "0\n",
 		}, []room{{"memory cgroup /", 7}}},
-		"enough": {38, scarce, []room{{"memory cgroup /a", 100 - 1000/16}}},
+		"enough":     {38, scarce, []room{{"memory cgroup /a", 100 - 1000/16}}},
 		"not enough": {39, scarce, []room{{"memory cgroup /a", 300 - 1000/16}}},
-		"none": {all, nil, nil},
+		"none":       {all, nil, nil},
 	} {
 		got := cgroupLimits(func(path string) []byte { return []byte(c.files[path]) },
 			c.needed)
