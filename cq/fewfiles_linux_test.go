@@ -393,6 +393,7 @@ func poorMeeting(s *scarce) {
 				return err
 			})
 			need(errors.Join(set.Add(readers[i]), set.Remove(readers[i])))
+			_ = cq.ReaderFD(readers[i]) // it stays from the first meeting on
 		}
 		var w *cq.Writer
 		s.makes("attach over a socket", func() error {

@@ -82,6 +82,17 @@ func metEnds(t testing.TB, o fabric.Options) (a, b *end) {
 	return a, b
 }
 
+// TestMeetDescriptors: an endpoint that has met its peer has one descriptor for the queue and one for
+// each of its own two objects, and the two that prove the peer's death.
+func TestMeetDescriptors(t *testing.T) {
+	metEnds(t, fabric.Options{}) // what the process has once
+	before := len(shmtest.Descriptors())
+	metEnds(t, fabric.Options{})
+	if n := len(shmtest.Descriptors()) - before; n > 2*5+1 { // and the listener
+		t.Errorf("two ends have %d descriptors", n)
+	}
+}
+
 // besideOther starts a process, of another user if that can be, in a role, and meets it.
 func besideOther(t testing.TB, role string, other bool, o fabric.Options) (*end, *child) {
 	t.Helper()

@@ -286,8 +286,8 @@ func losesLock(t *testing.T, before func(*Object)) {
 	}
 }
 
-// TestOneDescriptor: an owner of a name has the descriptor of its lock alone, until another one may
-// be sent, and tells itself and others apart by it.
+// TestOneDescriptor: an owner has the descriptor of its lock alone, until another one may be sent,
+// and tells itself and others apart by it.
 func TestOneDescriptor(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
@@ -325,6 +325,12 @@ func TestOneDescriptor(t *testing.T) {
 	must(t, errors.Join(o.Release(), o.Claim(nil)))
 	if o.fd != fd {
 		t.Errorf("the descriptor that was sent was %d, is %d", fd, o.fd)
+	}
+	o, err := CreateMemfd(specFor(""), nil)
+	must(t, err)
+	defer o.Close()
+	if o.fd >= 0 || o.FD() < 0 {
+		t.Errorf("without a name it has descriptor %d", o.fd)
 	}
 }
 
