@@ -18,8 +18,9 @@ import (
 // GroupOptions say what a group is like, which all its members say alike, and what this one does.
 type GroupOptions struct {
 	// Misses has a member that has no room for a message miss it, as if the group were of
-	// datagrams; it is told how many it missed. By default all wait for it: a send is cq.ErrFull,
-	// and nobody gets its message, until every member has room.
+	// datagrams; it is told how many it missed. A send is cq.ErrFull only for want of a place of
+	// Options.Peers, as long as one who left has it yet. By default all wait for it: a send is
+	// cq.ErrFull, and nobody gets its message, until every member has room.
 	Misses bool
 	// Members is how many there can be at once, up to 1024, by default 64. Who makes the group says
 	// it.

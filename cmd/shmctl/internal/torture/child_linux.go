@@ -187,11 +187,11 @@ func (c *child) held() map[string]bool {
 
 func nap(d time.Duration) { time.Sleep(d) }
 
-// survives tells whether a process goes on living. One that was killed gives up what it has a
-// little before it shows as dead.
-func survives(pid int) bool {
+// survives tells whether a process goes on living, and has what it had. One that was killed gives up
+// what it has a little before it shows as dead, and one that ends before it notes that.
+func survives(pid int, has func() bool) bool {
 	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(time.Millisecond) {
-		if !lives(pid) {
+		if !has() || !lives(pid) {
 			return false
 		}
 	}

@@ -307,7 +307,9 @@ func (e *talker) excuse(err error, to uint64) {
 		e.of[endNoRoom].Add(1)
 	case !isAny(err, syscall.ECONNRESET, syscall.EPIPE, syscall.EHOSTUNREACH):
 		e.tell(kindBroken, "a send failed: %v", err)
-	case at >= 0 && survives(int(e.of.place(at)[endBy].Load())) && e.of.has(to) == at:
+	case at >= 0 && survives(int(e.of.place(at)[endBy].Load()), func() bool {
+		return e.of.has(to) == at
+	}):
 		e.tell(kindUsurped, "a send failed, though endpoint %d lives: %v", at, err)
 	}
 }

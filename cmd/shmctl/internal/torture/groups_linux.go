@@ -107,8 +107,8 @@ func (e *grouper) turn(rnd *rand.Rand) (err error) {
 	case err == nil:
 		e.sent[i]++
 		e.ledger.talks()[endGrouped].Add(1)
-	case errors.Is(err, cq.ErrFull) && i == 0, // somebody has no room
-		errors.Is(err, fabric.ErrPeers): // of many that come and go
+	case errors.Is(err, cq.ErrFull), errors.Is(err, fabric.ErrPeers):
+		// Somebody has no room; or of many that come and go the former have places yet.
 		err = nil
 	}
 	return err

@@ -399,14 +399,15 @@ func (a asked) same() bool {
 }
 
 // became counts a connection as one that went well, or as cut short for want of the place. Its
-// error may be one of some. survives tells whether a process does.
-func (a asked) became(well, cut int, survives func(pid int) bool, err error, may ...error) {
+// error may be one of some. survives tells whether a process does, as long as it has what it had.
+func (a asked) became(well, cut int, survives func(pid int, has func() bool) bool, err error,
+	may ...error) {
 	switch t := a.c.ledger.talks(); {
 	case err == nil:
 		t[well].Add(1)
 	case !isAny(err, may...):
 		a.c.tell(kindBroken, "a connection to %d: %v", a.place, err)
-	case a.same() && survives(int(a.by)) && a.same():
+	case survives(int(a.by), a.same):
 		a.c.tell(kindUsurped, "a connection to %d ended, though that lives: %v", a.place, err)
 	default:
 		t[cut].Add(1)

@@ -490,7 +490,7 @@ func (c *child) have(running context.Context, h held,
 	use func(running context.Context) (done bool, err error)) error {
 	holder := &c.words[heldBy]
 	if former := int(holder.Load()); former != 0 && former != os.Getpid() {
-		if survives(former) {
+		if survives(former, func() bool { return true }) {
 			c.tell(kindUsurped, "got what the living process %d has", former)
 		}
 		c.notice(noticeAdopted, cq.PeerEntry{PID: former})
