@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +14,11 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // compile makes the peer that is written in C.
@@ -32,19 +35,46 @@ func compile(t *testing.T) string {
 	return out
 }
 
-// startC starts it, to echo what an endpoint here sends it.
-func startC(t *testing.T, program, dir, other string, args ...string) *child {
+// startC starts it, to echo what an endpoint sends it. Soon after its end nothing more is waited
+// for here.
+func startC(t *testing.T, program string, e *end, other string, args ...string) *child {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program, append([]string{dir, "c", other}, args...)...)
+	cmd := exec.CommandContext(t.Context(), program,
+		append([]string{e.d.Path(), "c", other}, args...)...)
 	in, err := cmd.StdinPipe()
 	noError(t, err)
 	out, err := cmd.StdoutPipe()
 	noError(t, err)
-	cmd.Stderr = os.Stderr
-	noError(t, cmd.Start())
+	says, stderr, err := os.Pipe()
+	noError(t, err)
+	cmd.Stderr = stderr
+	noError(t, errors.Join(cmd.Start(), stderr.Close()))
+	var over context.CancelFunc
+	e.over, over = context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(os.Stderr, says)
+		_ = says.Close()
+		time.AfterFunc(5*time.Second, over)
+	}()
 	c := &child{cmd, in, bufio.NewReader(out)}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
 	c.says(t, "ready")
 	return c
+}
+
+// openedForC opens an endpoint. What processes that fail leave, nobody else collects.
+func openedForC(t *testing.T, o fabric.Options) *end {
+	t.Helper()
+	d, err := shm.OpenDir("")
+	noError(t, err)
+	t.Cleanup(func() {
+		_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+		noError(t, errors.Join(err, d.Close()))
+	})
+	return opened(t, "main", o)
 }
 
 // echoBytes fit a slot, a chunk, or the window, or just do not. They are more headers alone than a
@@ -129,8 +159,8 @@ func TestPeerInC(t *testing.T) {
 	for _, mode := range [][]string{{"spin"}, nil} {
 		for _, end := range []string{"closes", "killed"} {
 			t.Run(fmt.Sprint(end, mode), func(t *testing.T) {
-				e := opened(t, "main", echoOptions)
-				c := startC(t, program, e.d.Path(), "main", mode...)
+				e := openedForC(t, echoOptions)
+				c := startC(t, program, e, "main", mode...)
 				to := e.knows(t, "c")
 				for i := range 500 {
 					noError(t, pingPong(e, to, i))
@@ -174,9 +204,10 @@ func TestPeerInC(t *testing.T) {
 			})
 		}
 		t.Run(fmt.Sprint("partner killed", mode), func(t *testing.T) {
-			e := opened(t, "main", fabric.Options{})
+			e := openedForC(t, fabric.Options{})
 			p := started(t, "pinger")
-			c := startC(t, program, e.d.Path(), "pinger", mode...)
+			c := startC(t, program, e, "pinger", mode...)
+			defer context.AfterFunc(e.over, func() { _ = p.Process.Kill() })()
 			_, err := p.in.Write([]byte("\n"))
 			noError(t, err)
 			p.says(t, "playing")

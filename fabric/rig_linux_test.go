@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type end struct {
 	q *cq.Queue
 	w *cq.Writer
 	d *shm.Dir
+	// over is when nothing more comes of its peer; nil: never.
+	over context.Context
 }
 
 // open makes one. Closing it twice is harmless.
@@ -95,7 +98,7 @@ func (e *end) steps(t testing.TB) {
 
 // next waits for one completion, which may be an error.
 func (e *end) next() (c cq.Entry, failed cq.ErrorEntry, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(cmp.Or(e.over, context.Background()), 5*time.Minute)
 	defer cancel()
 	var dst [1]cq.Entry
 	_, err = cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
