@@ -37,6 +37,7 @@ type forger struct {
 	lane         *kind.FabricLane
 	slots        []kind.FabricSlot
 	victim       [2]*shm.Object // what the other one has passed
+	passed       []int
 	met          chan error
 	e            *end
 	uuid         shm.UUID
@@ -103,7 +104,8 @@ func (f *forger) pass(fds ...int) { noError(f.t, shm.SendFDs(f.conn, says(1), fd
 func (f *forger) leads() {
 	_, fds, err := shm.RecvFDs(f.conn, make([]byte, 16), 2)
 	noError(f.t, err)
-	defer shm.CloseFDs(fds)
+	f.t.Cleanup(func() { shm.CloseFDs(fds) })
+	f.passed = fds
 	for i := range f.victim {
 		f.victim[i], err = shm.OpenPassed(fds[i], "victim", 1<<30)
 		noError(f.t, err)
@@ -193,6 +195,18 @@ func TestMeetHostile(t *testing.T) {
 		}, fabric.ErrCorrupt},
 		{"outbox of another", func(f *forger) {
 			f.o.ID = kind.FabricOutboxID(1 << 41)
+			whole(f)
+			f.leads()
+			f.ready()
+		}, fabric.ErrCorrupt},
+		{"outbox of another endpoint", func(f *forger) {
+			f.o.Low++
+			whole(f)
+			f.leads()
+			f.ready()
+		}, fabric.ErrCorrupt},
+		{"number of no outbox", func(f *forger) {
+			f.f.Outbox |= 1<<12 | 1
 			whole(f)
 			f.leads()
 			f.ready()

@@ -1,0 +1,84 @@
+package fabric_test
+
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// TestMeetForgers: two that work together get no further than one alone. Who has met one of them
+// goes on, and takes the next message.
+func TestMeetForgers(t *testing.T) {
+	for name, row := range map[string]struct {
+		do   func(a, b *forger)
+		want error // of who meets the second one
+	}{
+		"the same objects": {func(a, b *forger) {
+			b.make()
+			b.pass(a.obj.FD(), a.box.FD())
+			b.leads()
+			b.ready()
+		}, fabric.ErrCorrupt},
+		"the outbox of the other": {func(a, b *forger) {
+			b.make()
+			b.pass(b.obj.FD(), a.box.FD())
+			b.leads()
+			high, low := kind.UuidWords(b.victim[0].Header().UUID)
+			a.lane.TargetHigh.Store(high)
+			a.lane.TargetLow.Store(low)
+			b.ready()
+		}, fabric.ErrCorrupt},
+		"the endpoint of the other": {func(a, b *forger) {
+			b.make()
+			b.pass(a.obj.FD(), b.box.FD())
+			b.leads()
+			b.ready()
+		}, fabric.ErrCorrupt},
+		"what the other was passed": {func(a, b *forger) {
+			b.pass(a.passed...)
+			b.ready()
+		}, fabric.ErrCorrupt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := forged(t), forge(t)
+			row.do(a, b)
+			shmtest.WantErr(t, "the second meeting", <-b.met, row.want)
+			noError(t, a.e.Recv(nil, 1))
+			a.slots[0].Head.Store(kind.FabricMessage)
+			a.slots[0].Seq.Store(1)
+			a.rings()
+			completes(t, a.e)
+		})
+	}
+}
+
+// TestMeetRelayed: two that pass what they get have those meet whom they met, and nobody else.
+func TestMeetRelayed(t *testing.T) {
+	a, b := forge(t), forge(t)
+	var fds [2][]int
+	for i, f := range []*forger{a, b} {
+		var err error
+		_, fds[i], err = shm.RecvFDs(f.conn, make([]byte, 16), 2)
+		noError(t, err)
+		defer shm.CloseFDs(fds[i])
+	}
+	a.pass(fds[1]...)
+	b.pass(fds[0]...)
+	for _, f := range []*forger{a, b} { // both have led
+		_, err := io.ReadFull(f.conn, make([]byte, 16))
+		noError(t, err)
+	}
+	a.ready()
+	b.ready()
+	noError(t, errors.Join(<-a.met, <-b.met))
+	noError(t, errors.Join(a.conn.Close(), b.conn.Close()))
+	noError(t, errors.Join(b.e.Recv(nil, 1), a.e.Send(nil, 0, 2)))
+	completes(t, b.e)
+	completes(t, a.e)
+	noError(t, errors.Join(a.e.close(), b.e.close()))
+}
