@@ -14,6 +14,7 @@
 //	counter, vector       counters, address vectors
 //	endpoint              outbox, pool, regions, control rings and mail of an endpoint's peers, and
 //	                      the group that they are in
+//	endpoint-conn         all that either end of a connection by name may write of the other's
 //	endpoint-meet         messages and descriptors of meetings of endpoints, one by one and at a
 //	                      listener of connections
 //	endpoint-dial         the same against those who connect

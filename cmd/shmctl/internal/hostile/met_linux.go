@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/fabric"
 )
 
@@ -109,6 +108,9 @@ func (c *child) echo(conn net.Conn) {
 			_, err = conn.Write(buf)
 		}
 	}
+	if errors.Is(err, syscall.ECONNRESET) {
+		c.counts[givenUp].Add(1)
+	}
 	c.assess("echo", err)
 	c.assess("close a connection", conn.Close())
 }
@@ -131,17 +133,7 @@ func newcomerMet(c *child) error {
 		if err != nil {
 			return nil, err
 		}
-		_ = over.SetDeadline(time.Now().Add(200 * time.Millisecond))
-		for n := uint64(0); err == nil && n < 1+c.rnd.Uint64N(20); n++ {
-			buf := honestMessage(c.Key, tries, n)
-			if _, err = over.Write(buf); err == nil {
-				_, err = io.ReadFull(over, buf)
-			}
-			if err == nil {
-				c.counts[sent].Add(1)
-			}
-		}
-		return delivered{}, errors.Join(err, over.Close())
+		return delivered{}, c.converses(over, tries)
 	})
 }
 
@@ -168,12 +160,6 @@ func attackMet(c *child) error {
 		if err != nil {
 			return nil, nil
 		}
-		c.counts[attaches].Add(1)
-		buf := make([]byte, wire.PayloadMaxBytes)
-		return &guest{streams: true, play: func() {
-			_ = over.SetDeadline(time.Now().Add(time.Millisecond))
-			_, _ = over.Write(buf)
-			_, _ = over.Read(buf)
-		}, leave: func() error { return leaveSoon(over.Close) }}, nil
+		return c.stream(over, over.Close), nil
 	})
 }
