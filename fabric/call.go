@@ -282,11 +282,11 @@ func (a *Caller) why(ctx context.Context, err error) error {
 }
 
 // Serve takes calls to a name in a directory, which [Caller] in processes of the same user makes,
-// until the context ends: then it waits for handlers that run, whose replies still go, and returns
-// nil. The handler runs in a goroutine for each call that is under way. It may return a part of the
-// request, which is used again after its reply, and is not told of a caller that gives up. If it
-// ends its goroutine, or its reply is longer than MaxMessage, the caller learns that it may have
-// run. Errors are those of [Listen].
+// until the context ends: then it waits for handlers that run, whose replies still go to callers
+// that take them within ten seconds, and returns nil. The handler runs in a goroutine for each call
+// that is under way. It may return a part of the request, which is used again after its reply, and
+// is not told of a caller that gives up. If it ends its goroutine, or its reply is longer than
+// MaxMessage, the caller learns that it may have run. Errors are those of [Listen].
 func Serve(ctx context.Context, d *shm.Dir, name string,
 	handler func(ctx context.Context, request []byte) (reply []byte)) error {
 	l, err := listen(d, name, nil)
@@ -316,6 +316,7 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 	r, runs := bufio.NewReaderSize(c, mostKept), false
 	defer func() {
 		if runs { // it panics, or has ended its goroutine
+			_ = c.SetWriteDeadline(time.Now().Add(10 * c.m.patience))
 			_, _ = c.Write(reply[:replyHead])
 		}
 		c.abandon()
@@ -343,8 +344,12 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 		}
 		runs = false
 		reply = binary.LittleEndian.AppendUint64(reply[:0], uint64(len(answer)))
+		late := context.AfterFunc(ctx, func() {
+			_ = c.SetWriteDeadline(time.Now().Add(10 * c.m.patience))
+		})
 		if c.writeBoth(&reply, answer[:min(uint64(len(answer)), room)]) != nil {
 			return
 		}
+		late()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -386,6 +387,34 @@ func TestCallHostile(t *testing.T) {
 	c = dials(t, d, "callee")
 	writes(t, c, "\x04\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xffwait")
 	reads(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00")
+}
+
+// TestServeHeld: who does not read its reply holds up a server that ends for a bounded time.
+func TestServeHeld(t *testing.T) {
+	defer fabric.SetClosePatience(time.Millisecond)()
+	d := directory(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- fabric.Serve(ctx, d, "callee", func(context.Context, []byte) []byte {
+			cancel()
+			return make([]byte, 1<<20)
+		})
+	}()
+	var c net.Conn
+	shmtest.Eventually(t, "a server", func() (ok bool) {
+		var err error
+		c, err = fabric.Dial(t.Context(), d, "callee")
+		return err == nil
+	})
+	writes(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff")
+	select {
+	case err := <-done:
+		noError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Error("it waits")
+	}
+	noError(t, c.Close())
 }
 
 // asker makes calls until it is killed.

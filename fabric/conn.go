@@ -235,7 +235,7 @@ func (c *conn) tell(n int) {
 	if c.read-c.told >= connWindow/2 && !c.said && !c.drained() {
 		c.told = c.read
 		crash.At(crash.ConnRead)
-		c.m.say(c.p, connCredit|c.to, c.read+connWindow, nil)
+		c.m.grant(c, c.read+connWindow)
 	}
 }
 

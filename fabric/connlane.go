@@ -153,6 +153,9 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 		}
 	}
 	l := m.listener
+	if l != nil && mostBacklog <= m.unopened()+len(l.ready) {
+		m.yield(p)
+	}
 	if l == nil || m.unopened()+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns ||
 		stream != (l.news == nil) {
 		crash.At(crash.ConnRefusing)
@@ -177,6 +180,25 @@ func (m *mux) unopened() (n int) {
 		}
 	}
 	return n
+}
+
+// yield closes a connection that the peer with most of them has not opened, if p has fewer: one
+// that stands, or never opens any, keeps nobody else out.
+func (m *mux) yield(p *peer) {
+	var most *conn
+	offered := map[*peer]int{}
+	for _, at := range m.places {
+		c := at.c
+		if c == nil || c.is != connOffered || c.link != nil || c.closed {
+			continue
+		}
+		if offered[c.p]++; most == nil || offered[c.p] > offered[most.p] {
+			most = c
+		}
+	}
+	if most != nil && offered[most.p] > offered[p]+1 {
+		most.close()
+	}
 }
 
 func windowOf(here []byte) (n uint64, ok bool) {
@@ -208,6 +230,28 @@ func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
 func (l *outLane) says(m connMessage) (ok bool) {
 	_, ok = l.stream(m.tag, m.data, m.payload)
 	return ok
+}
+
+// grant has a peer learn how much it may have sent in all. Of what waits for room the last one
+// counts: one that hears nothing, and sends on, has nobody remember more and more.
+func (m *mux) grant(c *conn, all uint64) {
+	for i := range c.p.line.owed {
+		if owed := &c.p.line.owed[i]; owed.tag == connCredit|c.to {
+			owed.data = all
+			return
+		}
+	}
+	m.say(c.p, connCredit|c.to, all, nil)
+}
+
+// unanswered counts dials that were given up, of which the peer has not said anything.
+func (p *peer) unanswered() (n int) {
+	for c := range p.lines().conns {
+		if c.closed && c.is == connAsking {
+			n++
+		}
+	}
+	return n
 }
 
 // roomy says what was owed to a peer, in whose lane there may be room.

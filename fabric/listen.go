@@ -205,9 +205,10 @@ type listener struct {
 
 // Listen takes connections to a name in a directory, which [Dial] in processes of the same user
 // asks for. What Accept returns is described there. They are accepted before Accept is called, 128
-// of them; more are refused. Close ends those that nobody accepted, and leaves the others; the name
-// can be used again at once. As the last Close of a connection it waits for the end of what is
-// shared, up to a second while a peer stands.
+// of them; more are refused, or take the place of one that a process with several has not opened.
+// Close ends those that nobody accepted, and leaves the others; the name can be used again at once.
+// As the last Close of a connection it waits for the end of what is shared, up to a second while a
+// peer stands.
 //
 // Errors are *[net.OpError], with EADDRINUSE if a living process has the name, and with the errors
 // of [Open].
@@ -411,6 +412,9 @@ func (m *mux) reach(name string) (*peer, error) {
 		err = p.open()
 	}
 	if err == nil && p.words.page.Accepts.Load() != 1 {
+		err = ErrNoPeer
+	}
+	if err == nil && p.unanswered() >= mostBacklog {
 		err = ErrNoPeer
 	}
 	if err == nil && p.out == nil {

@@ -211,18 +211,15 @@ func (l *inLane) meet(place int) error {
 	case !errors.Is(err, ErrNoPeer):
 		return err
 	}
-	_, died, err := l.box.OwnerDied() // also while a collector has its lock, when Life says alive
-	if err != nil {
-		return err
-	}
 	life, err := l.box.Life()
+	alive, known := shm.ProcessAlive(l.box.Owner())
 	switch {
 	case err != nil:
 		return err
-	case died || life == shm.Dead:
-		p.dead.Store(true)
 	case life == shm.LockLost:
 		return shm.ErrLockLost
+	case life == shm.Dead, life == shm.Alive && known && !alive: // a collector has its lock
+		p.dead.Store(true)
 	}
 	return nil
 }
