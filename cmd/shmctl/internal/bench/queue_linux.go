@@ -421,8 +421,9 @@ func (p *party) solo(do func() (time.Duration, error)) func() (uint64, bool, err
 
 // sleepOut is role 1's part of it.
 func (p *party) sleepOut() (uint64, bool, error) {
+	pause := unix.Timespec{Nsec: 100_000}
 	for p.done.Load() != soloDone {
-		time.Sleep(100 * time.Microsecond)
+		_ = unix.Nanosleep(&pause, nil)
 	}
 	return 0, false, nil
 }
