@@ -327,3 +327,19 @@ func sum(span []slot) (total uint64) {
 	}
 	return total
 }
+
+// fillSlot and sumSlot do for one slot what fill and sum do for a span, without its loop.
+func fillSlot(w *slot, s uint64) {
+	w[0] = s
+	w[1] = 0x0402
+	w[2] = 64
+	w[3] = 1<<48 + s<<11
+	w[4] = ^s
+	w[5] = s + 0x7a67
+	w[6] = 3
+	w[7] = s<<32 + 1
+}
+
+func sumSlot(w *slot) uint64 {
+	return ((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7]))
+}

@@ -60,9 +60,8 @@ func (c command) sleeps() bool {
 
 // outlet is the writing end of one direction, with its bell.
 type outlet struct {
-	ring  *ring.Producer[slot]
-	slots []slot
-	bell  *doorbell.Ringer
+	ring *ring.Producer[slot]
+	bell *doorbell.Ringer
 }
 
 // inlet is the reading end of one direction, with its bell. It is its own bell's only lane.
@@ -127,7 +126,7 @@ func (p *party) outlet(c command) (*outlet, error) {
 	if c.name == "spsc-xchg" {
 		order = ring.SeqCst
 	}
-	o := &outlet{slots: w.slots, ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
+	o := &outlet{ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
 	ringer := doorbell.RingerOptions{Descriptor: func(uint16) int {
 		fd := p.peerFD
 		p.peerFD = -1
@@ -348,7 +347,8 @@ func (in *inlet) bare(batch, n int) (total uint64, err error) {
 // single sends n messages one by one, with calls that are inlined, and looks at no bell.
 func (o *outlet) single(n int) error {
 	for p := o.ring; n > 0; {
-		if p.Next(0) == nil {
+		m := p.Next(0)
+		if m == nil {
 			if p.Free() == 0 {
 				if err := p.Err(); err != nil {
 					return err
@@ -356,8 +356,7 @@ func (o *outlet) single(n int) error {
 			}
 			continue
 		}
-		at := p.Tail()
-		fill(o.slots[at%capacity:][:1], at)
+		fillSlot(m, p.Tail())
 		p.Commit(1)
 		n--
 	}
@@ -367,8 +366,8 @@ func (o *outlet) single(n int) error {
 // singles reads n messages as single sends them.
 func (in *inlet) singles(n int) (total uint64, err error) {
 	for c := in.ring; n > 0; {
-		m := c.Span(1)
-		if len(m) == 0 {
+		m := c.Front()
+		if m == nil {
 			if c.Len() == 0 {
 				if err := in.spin(); err != nil {
 					return total, err
@@ -376,7 +375,7 @@ func (in *inlet) singles(n int) (total uint64, err error) {
 			}
 			continue
 		}
-		total += sum(m)
+		total += sumSlot(m)
 		c.Release(1)
 		n--
 	}
