@@ -441,6 +441,7 @@ func (c *child) settles(before holdings, lanes func() int, look func()) {
 		if c.s.trust == cq.SameUser { // lanes wait for their next writer, and the bell is made
 			n := lanes() + 2
 			before.files, before.mappings = own.files+n, own.mappings+n
+			before.files++ // of the queue, for writers who get its descriptor
 		}
 		if now.files <= before.files && now.mappings <= before.mappings &&
 			now.goroutines <= before.goroutines+2 {
