@@ -43,7 +43,6 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	l.head.Pays.Store(1)
 	l.head.Control.Store(0)
 	l.head.Type.Store(e.typeWord())
-	l.head.Exposes.Store(1)
 	l.head.Bell.Parked.Store(wake.Parked)
 	crash.At(crash.FabricLaneFilled)
 	l.head.ID.Store(l.id) // whole before anybody can find it

@@ -80,7 +80,7 @@ func openedForC(t *testing.T, o fabric.Options) *end {
 // echoBytes fit a slot, a chunk, or the window, or just do not. They are more headers alone than a
 // control ring has records.
 var echoBytes = []int{0, fabric.MaxInline, fabric.MaxInline + 1, chunk - 1, chunk, chunk + 1,
-	exposed, exposed + 1, 2*exposed + 1, 1 << 20, chunk + 2, chunk + 3, chunk + 4, 5000}
+	2 * chunk, 2*chunk + 1, 4*chunk + 1, 1 << 20, chunk + 2, chunk + 3, chunk + 4, 5000}
 
 var echoOptions = fabric.Options{Pool: 2 << 20}
 

@@ -36,9 +36,8 @@
 // completes then, or when the receiver has died or closed. What came otherwise is lent from private
 // memory, as long as the message. Loans are sent on as any memory is, by a copy.
 //
-// Other memory of 64 KiB and more the receiver reads where the sender has it (process_vm_readv), if
-// the kernel allows that; see Options.DisableCMA. Then it is copied once, and the sender need not
-// move meanwhile.
+// Other memory is copied into shared chunks and out of them. What is longer than there are chunks for
+// goes on as the sender moves.
 //
 // # Matching
 //
@@ -141,7 +140,6 @@
 //	level          who waits for a match, or behind a fence
 //	pool           memory for payload: chunks, and pieces of the user's
 //	loan           payload in place
-//	expose         payload that the receiver reads in the sender's process
 //	region         memory that peers reach
 //	rma            what reaches it; atomic what changes it
 //	match          which receive a message gets

@@ -53,17 +53,15 @@ type Endpoint struct {
 	// are rows, for those who send to us; the others lanes, for what their receivers tell.
 	bell    *wake.Bell
 	peers   map[Address]*peer
-	ids     uint64        // of peers
-	byAddr  []*peer       // by the number that Insert gave
-	in      []*inLane     // by row
-	out     []*outLane    // by place in the outbox
-	dirty   []*inLane     // whose receivers' words are to be told
-	reads   bool          // memory of senders, by itself
-	asked   []*shm.Object // see keepDescriptor
-	stored  [2]stored     // messages without a receive: without and with a tag
-	claimed stored        // those that only their claim gets
-	told    uint64        // of those, how many Options.Buffered had reported
-	own     *outLane      // for sends to itself
+	ids     uint64     // of peers
+	byAddr  []*peer    // by the number that Insert gave
+	in      []*inLane  // by row
+	out     []*outLane // by place in the outbox
+	dirty   []*inLane  // whose receivers' words are to be told
+	stored  [2]stored  // messages without a receive: without and with a tag
+	claimed stored     // those that only their claim gets
+	told    uint64     // of those, how many Options.Buffered had reported
+	own     *outLane   // for sends to itself
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
@@ -189,9 +187,6 @@ func (e *Endpoint) create() (err error) {
 		}
 		w.page.Type.Store(e.typeWord())
 		e.page, e.rows, e.claims = w.page, w.rows, w.claims
-		if e.reads = e.opt.mux == nil && !e.opt.DisableCMA; e.reads {
-			e.page.Reads.Store(1)
-		}
 		e.remote.open(w.reach)
 		if err = e.load(); err != nil {
 			return err

@@ -48,9 +48,6 @@ func init() {
 		"header": {before: func(s *flipEnds) error {
 			return s.b.TSend(pattern(chunk+100), s.toA, 1, 0)
 		}, call: progress, meets: true},
-		"exposed": {before: func(s *flipEnds) error {
-			return s.b.TSend(pattern(flipBytes), s.toA, 1, 0)
-		}, call: progress, meets: true, named: true},
 		"segment": {before: func(s *flipEnds) error {
 			err := s.b.TSend(pattern(chunk+100), s.toA, 1, 0)
 			return errors.Join(err, progress(s), s.moves(s.b))
@@ -83,7 +80,7 @@ func init() {
 
 const (
 	flipReceives = 3
-	flipBytes    = exposed
+	flipBytes    = 2 * chunk
 	flipRemote   = 4096
 )
 
@@ -95,7 +92,6 @@ type flipEnds struct {
 	meets  bool // a and b know each other
 	late   bool // receives are posted after the call
 	lent   bool // and for loans
-	named  bool // a reads the bytes at an address that b names, whatever lies there
 	out    bool // a sends
 	ends   bool // a is closed
 
@@ -349,7 +345,7 @@ func (s *flipEnds) compare(o *flip.Outcome, c cq.Entry) {
 		return
 	}
 	o.Data[3*i], o.Data[3*i+1] = c.Len, c.Data
-	if c.Len >= 8 && !s.named {
+	if c.Len >= 8 {
 		if w := binary.LittleEndian.Uint64(mem); w != binary.LittleEndian.Uint64(pattern(int(c.Len))) {
 			o.Data[3*i+2] = w
 		}

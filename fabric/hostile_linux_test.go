@@ -76,9 +76,7 @@ func TestHostileSender(t *testing.T) {
 	}{
 		{"kind", func(s scribbled) { s.slots[0].Head.Store(99) }},
 		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<15) }},
-		{"message that is exposed", func(s scribbled) {
-			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricExposed)
-		}},
+		{"address of a payload", func(s scribbled) { s.slots[0].Head.Store(kind.FabricRTS | 1<<13) }},
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
@@ -91,7 +89,6 @@ func TestHostileSender(t *testing.T) {
 		{"reference that is too long", in(kind.FabricRTS, 0, 8*chunk+1)},
 		{"reference that wraps", in(kind.FabricRTS, 1<<64-1, 300)},
 		{"reference of a long message", in(kind.FabricRTS, 0, 0xffffffff)},
-		{"reference that is exposed", in(kind.FabricRTS|kind.FabricExposed, 0, 1)},
 		{"operation of a message", func(s scribbled) {
 			s.slots[0].Head.Store(kind.FabricMessage | 1<<16)
 		}},
@@ -252,9 +249,7 @@ func TestHostileReceiver(t *testing.T) {
 		{"asks for too much", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, chunk+301)) }},
 		{"asks another", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 2, 300)) }},
 		{"asks nobody", func(r *kind.FabricRow) { asks(r, kind.FabricClear(1, 1, 0)) }},
-		{"has read what was not exposed", func(r *kind.FabricRow) {
-			asks(r, kind.FabricClear(0, 1, kind.FabricTaken))
-		}},
+		{"asks for all ones", func(r *kind.FabricRow) { asks(r, kind.FabricClear(0, 1, 1<<32-1)) }},
 		{"file of nobody", func(r *kind.FabricRow) {
 			asks(r, kind.FabricClear(0, 0, kind.FabricUnwritten))
 		}},

@@ -297,8 +297,7 @@ func TestFence(t *testing.T) {
 	for _, name := range []string{"b", "a"} {
 		for _, level := range []cq.Flags{0, cq.FlagDeliveryComplete, cq.FlagMatchComplete} {
 			t.Run(fmt.Sprint(name, "/", level), func(t *testing.T) {
-				a := opened(t, "a", fabric.Options{Pool: 2 * chunk, Selective: cq.FlagRecv,
-					DisableCMA: true})
+				a := opened(t, "a", fabric.Options{Pool: 2 * chunk, Selective: cq.FlagRecv})
 				b := a
 				if name == "b" {
 					b = opened(t, "b", fabric.Options{Selective: cq.FlagRecv})

@@ -447,30 +447,6 @@ func (f *forger) lane1() uint64 {
 	return kind.FabricLaneID(v.Outbox, 0, 1)
 }
 
-// TestMetExposes: one that says that it reads memory of its senders is shown none, and memory that
-// it names is not read.
-func TestMetExposes(t *testing.T) {
-	f := forged(t)
-	f.page.Reads.Store(1)
-	noError(t, f.e.Send(pattern(exposed), 0, 1))
-	f.lane.Exposes.Store(1)
-	f.slots[0].More[1].Store(1 << 20)
-	f.slots[0].Head.Store(kind.FabricRTS | kind.FabricExposed | 1<<48)
-	f.slots[0].Seq.Store(1)
-	f.rings()
-	noError(t, f.e.Recv(make([]byte, 1<<16), 2))
-	_, err := f.e.Progress()
-	noError(t, err)
-	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
-	noError(t, err)
-	if kind.Overlays[kind.FabricSlot](mem)[0].Head.Load()&kind.FabricExposed != 0 {
-		t.Error("an address was told")
-	}
-	if s := f.e.Stats(); s.Received != 0 || s.Corrupt != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // TestMetAnnounces: one that announces messages costs no memory by that, also where they are lent.
 func TestMetAnnounces(t *testing.T) {
 	f := forged(t)

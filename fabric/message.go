@@ -26,7 +26,6 @@ type arrival struct {
 	n         int    // bytes
 	here      []byte // they: in a slot, in kept, or in memory of a send to oneself
 	lies      []byte // they: in the sender's pool, which lends them
-	exposed   uint64 // where they are in the sender's process, which lets us read them
 	kept      []byte // private memory, which outlives the message for the next that is kept here
 	held      bool   // its send goes on: the bytes are its sender's until they have a receive
 	op        uint16 // of the sender, if held; its bit, if asks
@@ -40,7 +39,7 @@ type arrival struct {
 func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 	m = &l.p.e.arrival
 	m.from, m.peer, m.flags, m.meta, m.tag, m.data = l, l.p, cq.FlagMsg, marks(head), 0, 0
-	m.n, m.here, m.lies, m.exposed = int(head>>32), nil, nil, 0
+	m.n, m.here, m.lies = int(head>>32), nil, nil
 	m.held, m.asks = false, false
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
@@ -188,8 +187,8 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 	return true
 }
 
-// clear asks the sender of a message for the bytes that its receive has room for, or takes them
-// itself. The record stays owed as long as the control ring has no room.
+// clear asks the sender of a message for the bytes that its receive has room for. The record stays
+// owed as long as the control ring has no room.
 func (l *inLane) clear(m *arrival, to posted.Span) {
 	p := l.pulls[m.op]
 	if e := l.p.e; to.Lends() && e.met() && m.n > e.opt.Window {
@@ -200,14 +199,7 @@ func (l *inLane) clear(m *arrival, to posted.Span) {
 	p.m, p.to, p.clear = *m, to, true
 	p.m.kept = nil
 	l.touch()
-	if !l.readExposed(p) {
-		l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, p.to.Len))
-		return
-	}
-	crash.At(crash.FabricRead)
-	l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, kind.FabricTaken))
-	delete(l.pulls, m.op)
-	l.p.e.endReceive(&p.to, &p.m, 0, p.to.Len)
+	l.owed = append(l.owed, kind.FabricClear(m.op, p.generation, p.to.Len))
 }
 
 // tells reports whether there is room for records that are owed.
@@ -280,7 +272,6 @@ type push struct {
 	payload    []byte
 	generation uint16
 	is         pushState
-	exposed    bool
 	want, sent int // bytes
 }
 
@@ -341,11 +332,10 @@ func (l *outLane) takeClear(tail uint64) (work int) {
 			return -1
 		}
 		p := &l.pushes[id]
-		taken := want == kind.FabricTaken && p.exposed
-		if p.is != pushAnnounced || p.generation != generation || want > len(p.payload) && !taken {
+		if p.is != pushAnnounced || p.generation != generation || want > len(p.payload) {
 			return -1
 		}
-		if work++; p.piece != nil || taken { // the receiver has it, or has done with it
+		if work++; p.piece != nil { // the receiver has it, or has done with it
 			l.p.e.endSend(&p.sendOp, 0)
 			l.freePush(id)
 			continue

@@ -18,8 +18,8 @@ import (
 
 // lengths are those at which a message goes another way, and one that takes many steps. The first
 // are of every way.
-var lengths = []int{0, fabric.MaxInline, fabric.MaxInline + 1, chunk + 1, exposed, 1,
-	fabric.MaxInline - 1, chunk - 1, chunk, exposed - 1, 16 << 20}
+var lengths = []int{0, fabric.MaxInline, fabric.MaxInline + 1, chunk + 1, 2 * chunk, 1,
+	fabric.MaxInline - 1, chunk - 1, chunk, 2*chunk - 1, 16 << 20}
 
 const chunk = 32 << 10
 
@@ -234,9 +234,9 @@ func lender() {
 	}
 }
 
-// mirror sends back what comes from "a". Nobody reads memory of the other process.
+// mirror sends back what comes from "a".
 func mirror() {
-	e, err := open("mirror", fabric.Options{DisableCMA: true})
+	e, err := open("mirror", fabric.Options{})
 	must(err)
 	buf := make([]byte, 17<<20)
 	must(e.Recv(buf, 1))
@@ -269,7 +269,7 @@ func mirror() {
 // between is a pair of endpoints here, with a message from a to b under way: b has a part of it.
 func between(t *testing.T, payload, buf []byte) (a, b *end) {
 	t.Helper()
-	a, b = opened(t, "a", fabric.Options{DisableCMA: true}), opened(t, "b", fabric.Options{})
+	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
 	noError(t, b.Recv(buf, 7))
 	noError(t, a.Send(payload, to, 9))

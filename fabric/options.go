@@ -68,10 +68,6 @@ type Options struct {
 	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
 	// and a peer that stands cannot keep more than half of them.
 	Chunks int
-	// DisableCMA keeps the endpoint from reading long messages where their senders have them
-	// (process_vm_readv), and peers from reading its own so. By default that is done from 64 KiB on
-	// where the kernel allows it, and takes one copy in place of two.
-	DisableCMA bool
 	// Pool is how many bytes of shared memory there are for [Endpoint.Alloc], rounded up to 32 KiB,
 	// up to 1 GiB. By default there is none.
 	Pool int

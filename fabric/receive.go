@@ -295,10 +295,6 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 	switch what &^ said {
 	case kind.FabricRTS:
 		return l.announced(s, op, l.headed(s, head))
-	case kind.FabricRTS | kind.FabricExposed:
-		m := l.headed(s, head)
-		m.exposed = s.More[1].Load()
-		return l.announced(s, op, m)
 	case kind.FabricRTS | kind.FabricInPool:
 		m := l.headed(s, head)
 		m.lies, ok = l.pool.At(s.More[1].Load(), m.n)

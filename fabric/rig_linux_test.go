@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
-		"asker": asker, "guarded": guarded, "met echo": metEcho, "met idle": metIdle, "starved": starved,
-		"peers": peers, "exposer": exposer, "lasting": lasting, "commits": commits,
+		"asker": asker, "met echo": metEcho, "met idle": metIdle, "starved": starved,
+		"peers": peers, "lasting": lasting, "commits": commits,
 		"over server": overServer, "over client": overClient})
 }
 
@@ -256,7 +256,7 @@ func echo() {
 const longBytes = 1 << 20
 
 // idle has an endpoint and does nothing with it, but for what it is told.
-func idle() { obeys("idle", fabric.Options{Window: 4096, Pool: longBytes, DisableCMA: true}) }
+func idle() { obeys("idle", fabric.Options{Window: 4096, Pool: longBytes}) }
 
 func obeys(name string, o fabric.Options) {
 	e, err := open(name, o)

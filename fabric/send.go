@@ -348,9 +348,7 @@ func (l *outLane) put(payload []byte, op *sendOp) {
 		return
 	}
 	if l.bytes+n > l.granted || !l.fits(len(payload)) || l.asks.full(op) {
-		flag, id := l.expose(s, payload, op), l.announce(s, payload, op)
-		l.pushes[id].exposed = flag != 0
-		l.publish(s, head|kind.FabricRTS|flag, id, len(payload))
+		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
 		return
 	}
 	l.bytes += n
@@ -502,7 +500,6 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
 	l.err, l.examined = why, l.seen
-	l.withdraw()
 	over := why == ErrPeerDied || why == ErrPeerClosed
 	if over && e.opt.Datagram {
 		e.stats.Dropped += l.sent - l.seen

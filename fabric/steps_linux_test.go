@@ -4,29 +4,12 @@ package fabric_test
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/crash"
 )
-
-// TestExposedStep: whether a sender lives is asked after its memory was read. One that is killed
-// between the two is not believed.
-func TestExposedStep(t *testing.T) {
-	e, c, _ := besideExposer(t)
-	crash.Passing(crash.FabricCopied, 1, func() { c.kill(t) })
-	noError(t, e.Recv(make([]byte, exposed), 2))
-	if f := fails(t, e); f.Context != 2 || f.Err != cq.Errno(syscall.ECONNRESET) {
-		t.Errorf("%+v", f)
-	}
-	if c.ProcessState == nil {
-		t.Error("its memory was not read")
-	}
-	nothingLeft(t, e, "main")
-}
 
 // TestClaimantStep: a collector leaves nothing of a sender that is killed while it begins a lane,
 // though its receiver lives and does not look.

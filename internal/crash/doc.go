@@ -191,8 +191,6 @@ const (
 	FabricMatched    // the word of matches is stored, the grant is the old one
 	FabricLent       // a message is lent, its receive has not ended
 	FabricReturned   // a loan has ended, no record says so
-	FabricCopied     // it is copied, that its sender had it meanwhile is not sure
-	FabricRead       // a message is read in its sender's memory, no record says so
 	FabricFenced     // all before a fence has completed, what is behind it is in no slot
 
 	// Memory of a peer is reached, and revoked (fabric, rma.go and region.go).
@@ -204,17 +202,16 @@ const (
 	RegionFreed   // nobody uses it any more, its memory and its place are not free
 
 	// An endpoint ends, or is dead (fabric, endpoint.go, receive.go and peer.go).
-	FabricHeads     // the final heads are stored, the state is open
-	FabricShut      // the state is closed, no sender was told
-	FabricWithdrawn // nobody may read the sender's memory any more, its sends have not ended
-	FabricEnded     // the end of a lane is published
-	FabricDone      // a receiver is done with a lane, the row is the lane's
-	FabricDisowned  // the row has no owner, it is claimed
-	FabricFreed     // it is free, the sender's outbox was not looked at
-	FabricNameless  // the endpoint has no name, its outbox is there
-	FabricReleased  // the outbox is given back
-	FabricBurying   // a death is proved, the objects of the dead are there
-	FabricBuried    // its endpoint is removed, its outbox is not
+	FabricHeads    // the final heads are stored, the state is open
+	FabricShut     // the state is closed, no sender was told
+	FabricEnded    // the end of a lane is published
+	FabricDone     // a receiver is done with a lane, the row is the lane's
+	FabricDisowned // the row has no owner, it is claimed
+	FabricFreed    // it is free, the sender's outbox was not looked at
+	FabricNameless // the endpoint has no name, its outbox is there
+	FabricReleased // the outbox is given back
+	FabricBurying  // a death is proved, the objects of the dead are there
+	FabricBuried   // its endpoint is removed, its outbox is not
 
 	// A connection begins (fabric, listen.go, connlane.go and conn.go).
 	ConnAsked    // it is asked for, nobody waits for the answer
@@ -334,8 +331,8 @@ fabric-lane-filled fabric-lane-named fabric-claimed fabric-mapped fabric-row-fil
 fabric-adopted meet-passed meet-led meet-heard fabric-chunk-filled fabric-filled
 fabric-published fabric-asked fabric-segmented fabric-looked fabric-examined fabric-head-stored
 fabric-recorded fabric-granted fabric-told fabric-matched fabric-lent fabric-returned
-fabric-copied fabric-read fabric-fenced reach-used reach-moved reach-ended region-filled
-region-revoked region-freed fabric-heads fabric-shut fabric-withdrawn fabric-ended fabric-done
+fabric-fenced reach-used reach-moved reach-ended region-filled
+region-revoked region-freed fabric-heads fabric-shut fabric-ended fabric-done
 fabric-disowned fabric-freed fabric-nameless fabric-released fabric-burying fabric-buried
 conn-asked conn-offered conn-refusing conn-accepted conn-ready conn-sent conn-arrived conn-read
 conn-shut conn-closing conn-heard conn-freed conn-lost conn-unlisted link-asking link-requested

@@ -64,7 +64,7 @@ func (c *checker) endpoint() {
 		for k := range row.Clear {
 			w := row.Clear[k].Load()
 			if op, _, n := kind.FabricCleared(w); op >= kind.FabricMostOps ||
-				n > kind.FabricMostBytes && n != kind.FabricTaken {
+				n > kind.FabricMostBytes {
 				c.bad("endpoint.record", kind.SectFabricRows, base+offClear+8*uint64(k),
 					fmt.Sprintf("%#x", w), "an operation of a lane, and bytes of a message")
 			}
@@ -225,9 +225,6 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 		known, most = 0, 0
 	case kind.FabricRTS:
 		most = kind.FabricMostBytes
-		if head&kind.FabricInPool == 0 {
-			known |= kind.FabricExposed
-		}
 	case kind.FabricData:
 		known = kind.FabricInPool
 	case kind.FabricReached:

@@ -58,7 +58,6 @@ const (
 
 // What stands for the bytes of a record.
 const (
-	FabricTaken     = 1<<32 - 1 // the receiver has read the message by itself
 	FabricUnwritten = 1<<32 - 2 // the file did not take what asks by this bit
 )
 
@@ -80,7 +79,6 @@ const (
 	FabricInPool   = 1 << 10 // the payload lies in the pool of the outbox; a header alone lends it
 	FabricAsks     = 1 << 11 // its sender waits for a match, or a file: a bit of the row says so
 	FabricSolicits = 1 << 12 // the entry that it makes is a solicited one
-	FabricExposed  = 1 << 13 // of a header alone: the payload may be read in the sender's memory
 	FabricToGroup  = 1 << 14 // it is for a group
 )
 

@@ -18,9 +18,7 @@ type FabricPage struct {
 	Accepts Word
 	// Type is FabricDatagrams, or 0.
 	Type Word
-	// Reads is 1 while the endpoint reads memory of its senders by itself.
-	Reads Word
-	_     [FabricPageBytes - 160]byte
+	_    [FabricPageBytes - 152]byte
 }
 
 // FabricRow is what a receiver writes for one sender. The sender loads Rev, then the others.
@@ -49,8 +47,8 @@ type FabricLane struct {
 	Control    Word     // head of the control ring, which the receiver has in its row
 	TargetHigh Word     // uuid of the endpoint that it leads to
 	TargetLow  Word
-	Type       Word          // of the endpoint that sends, as its page says it
-	Exposes    Word          // 1: what headers say of memory of the process still holds
+	Type       Word // of the endpoint that sends, as its page says it
+	_          Word
 	Rung       atomic.Uint32 // rings of a receiver that cannot be marked
 	_          [44]byte
 }

@@ -18,7 +18,7 @@ import (
 
 // families are all that is explored, in the order of the page.
 var families = []family{queues, others, counters, frames, follows, glances, many, rooms, rings,
-	wraps, ends, feeders, flows, chunks, references, exposures, transfers, levels, lives,
+	wraps, ends, feeders, flows, chunks, references, transfers, levels, lives,
 	regions, parts, connections, meetings}
 
 // family is the variants of one model, and rules that are left out of them.

@@ -55,7 +55,7 @@ func (m mint) slot(slots []memory.FabricSlot, i, pool uint64) *memory.FabricSlot
 	what := m.or(is, memory.FabricRTS, memory.FabricRTS, memory.FabricData,
 		memory.FabricFin, memory.FabricReached, memory.FabricGrow, 0, 8)
 	flags := m.or(0, memory.FabricInPool, memory.FabricInPool, memory.FabricAsks,
-		memory.FabricExposed, memory.FabricToGroup, memory.FabricSolicits, memory.FabricTagged,
+		1<<13, memory.FabricToGroup, memory.FabricSolicits, memory.FabricTagged,
 		memory.FabricWithData, 1<<15, m.rnd.Uint64N(1<<8)<<8)
 	op := m.or(0, 1, memory.FabricRead, memory.FabricWrite, memory.FabricMostAsks-1,
 		memory.FabricMostAsks, memory.FabricMostOps-1, memory.FabricMostOps)
@@ -129,7 +129,7 @@ func (m mint) receive(r *memory.FabricRow, id, sent, window uint64) {
 // record is one of a control ring.
 func (m mint) record() uint64 {
 	return memory.FabricClear(uint16(m.or(0, 1, 2, memory.FabricMostAsks, memory.FabricMostOps)),
-		uint16(m.or(1, 0, 2)), int(uint32(m.or(0, memory.FabricTaken, memory.FabricUnwritten,
+		uint16(m.or(1, 0, 2)), int(uint32(m.or(0, 1<<32-1, memory.FabricUnwritten,
 			chunkBytes, lifePool, lifePool+1))))
 }
 
