@@ -82,7 +82,7 @@ func metEnds(t testing.TB, o fabric.Options) (a, b *end) {
 	return a, b
 }
 
-// TestMeetDescriptors: an endpoint that has met its peer has one descriptor for the queue and one for
+// TestMeetDescriptors: an endpoint that has met its peer has one descriptor for the queue, one for
 // each of its own two objects, and the two that prove the peer's death.
 func TestMeetDescriptors(t *testing.T) {
 	metEnds(t, fabric.Options{}) // what the process has once
