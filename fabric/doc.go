@@ -36,8 +36,8 @@
 // completes then, or when the receiver has died or closed. What came otherwise is lent from private
 // memory, as long as the message. Loans are sent on as any memory is, by a copy.
 //
-// Other memory is copied into shared chunks and out of them. What is longer than there are chunks for
-// goes on as the sender moves.
+// Other memory is copied into shared chunks and out of them. What is longer than there are chunks
+// for goes on as the sender moves.
 //
 // # Matching
 //

@@ -47,7 +47,8 @@ const mostPassed = 64 << 20
 // of a directory is reached, and none has the name of this one.
 //
 // It is as one of Open whose Peers is 1, and gets messages, tagged ones, references and loans in
-// the same way. Remote, Events and Request are not for it, nor are groups. Of the peer's objects up to 64 MiB are mapped, or as much as ours have.
+// the same way. Remote, Events and Request are not for it, nor are groups. Of the peer's objects up
+// to 64 MiB are mapped, or as much as ours have.
 //
 // The context ends the wait for a peer that says nothing; one that stops after a byte is waited for
 // 10 seconds. The connection stays the caller's, and should be closed: nothing else can be said

@@ -157,8 +157,8 @@ func TestConnectionsHaveReasons(t *testing.T) {
 		if c.other {
 			talks.place(2)[endListens].Add(2)
 		}
-		at.became(endEchoed, endReset, func(_ int, has func() bool) bool { return c.lives && has() }, c.err,
-			syscall.EPIPE)
+		survives := func(_ int, has func() bool) bool { return c.lives && has() }
+		at.became(endEchoed, endReset, survives, c.err, syscall.EPIPE)
 		if got := told(); !slices.Equal(got, c.want) || talks[endEchoed].Load() != c.well ||
 			talks[endReset].Load() != c.cut {
 			t.Errorf("%s: %v, %d well, %d cut", name, got, talks[endEchoed].Load(), talks[endReset].Load())

@@ -187,8 +187,8 @@ func (c *child) held() map[string]bool {
 
 func nap(d time.Duration) { time.Sleep(d) }
 
-// survives tells whether a process goes on living, and has what it had. One that was killed gives up
-// what it has a little before it shows as dead, and one that ends before it notes that.
+// survives tells whether a process goes on living, and has what it had. One that was killed gives
+// up what it has a little before it shows as dead, and one that ends before it notes that.
 func survives(pid int, has func() bool) bool {
 	for since := stage.Lifetime(); stage.Lifetime()-since < patience; nap(time.Millisecond) {
 		if !has() || !lives(pid) {
