@@ -21,8 +21,8 @@ const (
 	Inspect                 // look only, also at objects with features that forbid using them
 )
 
-// Object is one shared memory object, mapped. It takes one descriptor, none after SpareFD or if it
-// is of [OpenPassed], and a second one once FD was called while this process owns it.
+// Object is one shared memory object, mapped. It takes one descriptor, none after SpareFD, and a
+// second one once FD was called while this process owns it.
 // Header, Name, Bytes, Section, FD, Generation and Owner may be used by any goroutine, but none
 // after Close has begun, for the memory goes away; all other methods are safe from anywhere.
 type Object struct {
@@ -83,7 +83,7 @@ func (o *Object) Bytes() []byte { return o.mem[:len(o.mem):len(o.mem)] }
 
 // FD returns the descriptor that may be sent to a peer. It stays the object's. It is not the one
 // that holds the lock. Of an object that was made or claimed by this process it is opened at the
-// first call: -1 says that there is no descriptor left, or no /proc. It is -1 with [OpenPassed].
+// first call: -1 says that there is no descriptor left, or no /proc.
 func (o *Object) FD() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +100,7 @@ func (o *Object) FD() int {
 func (o *Object) SpareFD() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.lockFD < 0 && o.fd >= 0 && o.dir != nil {
+	if o.lockFD < 0 && o.fd >= 0 && o.dir != nil { // else nothing leads there
 		o.spareFD()
 	}
 }
@@ -154,9 +154,6 @@ func (o *Object) locked() (bool, error) {
 
 // reopen gets what was spared again.
 func (o *Object) reopen() error {
-	if o.dir == nil {
-		return syscall.EBADF
-	}
 	dirfd, at := o.dir.at(o.name)
 	fd, err := sysOpen(dirfd, at, o.acc == ReadWrite)
 	if err != nil {

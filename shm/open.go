@@ -147,8 +147,7 @@ func (o *Object) ShareFD() (int, error) {
 // whom nothing is believed: it must be a memfd with just the seals [SealOthers], of no more than
 // maxBytes, with all its memory there, so that looking at it allocates nothing on our account and
 // cannot fault. That is checked before anything else is done with the descriptor, which stays the
-// caller's, and may be closed: the object has none, and what needs one fails with EBADF, as does
-// [Object.Life].
+// caller's.
 //
 // Errors: [ErrOwner] for another kind of file and other seals, [ErrNoSpace] for one too large,
 // [ErrTruncated], [ErrCorrupt], [ErrVersion].
@@ -162,9 +161,12 @@ func OpenPassed(fd int, name string, maxBytes uint64) (*Object, error) {
 	if err != nil {
 		return nil, named(op, name, err)
 	}
-	o := &Object{name: name, acc: ReadOnly, fd: fd, lockFD: -1}
-	err = o.checkPassed(maxBytes)
-	if o.fd = -1; err != nil {
+	own, err := sysDup(fd) // another user's memfd cannot be opened again
+	if err != nil {
+		return nil, named(op, name, err)
+	}
+	o := &Object{name: name, acc: ReadOnly, fd: own, lockFD: -1}
+	if err := o.checkPassed(maxBytes); err != nil {
 		o.discard()
 		return nil, named(op, name, err)
 	}

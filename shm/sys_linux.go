@@ -116,6 +116,9 @@ func sysOpen(dirfd int, name string, write bool) (int, error) {
 	return openFD(dirfd, name, accessBits(write)|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
+// sysDup returns another descriptor of the same description.
+func sysDup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
+
 // sysUnsparse refuses a memfd that does not have all the memory that its size says, and one of huge
 // pages, which are not counted like that.
 func sysUnsparse(fd int, size uint64) error {

@@ -41,6 +41,7 @@ func sysMemoryFS(int) (bool, int64, error)             { return false, 0, errSys
 func sysDense(int, uint64) error                       { return errSystem }
 func sysOpen(int, string, bool) (int, error)           { return -1, errSystem }
 func sysReopen(int, bool) (int, error)                 { return -1, errSystem }
+func sysDup(int) (int, error)                          { return -1, errSystem }
 func sysTmpfile(int, string) (int, error)              { return -1, errSystem }
 func sysMemfd(string, uint64) (int, error)             { return -1, errSystem }
 func sysChmod(int, os.FileMode) error                  { return errSystem }
