@@ -24,10 +24,11 @@ import (
 // FI_EP_DGRAM with Options.Datagram, FI_EP_MSG with Options.Events). Any number of goroutines may
 // use it at once.
 type Endpoint struct {
-	// The entry at hand and those that are staged begin lines: across two they cost a tenth of a
-	// message's time.
-	entry  cq.Entry
-	posted posted.Receives
+	// The entry at hand, the message that a lane has now, and entries that are staged begin lines:
+	// across two an entry costs a tenth of a message's time.
+	entry   cq.Entry
+	arrival arrival
+	posted  posted.Receives
 
 	name string
 	opt  Options
@@ -65,7 +66,6 @@ type Endpoint struct {
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
-	arrival arrival // that a lane has now
 	groups  map[string]*Group
 	stop    func() // what Options.Progress began
 	stats   Stats
