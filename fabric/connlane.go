@@ -153,11 +153,13 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 		}
 	}
 	l := m.listener
-	if l != nil && mostBacklog <= m.unopened()+len(l.ready) {
+	full := func() bool { return m.unopened()+len(l.ready) >= mostBacklog }
+	refused := l == nil || len(p.lines().conns) >= mostConns || stream != (l.news == nil)
+	if !refused && full() {
 		m.yield(p)
+		refused = full()
 	}
-	if l == nil || m.unopened()+len(l.ready) >= mostBacklog || len(p.lines().conns) >= mostConns ||
-		stream != (l.news == nil) {
+	if refused {
 		crash.At(crash.ConnRefusing)
 		return m.say(p, connReject|number, 0, nil)
 	}
