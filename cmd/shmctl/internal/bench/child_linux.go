@@ -307,20 +307,29 @@ func checksum(start, count uint64) uint64 {
 
 func fill(span []slot, s uint64) {
 	for i := range span {
-		fillSlot(&span[i], s)
+		w := &span[i]
+		w[0] = s
+		w[1] = 0x0402
+		w[2] = 64
+		w[3] = 1<<48 + s<<11
+		w[4] = ^s
+		w[5] = s + 0x7a67
+		w[6] = 3
+		w[7] = s<<32 + 1
 		s++
 	}
 }
 
 func sum(span []slot) (total uint64) {
 	for i := range span {
-		total += sumSlot(&span[i])
+		w := &span[i]
+		total += ((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7]))
 	}
 	return total
 }
 
-// fillSlot and sumSlot are inlined.
-
+// fillSlot and sumSlot do for one slot what fill and sum do for a span, without its loop. Those are
+// not made of these: inlined there they cost a span a fifth of its rate.
 func fillSlot(w *slot, s uint64) {
 	w[0] = s
 	w[1] = 0x0402
