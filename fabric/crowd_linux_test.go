@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -154,7 +155,7 @@ func TestMostPeers(t *testing.T) {
 	buf := make([]byte, 8)
 	for range processes * each {
 		noError(t, e.Recv(buf, 0))
-		completes(t, e)
+		polled(t, e)
 		to := e.knows(t, peerName(int(binary.LittleEndian.Uint64(buf))))
 		noError(t, e.Inject(buf, to))
 	}
@@ -164,14 +165,30 @@ func TestMostPeers(t *testing.T) {
 	if n := len(shmtest.Descriptors()) - before - pipes; n > processes {
 		t.Errorf("%d descriptors for peers of %d processes", n, processes)
 	}
-	if n := candidates(t, e); n > 0 {
-		t.Errorf("%d idle peers are looked at", n)
+	if n := candidates(t, e); n > 2 { // the two lanes of one peer are not worth a system call
+		t.Errorf("%d lanes of idle peers are looked at", n)
 	}
 	shmtest.WantErr(t, "a send of one more", more.Inject(buf, more.knows(t, "main")),
 		fabric.ErrPeers)
 	shmtest.WantErr(t, "a send to one more", e.Inject(buf, e.knows(t, "more")), fabric.ErrPeers)
 	for _, c := range all {
 		c.ends(t)
+	}
+}
+
+// polled waits for a completion without sleep: a sleep would cool all lanes.
+func polled(t *testing.T, e *end) {
+	t.Helper()
+	var dst [1]cq.Entry
+	for {
+		switch _, err := cq.Read(e.q, dst[:]); err {
+		case nil:
+			return
+		case cq.ErrWouldBlock:
+			runtime.Gosched()
+		default:
+			t.Fatal(err)
+		}
 	}
 }
 
