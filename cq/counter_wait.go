@@ -2,7 +2,6 @@ package cq
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"time"
 
@@ -71,7 +70,7 @@ func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) 
 
 // yield is a wait that never sleeps.
 func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
-	for {
+	for look := uint(1); ; look++ {
 		c.feeders.drive()
 		done, err := c.assess(w)
 		if over := c.over(ctx, deadlineNs); over == ErrClosed || over != nil && !done {
@@ -80,7 +79,7 @@ func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64)
 		if done {
 			return err
 		}
-		runtime.Gosched()
+		spin.Yield(look)
 	}
 }
 

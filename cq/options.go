@@ -56,7 +56,8 @@ const (
 	WaitNone
 	// WaitFD adds a descriptor for the user's own poll or epoll; see [Queue.GetWait].
 	WaitFD
-	// WaitYield blocks by giving the processor away between looks. It never sleeps.
+	// WaitYield blocks by giving the processor away between looks, by sched_yield(2), and now and
+	// then to other goroutines. It never sleeps.
 	WaitYield
 	// WaitInSet is for a queue that is waited for only through Options.WaitSet, of which it is a
 	// member until it is closed. Blocking reads of it are refused.

@@ -124,6 +124,7 @@ type wait struct {
 	deadlineNs int64       // 0 is none
 	broadcast  uint64      // Queue.broadcast when the call began
 	spun       bool
+	yields     uint
 	feeders    feederBells // of a spell of spinning, or a sleep
 }
 
@@ -185,7 +186,7 @@ func (w *wait) once() error {
 			return ErrSignaled
 		}
 		q.feeders.progress()
-		runtime.Gosched()
+		w.yield()
 		return nil
 	}
 	if !w.spun && q.spin > 0 {
@@ -213,6 +214,11 @@ func (w *wait) once() error {
 		return ErrSignaled
 	}
 	return w.sleep(wake.Wait{})
+}
+
+func (w *wait) yield() {
+	w.yields++
+	spin.Yield(w.yields)
 }
 
 // spin looks for as long as the queue's options say. It reports that there is something to do,
@@ -318,7 +324,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 		return ErrSignaled, true
 	case q.opt.Wait == WaitYield:
 		q.feeders.progress()
-		runtime.Gosched()
+		w.yield()
 		return nil, false
 	}
 	return w.sleep(wake.Wait{Missing: least - sum, Takes: takes}), false

@@ -1,0 +1,21 @@
+package spin
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// goroutineEvery is how many looks there are between two that let other goroutines of this P run:
+// of a goroutine that is locked to its thread that takes as long as waking a thread.
+const goroutineEvery = 16
+
+// Yield gives the processor to other threads of the machine, those of other processes too. look is
+// the number of the caller's look. Now and then it lets other goroutines run.
+func Yield(look uint) {
+	if look%goroutineEvery == 0 {
+		runtime.Gosched()
+		return
+	}
+	_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+}
