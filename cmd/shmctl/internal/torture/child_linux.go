@@ -59,7 +59,6 @@ const kindNotice = "notice"
 const (
 	queuesDir  = "queues"
 	ledgerFile = "ledger"
-	queueName  = "main"
 )
 
 // ledgerFd is the descriptor that a child inherits.
@@ -123,10 +122,12 @@ func (c *child) run() (err error) {
 		c.ledger.word(wordDeath + c.Place).Store(uint64(spin.Now()))
 	})
 	go c.beat()
+	// For bells: other users cannot enter it, and theirs have no name then, as nothing that is
+	// between users has.
+	if err = os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil {
+		return err
+	}
 	if c.role.uid == 0 {
-		if err = os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil { // for bells
-			return err
-		}
 		if c.dir, err = shm.OpenDir(c.Base + "/" + queuesDir); err != nil {
 			return err
 		}
@@ -332,8 +333,8 @@ func (ss sessions) calms() *atomic.Uint64 { return &ss.words[sessionsLength(ss.w
 func (l *ledger) sessions(role string) sessions {
 	r := roleOf(role)
 	ss := sessions{role: r, words: l.region(role), writers: r.places}
-	if r.between != nil {
-		ss.holder = &l.region(r.between.reader)[othersHolder]
+	if r.site.between() {
+		ss.holder = &l.region(r.site.reader)[siteHolder]
 	}
 	return ss
 }
@@ -455,12 +456,6 @@ func (ss sessions) died(s *supervisor, p *proc) {
 	} else if afterPublish[p.step] && p.left.want < of.intent.Load() {
 		p.left.want++ // at least
 	}
-}
-
-// sessionsDied is role.died of a role with sessions.
-func sessionsDied(s *supervisor, p *proc) error {
-	s.ledger.sessions(p.role.name).died(s, p)
-	return nil
 }
 
 // sessionsSettled tells whether the next writer may come: the reader has seen all of its

@@ -122,6 +122,13 @@ func (c *churner) scratch() (err error) {
 	return err
 }
 
+// attach becomes a writer of a queue.
+func (c *churner) attach(at cq.Place, o cq.WriterOptions) (*cq.Writer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return cq.Attach(ctx, at, o)
+}
+
 // small is how a queue is made that may outlive who made it.
 func (c *churner) small() cq.Options {
 	o := cq.Options{Size: 16, MaxLanes: 4}
@@ -167,15 +174,12 @@ func (c *churner) serve() (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	ended := make(chan error, 2)
-	go func() { ended <- q.Serve(l, nil) }() // peers that are killed half way are no news
+	leave, ended := serves(q, l), make(chan error)
 	go func() { ended <- c.readMet(q) }()
 	return func() error {
-		err := errors.Join(l.Close(), q.Close())
-		for range 2 {
-			if e := <-ended; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
-				err = errors.Join(err, e)
-			}
+		err := errors.Join(q.Close(), leave())
+		if e := <-ended; !errors.Is(e, cq.ErrClosed) {
+			err = errors.Join(err, e)
 		}
 		return err
 	}, nil

@@ -50,7 +50,7 @@ const (
 // deviceRole is a device process on one end of a veth pair in namespaces without a name.
 func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
-		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
+		drains: true, run: (*child).serveDevice, prepare: prepareDevice,
 		with:  []string{"wire", "app", "app2"},
 		tells: map[string]string{"app": noticeServer, "app2": noticeServer}, sum: sumDevice,
 		counts: map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
@@ -283,38 +283,34 @@ const (
 // apps is how many of appUser's live at once.
 const apps = 2
 
-// Words of an application's ledger, for each place, which are sums over its processes. What one has
-// is the device process, or the last one that it had; the next one of that is not started before
-// all who had it are known.
+// Words of an application's ledger, which are sums over its processes. What one has is the device
+// process, or the last one that it had; the next one of that is not started before all who had it
+// are known.
 const (
 	wordAccepted  = iota // sends
 	wordDone             // of them, with a completion
 	wordRefused          // with an error
 	wordCancelled        // with ECANCELED
 	wordTaken            // datagrams
-	wordUnmapped         // of them, in memory of a device process that is no longer mapped
-	wordReady            // the process that is there has seen a send end; not a sum
-	appWords
+	wordReady            // by place: the process that is there has seen a send end
 )
 
 func appRole() *role  { return newAppRole("app", apps, appUser) }
 func app2Role() *role { return newAppRole("app2", 1, app2User) }
 
 func newAppRole(name string, places int, uid uint32) *role {
-	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
+	ready := func(s *supervisor, p *proc) *atomic.Uint64 {
+		return &s.ledger.region(name)[wordReady+p.index]
+	}
+	return &role{name: name, places: places, words: wordReady + places, asked: true, uid: uid,
 		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
-		steps: at("app-"), starting: func(s *supervisor, p *proc) {
-			s.ledger.region(name)[p.index*appWords+wordReady].Store(0)
-		}, young: func(s *supervisor, p *proc) bool {
-			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
-		}, sum: func(s *supervisor, _ *role, r *RoleReport) {
+		steps: at("app-"), starting: func(s *supervisor, p *proc) { ready(s, p).Store(0) },
+		young:  func(s *supervisor, p *proc) bool { return ready(s, p).Load() == 0 },
+		counts: map[string]int{"received": wordTaken},
+		sum: func(s *supervisor, _ *role, r *RoleReport) {
 			words := s.ledger.region(name)
-			for i := range places {
-				of := func(word int) uint64 { return words[i*appWords+word].Load() }
-				r.Published += of(wordAccepted)
-				r.Read += of(wordDone) + of(wordRefused) + of(wordCancelled)
-				r.Counts["received"] += of(wordTaken)
-			}
+			r.Published = words[wordAccepted].Load()
+			r.Read = words[wordDone].Load() + words[wordRefused].Load() + words[wordCancelled].Load()
 		}}
 }
 
@@ -381,9 +377,6 @@ func (a *app) note(ev device.Event) {
 	a.events = append(a.events, ev)
 }
 
-// place returns a word of the process's place.
-func (a *app) place(word int) *atomic.Uint64 { return &a.words[a.Index*appWords+word] }
-
 // turn does something.
 func (a *app) turn() error {
 	var err error
@@ -421,7 +414,7 @@ func (a *app) send(n int) error {
 		}
 		a.open[a.next] = true
 		a.next++
-		a.place(wordAccepted).Add(1)
+		a.words[wordAccepted].Add(1)
 	}
 	return nil
 }
@@ -459,8 +452,8 @@ func (a *app) read(wait time.Duration) error {
 
 // ended notes the end of a send.
 func (a *app) ended(number uint64, how int) {
-	if a.place(how).Add(1); how == wordDone {
-		a.place(wordReady).Store(1)
+	if a.words[how].Add(1); how == wordDone {
+		a.words[wordReady+a.Index].Store(1)
 	}
 	if a.open[number] {
 		delete(a.open, number)
@@ -474,9 +467,7 @@ func (a *app) ended(number uint64, how int) {
 // datagram looks at one and gives its frame back.
 func (a *app) datagram(e *cq.Entry) error {
 	loan, err := a.e.View(e)
-	if err != nil {
-		a.place(wordUnmapped).Add(1)
-	} else {
+	if err == nil { // else the memory of a device process that is no longer mapped
 		number, ok := wire.Check(loan.Bytes())
 		if !ok {
 			a.tell(kindUnpublished, "a datagram of %d bytes that is not what the wire sent",
@@ -485,7 +476,7 @@ func (a *app) datagram(e *cq.Entry) error {
 			a.tell(kindDuplicate, "datagram %d came twice", number)
 		}
 		a.seen[number] = true
-		a.place(wordTaken).Add(1)
+		a.words[wordTaken].Add(1)
 		loan.Release()
 	}
 	if err := a.e.Release(*e); err != nil && !errors.Is(err, device.ErrServerGone) {
@@ -549,7 +540,7 @@ func (a *app) untilEnded() error {
 	for since := stage.Lifetime(); len(a.open) > 0; {
 		if stage.Lifetime()-since > patience {
 			a.tell(kindHung, "%d sends without an end for %v", len(a.open), patience)
-			a.open = map[uint64]bool{}
+			clear(a.open)
 		}
 		if err := errors.Join(a.read(time.Millisecond), a.listen()); err != nil {
 			return err

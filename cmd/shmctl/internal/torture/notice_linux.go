@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -13,103 +12,14 @@ import (
 	"github.com/shmring/shmring/internal/stage"
 )
 
-// The watcher is a process that nobody kills, so that what it is not told was not told. It reads a
-// queue whose writers, the mortals, are killed, and has a lane of the queue with a name, where it
-// posts nothing. Both are bound to its event queue: it must be told of the death of each mortal
-// that surely had a lane, and of each reader that surely had the queue.
-const (
-	watchedQueue = "watched"
-	mortals      = 2
-	mortalPosts  = 20
-)
-
-// How deaths are told through event queues.
+// How deaths are told through event queues, to those of one user.
 const (
 	noticeReader = "reader-death" // to a writer
 	noticeWriter = "writer-death" // to a reader
-	noticeUser   = "user-death"   // of a counter, to another one
-	noticeOwner  = "owner-death"  // of an address vector, to who looks things up
 )
 
-func watcherRole() *role {
-	return &role{name: "watcher", places: 1, safe: true, drains: true,
-		run: (*child).watcher, with: []string{"mortal", "reader"},
-		leftovers: func(s *supervisor) []string { return collect(s.dir, watchedQueue) }}
-}
-
-func mortalRole() *role {
-	return &role{name: "mortal", places: mortals, stops: true, run: (*child).beMortal,
-		with: []string{"watcher"}, tells: map[string]string{"watcher": noticeWriter},
-		steps: at("attach-claimed attach-announced writer-")}
-}
-
-// beMortal has a lane of the watched queue, again and again.
-func (c *child) beMortal() error {
-	for c.ledger.phase() == phaseRun {
-		w, err := c.attachNamed(watchedQueue)
-		if err != nil {
-			if err = c.notAttached(err); err != nil {
-				return err
-			}
-			continue
-		}
-		c.has(theOnly)
-		for n := range uint64(c.rnd.IntN(mortalPosts)) {
-			if err := w.Post(&cq.Entry{Context: n}); err != nil {
-				break // full: the watcher is behind
-			}
-			nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
-		}
-		c.has(0)
-		if err := w.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// watcher reads the watched queue, and tells what it is told.
-func (c *child) watcher() error {
-	return c.withDeaths(c.pass, func(deaths *cq.EventQueue) error {
-		q, err := cq.Create(cq.Named(c.dir, watchedQueue), cq.Options{Size: 64, MaxLanes: maxLanes})
-		if err != nil {
-			return err
-		}
-		running, stop := c.running(phaseDrain)
-		defer stop()
-		return errors.Join(q.BindEvents(deaths), c.watch(running, q, deaths), q.Close())
-	})
-}
-
-// watch reads what mortals post, and has a lane in the queue with a name meanwhile.
-func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (err error) {
-	ctx, cancel := context.WithTimeout(running, patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, cq.Named(c.dir, queueName), cq.WriterOptions{Wait: true})
-	if err != nil {
-		if running.Err() != nil {
-			return nil
-		}
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err := w.BindEvents(eq); err != nil {
-		return err
-	}
-	c.has(theOnly)
-	c.bound()
-	buf := make([]cq.Entry, 16)
-	for {
-		if _, err := cq.ReadContext(running, q, buf, cq.ReadOptions{}); running.Err() != nil {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
-// readDeaths calls told with what an event queue says of deaths, until the context ends.
-func (c *child) readDeaths(ctx context.Context, eq *cq.EventQueue, told func(cq.PeerEntry)) error {
+// readDeaths passes on what an event queue says of deaths, until the context ends.
+func (c *child) readDeaths(ctx context.Context, eq *cq.EventQueue) error {
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
 	for {
 		_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
@@ -125,20 +35,18 @@ func (c *child) readDeaths(ctx context.Context, eq *cq.EventQueue, told func(cq.
 		if err != nil {
 			return err
 		}
-		told(p)
+		kind := c.role.site.noticeWriter
+		if p.Role == cq.PeerReader {
+			kind = c.role.site.noticeReader
+		}
+		c.notice(kind, p)
 	}
 }
 
-// pass passes a death on.
-func (c *child) pass(p cq.PeerEntry) { c.notice(noticeOf[p.Role], p) }
-
-var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter: noticeWriter,
-	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
-
-// withDeaths calls f with an event queue, and told with each death that it tells. Nobody is told,
-// and there is no queue, if told is nil.
-func (c *child) withDeaths(told func(cq.PeerEntry), f func(deaths *cq.EventQueue) error) error {
-	if told == nil {
+// withDeaths calls f with an event queue, and passes on each death that it tells. There is none
+// where deaths are not to be told.
+func (c *child) withDeaths(f func(deaths *cq.EventQueue) error) error {
+	if c.role.site.noticeReader == "" {
 		return f(nil)
 	}
 	eq, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024})
@@ -147,7 +55,7 @@ func (c *child) withDeaths(told func(cq.PeerEntry), f func(deaths *cq.EventQueue
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- c.readDeaths(ctx, eq, told) }()
+	go func() { ended <- c.readDeaths(ctx, eq) }()
 	err = f(eq)
 	stop()
 	return errors.Join(err, <-ended, eq.Close())
@@ -404,17 +312,8 @@ func (s *supervisor) overdue(own time.Duration) {
 				"%s by %s %d (pid %d, bound since %d) in %v", kindUnnoticed, d.role, key.pid,
 				s.notes.names[key.process], d.atNs, key.kind, d.by.role.name, d.by.index,
 				key.by.pid, s.ledger.word(wordBound+d.by.place).Load(), noticeLatest)
-			s.ask(d.by)
+			s.dump(d.by)
 		}
-	}
-}
-
-// ask has one that did not tell a death say on standard error what its goroutines do, which ends
-// it. The caller has the mutex.
-func (s *supervisor) ask(p *proc) {
-	if !s.dumped {
-		s.dumped, p.shot = true, true
-		p.Signal(syscall.SIGQUIT)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestEventReadersAreFollowed(t *testing.T) {
 	areFollowed(t, eventsBetween)
 }
 
-func areFollowed(t *testing.T, b *between) {
+func areFollowed(t *testing.T, b *site) {
 	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	played := map[string]uint64{}
 	for seed := uint64(3); ; seed++ { // whom kills hit, and how readers wait, is chance
@@ -53,7 +53,7 @@ func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 	shmtest.Long(t)
 	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
 	for _, c := range []struct {
-		b     *between
+		b     *site
 		spoil string
 		found func(*Found) uint64
 	}{
@@ -121,26 +121,28 @@ func TestVigil(t *testing.T) {
 		{func() {}, 23 * second, 14 * second, 0},
 		{func() { e.reader.Store(9) }, 24 * second, 15 * second, 0},
 		{func() {}, 25 * second, 16 * second, second},
-		{func() { readers[othersHolder].Store(10); e.reader.Store(10) }, 26 * second, 17 * second, 0},
+		{func() { readers[siteHolder].Store(10); e.reader.Store(10) }, 26 * second, 17 * second, 0},
 		{func() {}, 27 * second, 18 * second, second},
 		{func() { readers[heldBy].Store(0) }, 28 * second, 19 * second, 0}, // it leaves
 		{func() {}, 29 * second, 20 * second, 0},
 	} {
 		c.do()
 		s.ledger.word(wordLived + p.place).Store(uint64(c.reader))
-		if s.unseen(ss, b.reader, &v.now) == "" {
+		missing, of := s.unseen(ss, who)
+		if missing == "" {
 			t.Errorf("%d: nothing is missing", i)
 		}
-		if got := v.look(s, who, c.own); got != c.want {
+		if got := v.look(s, missing, of, c.own); got != c.want {
 			t.Errorf("%d: %v, want %v", i, got, c.want)
 		}
 	}
 	e.seen.Store(5)
-	if missing := s.unseen(ss, b.reader, &v.now); missing != "" {
+	if missing, _ := s.unseen(ss, who); missing != "" {
 		t.Error(missing)
 	}
 	e.seen.Store(2)
-	if w.empty = true; s.unseen(ss, b.reader, &v.now) != "" {
+	w.empty = true
+	if missing, _ := s.unseen(ss, who); missing != "" {
 		t.Error("what is missing of a dead writer may be gone")
 	}
 	if end(); len(s.there(b.reader, b.writer)) != 0 {
@@ -181,7 +183,7 @@ func TestLeftBehind(t *testing.T) {
 	ss.died(s, w)
 	for seen, missing := range map[uint64]bool{5: true, 6: false} {
 		e.seen.Store(seen)
-		if got := s.unseen(ss, "reader", new(standing)); (got != "") != missing {
+		if got, _ := s.unseen(ss, nil); (got != "") != missing {
 			t.Errorf("%d of 6 are seen: %q", seen, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ const maxBatch = 32
 type poster struct {
 	*child
 	lane lane
-	b    *between // nil: all are of one user
 	name uint64
 	s    session
 	next uint64 // number of the next entry
@@ -25,10 +25,14 @@ type poster struct {
 
 // lane is what it posts to.
 type lane interface {
+	// begin attaches to whoever reads, and waits for one.
+	begin(context.Context) error
 	// some posts a little, in one of the ways that there are.
 	some(p *poster) error
 	// generation is that of the reader that it is with, between users.
 	generation() uint64
+	// number is its own among those of the site's objects with names.
+	number() int
 	ReaderGone() <-chan struct{}
 	BindEvents(cq.EventSink) error
 	// Renew goes on with the successor of a reader that is gone; see [cq.Writer.Follow].
@@ -36,13 +40,11 @@ type lane interface {
 	Close() error
 }
 
-// posts has one session of this process after the other until it is told to stop, each with a lane
-// of its own. told is told the deaths of readers: between users in all sessions, else in most; nil
-// is nobody.
-func (c *child) posts(told func(cq.PeerEntry),
-	attach func(ctx context.Context, name uint64) (lane, error)) error {
+// writes has one session of this process after the other until it is told to stop, each with a lane
+// of its own. It is told the deaths of readers: between users in all sessions, else in most.
+func (c *child) writes() error {
 	ss := c.ledger.sessions(c.role.name)
-	return c.withDeaths(told, func(deaths *cq.EventQueue) error {
+	return c.withDeaths(func(deaths *cq.EventQueue) error {
 		for c.ledger.phase() == phaseRun {
 			if c.hushed() { // who attaches wakes the reader
 				nap(time.Millisecond)
@@ -52,9 +54,9 @@ func (c *child) posts(told func(cq.PeerEntry),
 			if n >= maxSessions {
 				return fmt.Errorf("%d sessions are more than the ledger has room for", n)
 			}
-			p := &poster{child: c, b: c.role.between, name: sessionName(c.Index, n),
-				s: ss.at(c.Index, n), next: 1}
-			if err := p.attached(deaths, attach); err != nil {
+			p := &poster{child: c, name: sessionName(c.Index, n), s: ss.at(c.Index, n), next: 1,
+				lane: c.role.site.lane(c)}
+			if err := p.attached(deaths); err != nil {
 				return err
 			}
 		}
@@ -63,15 +65,19 @@ func (c *child) posts(told func(cq.PeerEntry),
 }
 
 // attached is a session with the lane that it attaches to.
-func (p *poster) attached(deaths *cq.EventQueue,
-	attach func(ctx context.Context, name uint64) (lane, error)) (err error) {
+func (p *poster) attached(deaths *cq.EventQueue) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if p.lane, err = attach(ctx, p.name); err != nil {
+	if err = p.lane.begin(ctx); err != nil {
 		return p.notAttached(err)
 	}
 	p.at(p.lane.generation())
-	if deaths != nil && (p.b != nil || p.rnd.IntN(4) > 0) {
+	owns := p.role.site.owns(p.words, p.Index)
+	if !p.between() {
+		p.role.site.owner(p.words, p.lane.number()).Store(p.name)
+		owns.Store(uint64(p.lane.number()) + 1)
+	}
+	if deaths != nil && (p.between() || p.rnd.IntN(4) > 0) {
 		if err = p.lane.BindEvents(deaths); err == nil {
 			p.bound()
 		}
@@ -81,24 +87,13 @@ func (p *poster) attached(deaths *cq.EventQueue,
 	}
 	p.unbound()
 	p.has(0)
+	owns.Store(0)
 	return errors.Join(err, p.lane.Close())
 }
 
 // hushed tells whether nobody is to post.
 func (c *child) hushed() bool {
 	return c.still.Load() != 0 && c.ledger.phase() == phaseRun
-}
-
-// attach becomes a writer of a queue.
-func (c *child) attach(at cq.Place, o cq.WriterOptions) (*cq.Writer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return cq.Attach(ctx, at, o)
-}
-
-// attachNamed becomes one of a queue with a name, which it waits for.
-func (c *child) attachNamed(queue string) (*cq.Writer, error) {
-	return c.attach(cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
 }
 
 // notAttached looks at the error of an attachment, which may be tried again if it is nil then.
@@ -118,7 +113,7 @@ func (c *child) notAttached(err error) error {
 // seen before it ends: what its reader had would be gone with both.
 func (p *poster) session() error {
 	err := p.post()
-	if err == nil && p.b != nil {
+	if err == nil && p.between() {
 		err = p.untilSeen()
 	}
 	if errors.Is(err, errGaveUp) {
@@ -171,7 +166,7 @@ func (p *poster) try(post func() error) error {
 		switch {
 		case err == nil:
 			return nil
-		case p.b != nil && errors.Is(err, cq.ErrPeerGone):
+		case p.between() && errors.Is(err, cq.ErrPeerGone):
 			err = p.renew()
 		case !errors.Is(err, cq.ErrFull):
 		case stage.Lifetime()-since > patience:
@@ -188,7 +183,7 @@ func (p *poster) try(post func() error) error {
 
 // pause waits for a moment, or goes on with the next reader.
 func (p *poster) pause(d time.Duration) error {
-	if p.b == nil {
+	if !p.between() {
 		nap(d)
 		return nil
 	}
@@ -203,7 +198,7 @@ func (p *poster) pause(d time.Duration) error {
 // untilSeen waits until a reader has seen everything: no later post helps a lost wake.
 func (p *poster) untilSeen() error {
 	for since := stage.Lifetime(); p.s.seen.Load() < p.next-1; {
-		if p.b == nil && p.ledger.phase() != phaseRun {
+		if !p.between() && p.ledger.phase() != phaseRun {
 			return nil // the reader gets it all, whether we are there or not
 		}
 		if stage.Lifetime()-since > patience {
@@ -314,7 +309,7 @@ func (l *queueLane) credited(p *poster, n int) error {
 			if err == nil {
 				break
 			}
-			if p.b == nil || !errors.Is(err, cq.ErrPeerGone) {
+			if !p.between() || !errors.Is(err, cq.ErrPeerGone) {
 				return fmt.Errorf("post with credit: %w", err)
 			}
 			if err = p.renew(); err != nil {
@@ -355,20 +350,31 @@ const vigilEvery = 10 * stage.LivedEvery
 
 // calm is role.calm of writers, with their reader. One who died a moment ago may be missing.
 func calm(s *supervisor, writers *role) error {
-	reader, ss := writers.with[0], s.ledger.sessions(writers.name)
-	who := s.there(reader, writers.name)
-	var v vigil
-	return s.still(writers.name, who, func() bool {
-		missing := s.unseen(ss, reader, &v.now)
-		if missing == "" {
+	ss := s.ledger.sessions(writers.name)
+	who := s.there(writers.site.reader, writers.name)
+	return s.silence(writers.name, who, func() (missing string, of []*proc) {
+		if missing, of = s.unseen(ss, who); missing == "" {
 			ss.calms().Add(1)
+		}
+		return missing, of
+	})
+}
+
+// silence has the processes of a role begin nothing until nothing is missing, or long after those
+// of whom it is could have seen to that.
+func (s *supervisor) silence(role string, who map[*proc]process,
+	look func() (missing string, of []*proc)) error {
+	var v vigil
+	return s.still(role, who, func() bool {
+		missing, of := look()
+		if missing == "" {
 			return true
 		}
-		late := v.look(s, who, stage.Lifetime()) > seenLatest
+		latest := cmp.Or(s.o.latest, seenLatest)
+		late := v.look(s, missing, of, stage.Lifetime()) > latest
 		if late {
-			s.broken(writers.name, kindHung, 1, "nobody posts or is killed, and no more than %s in %v "+
-				"by %s %d (pid %d%s)", missing, seenLatest, reader, v.now.holder, v.now.pid,
-				writers.between.waits(s.ledger))
+			s.broken(role, kindHung, 1, "nobody begins anything or is killed, and for %v %s", latest,
+				missing)
 		}
 		return late
 	})
@@ -407,12 +413,14 @@ func (s *supervisor) there(roles ...string) map[*proc]process {
 	return who
 }
 
-// unseen says what is published and not seen, and notes how it stands.
-func (s *supervisor) unseen(ss sessions, reader string, now *standing) (missing string) {
-	*now = standing{pid: s.ledger.region(reader)[heldBy].Load()}
+// unseen says what is published and not seen, and of what reader it is missing: of none as long as
+// nothing waits for one.
+func (s *supervisor) unseen(ss sessions, who map[*proc]process) (missing string, of []*proc) {
+	holder, pid := uint64(0), s.ledger.region(ss.role.site.reader)[heldBy].Load()
 	if ss.holder != nil {
-		now.holder = ss.holder.Load()
+		holder = ss.holder.Load()
 	}
+	waiting := false
 	for _, p := range s.procs {
 		n := ss.last(p.index)
 		if p.role.name != ss.role.name || n == 0 {
@@ -427,44 +435,43 @@ func (s *supervisor) unseen(ss sessions, reader string, now *standing) (missing 
 		if p.left.want > 0 { // it is dead, and has no successor yet
 			want = max(want, p.left.want)
 		}
-		now.sessions[p.index], now.seen[p.index] = n, seen
-		if seen >= want {
-			continue
+		if seen < want {
+			missing += fmt.Sprintf("%d of %d of writer %d in session %d are seen, ", seen, want, p.index, n)
+			waiting = waiting || ss.holder == nil || e.reader.Load() == holder // else on its way there
 		}
-		waits := ss.holder == nil || e.reader.Load() == now.holder // else on its way to the reader
-		if waits || missing == "" {
-			missing = fmt.Sprintf("%d of %d of writer %d are seen", seen, want, p.index)
-		}
-		now.waiting = now.waiting || waits
 	}
-	return missing
+	if missing == "" {
+		return "", nil
+	}
+	for p, is := range who {
+		if uint64(is.pid) == pid && waiting {
+			of = append(of, p)
+		}
+	}
+	return fmt.Sprintf("%sand no more by %s (pid %d, holder %d, waits by %s)", missing,
+		ss.role.site.reader, pid, holder, ss.role.site.waits(s.ledger)), of
 }
 
-// standing is what a reader has seen so far.
-type standing struct {
-	holder, pid    uint64
-	waiting        bool // for the reader, and for nobody else
-	sessions, seen [writers]uint64
-}
-
-// vigil measures for how long a reader could run and saw nothing that was there.
+// vigil measures for how long processes could run while the same was missing of them.
 type vigil struct {
-	now, last standing
+	last string
 	both
 }
 
 // look compares with the last look. own is the life of this process.
-func (v *vigil) look(s *supervisor, who map[*proc]process, own time.Duration) time.Duration {
-	reader := time.Duration(0)
-	for p, is := range who {
-		if uint64(is.pid) == v.now.pid {
-			reader = s.lived(p)
-		}
+func (v *vigil) look(s *supervisor, missing string, of []*proc, own time.Duration) time.Duration {
+	if missing != v.last || len(of) == 0 {
+		*v = vigil{last: missing}
 	}
-	if v.now != v.last || !v.now.waiting || v.now.pid == 0 {
-		v.both, v.last = both{}, v.now
+	if len(of) == 0 {
+		v.last = ""
+		return 0
 	}
-	return v.live(own, reader, vigilEvery)
+	least := s.lived(of[0])
+	for _, p := range of[1:] {
+		least = min(least, s.lived(p))
+	}
+	return v.live(own, least, vigilEvery)
 }
 
 // both measures for how long this process and another one could run since a look.

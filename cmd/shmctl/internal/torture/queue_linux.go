@@ -4,73 +4,66 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"net"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
-const (
-	readers   = 2
-	writers   = 4
-	maxLanes  = 8
-	queueSize = 256
-)
-
-// Words of the writers of the queue that has a name, who store them. Sessions come before.
-var (
-	writerLaneOwner = sessionsLength(writers)    // what session has the lane
-	writerLane      = writerLaneOwner + maxLanes // lane that a writer surely has, + 1, or 0
-	writerWords     = maxLanes + writers
-)
-
-func readerRole() *role {
-	return holder("adoptions", role{name: "reader", places: readers, run: (*child).read,
-		with:  []string{"writer"},
-		tells: map[string]string{"watcher": noticeReader, "writer": noticeReader},
-		steps: at("claim- adopt- park- arm-stored sleep- take-marks peek- releasing released " +
-			"detach-silenced")})
+// medium is what is written and read at a site.
+type medium struct {
+	// open opens or makes an object that is read in a reading's way.
+	open func(r *reading, at cq.Place, o cq.Options) (object, error)
+	take func(*checker) taker
+	lane func(*child) lane
 }
 
-func writerRole() *role {
-	return posting(role{name: "writer", places: writers, words: writerWords, run: (*child).write,
-		with: []string{"reader"}, tells: map[string]string{"reader": noticeWriter},
-		died: writerDied, possession: writerPossession,
-		steps: at("claim- attach- filled stamped publish- ring- writer-"),
-		starting: func(s *supervisor, p *proc) { // what its predecessor had is anybody's
-			s.ledger.region("writer")[writerLane+p.index].Store(0)
-		}})
+// object is a queue or an event queue, as its reader has it.
+type object interface {
+	cq.Waitable
+	BindEvents(cq.EventSink) error
+	Serve(*net.UnixListener, func(error)) error
+	Detach() error
+	Close() error
 }
 
-// writerPossession: its lane.
-func writerPossession(s *supervisor, p *proc) func() string {
-	words := s.ledger.region("writer")
-	if lane := words[writerLane+p.index].Load(); lane != 0 {
-		owner := &words[writerLaneOwner+int(lane)-1]
-		if had := owner.Load(); int(had>>32)-1 == p.index {
-			return func() string {
-				if owner.Load() != had {
-					return "another writer got its lane"
-				}
-				return ""
-			}
+var queues = &medium{
+	open: func(r *reading, at cq.Place, o cq.Options) (object, error) {
+		if r.between() {
+			return cq.Create(at, o)
 		}
-	}
-	return nil
+		return cq.Open(at, o)
+	},
+	take: func(j *checker) taker { return queueTaker{j} },
+	lane: func(c *child) lane { return &queueLane{link[*cq.Writer]{c: c, attach: cq.Attach}} },
 }
 
-// writerDied notes what is left to be read, and has everybody keep still now and then: then no
-// successor and no later post looks where the reader should have looked.
-func writerDied(s *supervisor, p *proc) error {
-	s.ledger.sessions("writer").died(s, p)
-	if p.left.want == 0 || s.frozen != nil { // a reader that is stopped sees nothing
-		return nil
-	}
-	if s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0 {
-		return calm(s, p.role)
-	}
-	return nil
+// The events of event queues have payloads or are errors. Whoever has one peeks at an event, looks
+// at it, and takes it then, so one that was seen comes again at most once, and marked; or a handler
+// looks at it.
+var events = &medium{
+	open: func(r *reading, at cq.Place, o cq.Options) (object, error) {
+		eo := cq.EventOptions{Existing: o.Existing, Size: o.Size, MaxLanes: o.MaxLanes,
+			Lifetime: o.Lifetime, Trust: o.Trust, Allow: o.Allow, Spin: o.Spin, Shared: o.Shared,
+			Wait: o.Wait, DataMaxBytes: eventPayload}
+		if r.way.handled {
+			t := r.taker.(*eventTaker)
+			t.ended, eo.Handler = make(chan error, 1), t.handle
+		}
+		if r.between() {
+			return cq.CreateEvents(at, eo)
+		}
+		return cq.OpenEvents(at, eo)
+	},
+	take: func(j *checker) taker {
+		return &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
+			buf: make([]byte, 0, 2*eventPayload)}
+	},
+	lane: func(c *child) lane {
+		return &eventLane{link: link[*cq.EventWriter]{c: c, attach: cq.AttachEvents}}
+	},
 }
 
 // queueTaker takes the entries of queues.
@@ -123,151 +116,7 @@ func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
 	return nil
 }
 
-// read opens the queue when nobody else has it, and reads until it is done.
-func (c *child) read() error {
-	return c.reads(c.pass, func(make bool, deaths *cq.EventQueue) (*reading, held, error) {
-		q, err := cq.Open(cq.Named(c.dir, queueName), cq.Options{Existing: !make, Size: queueSize,
-			MaxLanes: maxLanes, Lifetime: cq.Persistent})
-		if err == nil {
-			err = q.BindEvents(deaths)
-		}
-		return c.queues(way{"read", (*reading).byRead}, q), q, err
-	})
-}
-
-// ownLane is a lane of which the ledger says who has it.
-type ownLane struct {
-	queueLane
-	word *atomic.Uint64 // of the writer
-}
-
-func (l *ownLane) Close() error {
-	l.word.Store(0)
-	return l.queueLane.Close()
-}
-
-// write attaches and posts, session after session.
-func (c *child) write() error {
-	return c.posts(c.pass, func(_ context.Context, name uint64) (lane, error) {
-		w, err := c.attachNamed(queueName)
-		if err != nil {
-			return nil, err
-		}
-		l := &ownLane{queueLane{link[*cq.Writer]{w: w, with: theOnly}}, &c.words[writerLane+c.Index]}
-		c.words[writerLaneOwner+w.Lane()].Store(name)
-		l.word.Store(uint64(w.Lane()) + 1)
-		return l, nil
-	})
-}
-
-// Several queues with names that one process reads, which waits for all of them at once: with a
-// wait set, with its descriptor, with a completion channel, or by a poll set that it asks now and
-// then. Writers post to one of them at a time.
-const (
-	setQueues  = 3
-	setWriters = 3
-)
-
-func setQueue(i int) string { return fmt.Sprintf("set-%d", i) }
-
-func setReaderRole() *role {
-	return holder("adoptions", role{name: "set-reader", places: 1, words: heldWords + len(setWays),
-		run: (*child).readSets, with: []string{"set-writer"},
-		steps:  at("domain-taken domain-armed domain-sleep domain-woken notify- park- peek-stored"),
-		counts: countWays(heldWords, setWays...)})
-}
-
-func setWriterRole() *role {
-	return posting(role{name: "set-writer", places: setWriters, run: (*child).writeSets,
-		with: []string{"set-reader"},
-		steps: at("domain-marked domain-rung ring-marked publish-stored ring-parked " +
-			"attach-announced")})
-}
-
-func (c *child) writeSets() error {
-	return c.posts(nil, func(context.Context, uint64) (lane, error) {
-		w, err := c.attachNamed(setQueue(c.rnd.IntN(setQueues)))
-		return &queueLane{link[*cq.Writer]{w: w, with: theOnly}}, err
-	})
-}
-
-// setWays are how the reader waits for all queues.
-var setWays = []way{{"wait sets", (*reading).bySet}, {"descriptors", (*reading).bySetDescriptor},
-	{"channels", (*reading).byChannel}, {"poll sets", (*reading).byPoll}}
-
-const (
-	waySet = iota
-	_
-	wayChannel
-	wayPoll
-)
-
-func (c *child) readSets() error {
-	return c.reads(nil, func(make bool, _ *cq.EventQueue) (*reading, held, error) {
-		at := c.rnd.IntN(len(setWays))
-		switch {
-		case c.toward("notify"):
-			at = wayChannel
-		case c.toward("domain") && at == wayPoll:
-			at = waySet
-		}
-		qs, err := c.openSet(make)
-		r := c.queues(setWays[at], qs...)
-		r.plays = &c.words[heldWords+at]
-		return r, qs, err
-	})
-}
-
-// set is the queues of a reader of several.
-type set []*cq.Queue
-
-// openSet gets all queues, or none.
-func (c *child) openSet(make bool) (qs set, err error) {
-	for i := range setQueues {
-		q, err := cq.Open(cq.Named(c.dir, setQueue(i)), cq.Options{Existing: !make, Size: 64,
-			MaxLanes: maxLanes, Lifetime: cq.Persistent})
-		if err != nil {
-			return nil, errors.Join(err, qs.Detach())
-		}
-		qs = append(qs, q)
-	}
-	return qs, nil
-}
-
-func (qs set) Detach() error { return qs.each((*cq.Queue).Detach) }
-
-func (qs set) Close() error { return qs.each((*cq.Queue).Close) }
-
-func (qs set) each(do func(*cq.Queue) error) (err error) {
-	for _, q := range qs {
-		err = errors.Join(err, do(q))
-	}
-	return err
-}
-
-// An event queue with a name: writers in several processes, and readers that take it over. Whoever
-// has it peeks at an event, looks at it, and takes it then: so one that was seen comes again at
-// most once, and marked.
-const (
-	eventQueue   = "events"
-	eventWriters = 3
-	eventReaders = 2
-	eventSize    = 64
-	eventPayload = 100
-)
-
-func eventReaderRole() *role {
-	return holder("adoptions", role{name: "event-reader", places: eventReaders,
-		run: (*child).readEvents, with: []string{"event-writer"},
-		steps: at("event-copied event-pinned event-released sleep- adopt-started")})
-}
-
-func eventWriterRole() *role {
-	return posting(role{name: "event-writer", places: eventWriters, run: (*child).writeEvents,
-		with: []string{"event-reader"},
-		steps: at("event-filled event-published ring-parked ring-woken attach-written " +
-			"writer-closing")})
-}
+const eventPayload = 100
 
 // eventText is what the payload of an event is, of all lengths.
 func eventText(buf []byte, name, number uint64) []byte {
@@ -315,23 +164,6 @@ type eventTaker struct {
 	ended     chan error // has what ended the work of a handler; nil without one
 }
 
-// events is a reading of an event queue.
-func (c *child) events() *reading {
-	j := c.checks()
-	return &reading{checker: j, taker: &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
-		buf: make([]byte, 0, 2*eventPayload)}}
-}
-
-func (c *child) readEvents() error {
-	return c.reads(nil, func(make bool, _ *cq.EventQueue) (*reading, held, error) {
-		e, err := cq.OpenEvents(cq.Named(c.dir, eventQueue), cq.EventOptions{Existing: !make,
-			Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
-		r := c.events()
-		r.of, r.way = []cq.Waitable{e}, way{"read", (*reading).byRead}
-		return r, e, err
-	})
-}
-
 // next takes an event, or waits while the library calls the handler.
 func (r *eventTaker) next(ctx context.Context, of cq.Waitable) error {
 	if r.ended != nil {
@@ -363,9 +195,6 @@ func (r *eventTaker) some(of cq.Waitable) (empty bool, err error) {
 	}
 	return false, nil
 }
-
-// byHandler waits while the library calls the handler.
-func (r *reading) byHandler(ctx context.Context) error { return r.next(ctx, r.of[0]) }
 
 // handle is the handler, in a goroutine of the library.
 func (r *eventTaker) handle(ev *cq.Event, err error) {
@@ -462,9 +291,109 @@ func (r *eventTaker) takes(name, number *uint64, read func() (int, error)) error
 	return nil
 }
 
-func (c *child) writeEvents() error {
-	return c.posts(nil, func(ctx context.Context, _ uint64) (lane, error) {
-		w, err := cq.AttachEvents(ctx, cq.Named(c.dir, eventQueue), cq.WriterOptions{Wait: true})
-		return &eventLane{link: link[*cq.EventWriter]{w: w, with: theOnly}}, err
-	})
+// link is a writer, with one reader after the other where they are of another user.
+type link[W interface {
+	Lane() int
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	Follow(context.Context, *net.UnixConn) (W, error)
+	Close() error
+}] struct {
+	c      *child
+	attach func(context.Context, cq.Place, cq.WriterOptions) (W, error)
+	w      W
+	at     int    // among the objects that have names
+	with   uint64 // generation of the reader
+}
+
+func (l *link[W]) begin(ctx context.Context) (err error) {
+	if l.c.between() {
+		return l.meet(ctx, func(conn *net.UnixConn) (W, error) {
+			return l.attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser,
+				Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}})
+		})
+	}
+	names := l.c.role.site.names
+	l.at, l.with = l.c.rnd.IntN(len(names)), theOnly
+	l.w, err = l.attach(ctx, cq.Named(l.c.dir, names[l.at]), cq.WriterOptions{Wait: true})
+	return err
+}
+
+// meet tries until somebody is there.
+func (l *link[W]) meet(ctx context.Context, with func(*net.UnixConn) (W, error)) error {
+	for {
+		conn, generation, err := l.c.othersDial(ctx)
+		if err == nil {
+			var w W
+			w, err = with(conn)
+			_ = conn.Close() // the writer has its own
+			if err == nil {
+				l.w, l.with = w, generation
+				return nil
+			}
+			if !passing(err) {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; the last try: %w", ctx.Err(), err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// passing tells errors of a reader that is gone or going. One that is told to be gone and then to
+// live is not among them.
+func passing(err error) bool {
+	var lives *shm.BusyError
+	if errors.As(err, &lives) {
+		return false
+	}
+	return isAny(err, cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut, shm.ErrStale,
+		cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET)
+}
+
+func (l *link[W]) generation() uint64               { return l.with }
+func (l *link[W]) number() int                      { return l.at*maxLanes + l.w.Lane() }
+func (l *link[W]) ReaderGone() <-chan struct{}      { return l.w.ReaderGone() }
+func (l *link[W]) BindEvents(to cq.EventSink) error { return l.w.BindEvents(to) }
+func (l *link[W]) Close() error                     { return l.w.Close() }
+
+func (l *link[W]) Renew(ctx context.Context) error {
+	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
+}
+
+// othersDial connects to the reader that there is, and says which one that is.
+func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
+	generation := c.ledger.region(c.role.site.reader)[siteHolder].Load()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.othersSocket(generation))
+	if err != nil {
+		return nil, 0, err
+	}
+	return conn.(*net.UnixConn), generation, nil
+}
+
+// at notes with what reader the lane is now.
+func (p *poster) at(generation uint64) {
+	p.s.reader.Store(generation)
+	p.has(generation)
+}
+
+// renew goes on with the next reader.
+func (p *poster) renew() error {
+	p.ledger.word(wordHad + p.Place).Store(p.s.reader.Load())
+	p.has(0)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.lane.Renew(ctx); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			p.tell(kindHung, "no reader to follow for %v: %v", patience, err)
+			return errGaveUp
+		}
+		return fmt.Errorf("renew: %w", err)
+	}
+	p.at(p.lane.generation())
+	return nil
 }

@@ -109,61 +109,33 @@ type taker interface {
 	some(of cq.Waitable) (empty bool, err error)
 }
 
-// way is how a reader waits for as long as it has what it reads.
+// way is how a reader waits for as long as it has what it reads, and what it opens that with.
 type way struct {
 	name string // in the report
-	wait func(*reading, context.Context) error
+	open func(*reading) (wait waiter, leave func() error, err error)
+	// toward are how the names of steps begin that lie on it; to others readers come in every way.
+	toward  string
+	shared  bool // as one of several goroutines
+	handled bool // the library calls a handler
+	wait    cq.WaitObject
 }
 
-// countWays are the words in which readers count what was read in each way.
-func countWays(first int, ways ...way) map[string]int {
-	counts := map[string]int{}
-	for i, w := range ways {
-		counts[w.name] = first + i
-	}
-	return counts
-}
+// waiter waits until there is something, and returns what has it and is to be read.
+type waiter func(context.Context) ([]cq.Waitable, error)
 
 // reading is a reader's time with what it reads.
 type reading struct {
 	*checker
 	taker
-	of  []cq.Waitable
-	way way
-}
-
-// queues is a reading of queues.
-func (c *child) queues(w way, qs ...*cq.Queue) *reading {
-	j := c.checks()
-	r := &reading{checker: j, taker: queueTaker{j}, way: w}
-	for _, q := range qs {
-		r.of = append(r.of, q)
-	}
-	return r
-}
-
-// reads opens what is to be read when nobody else has it, and reads until it is done, or leaves it
-// in between. told is told the deaths of writers; nil is nobody.
-func (c *child) reads(told func(cq.PeerEntry),
-	open func(make bool, deaths *cq.EventQueue) (*reading, held, error)) error {
-	return c.withDeaths(told, func(deaths *cq.EventQueue) error {
-		var r *reading
-		return c.hold(func(make bool) (h held, err error) {
-			r, h, err = open(make, deaths)
-			return h, err
-		}, func(running context.Context) (done bool, err error) {
-			c.has(max(r.mine, theOnly))
-			c.bound()
-			defer c.has(0)
-			defer c.unbound()
-			return r.drain(running)
-		})
-	})
+	of   []cq.Waitable // objects
+	at   int           // of the site's ways
+	way  *way
+	left func() error // ends what it has beside; nil is nothing
 }
 
 // drain reads until it is all over, or this reader leaves by itself.
 func (r *reading) drain(running context.Context) (done bool, err error) {
-	if err = withoutCancel(r.way.wait(r, running)); err != nil {
+	if err = withoutCancel(r.work(running)); err != nil {
 		return false, fmt.Errorf("%s: %w", r.way.name, err)
 	}
 	if running.Err() == nil {
@@ -187,8 +159,33 @@ func (r *reading) drain(running context.Context) (done bool, err error) {
 	}
 }
 
+// errLeft ends the work of a reader that leaves.
+var errLeft = errors.New("left")
+
+// work reads a little of each object that is said to have something, until this reader leaves.
+func (r *reading) work(ctx context.Context) error {
+	wait, leave, err := r.way.open(r)
+	for err == nil && !r.leaves() && ctx.Err() == nil {
+		var ready []cq.Waitable
+		ready, err = wait(ctx)
+		for i := 0; i < len(ready) && err == nil; i++ {
+			_, err = r.some(ready[i])
+		}
+	}
+	if errors.Is(err, errLeft) {
+		err = nil
+	}
+	if leave == nil {
+		return err
+	}
+	return errors.Join(err, leave())
+}
+
 // leaves tells whether a reader goes now, by itself.
 func (c *child) leaves() bool {
+	if c.role.safe {
+		return false
+	}
 	if c.Step == crash.DetachSilenced.String() || c.Step == crash.ClaimLeft.String() {
 		return c.rnd.IntN(50) == 0
 	}
@@ -196,14 +193,17 @@ func (c *child) leaves() bool {
 }
 
 // byRead sleeps in the read for as long as nobody wakes it: a time limit would be a look that
-// nobody rang for. The same holds of the other ways.
-func (r *reading) byRead(ctx context.Context) error {
-	for !r.leaves() {
-		if err := r.next(ctx, r.of[0]); err != nil && !errors.Is(err, cq.ErrWouldBlock) {
-			return err
+// nobody rang for. The same holds of the other ways. A handler that has ended says that it leaves.
+func (r *reading) byRead() (waiter, func() error, error) {
+	return func(ctx context.Context) ([]cq.Waitable, error) {
+		err := r.next(ctx, r.of[0])
+		if errors.Is(err, cq.ErrWouldBlock) {
+			err = nil
+		} else if err == nil && r.way.handled {
+			err = errLeft
 		}
-	}
-	return nil
+		return nil, err
+	}, nil, nil
 }
 
 // descriptor is what can be waited for by its descriptor.
@@ -212,25 +212,13 @@ type descriptor interface {
 	GetWait() (cq.Native, error)
 }
 
-// whenReadable looks at nothing but the descriptor until that is readable, and works then.
-func (r *reading) whenReadable(ctx context.Context, o descriptor, work func() error) error {
-	for !r.leaves() && ctx.Err() == nil {
-		err := cq.TryWait(o)
-		if err == nil {
-			err = readable(ctx, o)
-		}
-		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
-			return err
-		}
-		if err := work(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readable waits until a descriptor is.
+// readable looks at nothing but the descriptor until that is readable.
 func readable(ctx context.Context, o descriptor) error {
+	if err := cq.TryWait(o); errors.Is(err, cq.ErrWouldBlock) {
+		return nil
+	} else if err != nil {
+		return err
+	}
 	wait, err := o.GetWait()
 	if err != nil {
 		return err
@@ -249,29 +237,32 @@ func readable(ctx context.Context, o descriptor) error {
 }
 
 // byDescriptor waits on that of the only object.
-func (r *reading) byDescriptor(ctx context.Context) error {
-	o := r.of[0].(descriptor)
-	return r.whenReadable(ctx, o, func() error { return r.ready(r.of) })
+func (r *reading) byDescriptor() (waiter, func() error, error) {
+	return func(ctx context.Context) ([]cq.Waitable, error) {
+		return r.of, readable(ctx, r.of[0].(descriptor))
+	}, nil, nil
 }
 
-// inSet runs f while all that is read is in a set.
-func (r *reading) inSet(s interface {
+// set is what objects are waited for together in.
+type set interface {
 	Add(cq.Waitable) error
 	leaving
-}, f func() error) (err error) {
-	defer func() { err = errors.Join(err, r.leave(s)) }()
-	for _, o := range r.of {
-		if err := s.Add(o); err != nil {
-			return err
-		}
-	}
-	return f()
 }
 
 // leaving is how one leaves a set.
 type leaving interface {
 	Remove(cq.Waitable) error
 	Close() error
+}
+
+// inSet puts all that is read into a set.
+func (r *reading) inSet(s set, wait waiter) (waiter, func() error, error) {
+	for _, o := range r.of {
+		if err := s.Add(o); err != nil {
+			return nil, s.Close, err
+		}
+	}
+	return wait, func() error { return r.leave(s) }, nil
 }
 
 func (r *reading) leave(s leaving) (err error) {
@@ -284,123 +275,89 @@ func (r *reading) leave(s leaving) (err error) {
 // few returns room for some of the objects.
 func (r *reading) few() []cq.Waitable { return make([]cq.Waitable, 1+r.rnd.IntN(len(r.of))) }
 
-// ready reads a little of each object that was said to have something.
-func (r *reading) ready(objects []cq.Waitable) error {
-	for _, o := range objects {
-		if _, err := r.some(o); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *reading) bySet(ctx context.Context) error {
+// bySet waits in a wait set.
+func (r *reading) bySet() (waiter, func() error, error) {
 	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return r.inSet(s, func() error {
-		for !r.leaves() {
-			dst := r.few()
-			n, err := s.Wait(ctx, dst, cq.WaitOptions{})
-			if err == nil {
-				err = r.ready(dst[:n])
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+	return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
+		dst := r.few()
+		n, err := s.Wait(ctx, dst, cq.WaitOptions{})
+		return dst[:n], err
 	})
 }
 
 // bySetDescriptor waits on the descriptor of a set.
-func (r *reading) bySetDescriptor(ctx context.Context) error {
+func (r *reading) bySetDescriptor() (waiter, func() error, error) {
 	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{Wait: cq.WaitFD})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	dst := make([]cq.Waitable, len(r.of))
-	return r.inSet(s, func() error {
-		return r.whenReadable(ctx, s, func() error {
-			n, err := s.Wait(ctx, dst, cq.WaitOptions{Timeout: -1})
-			if err != nil && !errors.Is(err, cq.ErrTimedOut) {
-				return err
-			}
-			return r.ready(dst[:n])
-		})
+	return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
+		if err := readable(ctx, s); err != nil {
+			return nil, err
+		}
+		n, err := s.Wait(ctx, dst, cq.WaitOptions{Timeout: -1})
+		if errors.Is(err, cq.ErrTimedOut) {
+			err = nil
+		}
+		return dst[:n], err
 	})
 }
 
-func (r *reading) byPoll(ctx context.Context) error {
+func (r *reading) byPoll() (waiter, func() error, error) {
 	s, err := cq.NewPollSet(r.dir, 0)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return r.inSet(s, func() error {
-		for !r.leaves() && ctx.Err() == nil {
-			dst := r.few()
-			n, err := s.Poll(dst)
-			if err != nil {
-				return err
-			}
-			if n == 0 {
-				nap(200 * time.Microsecond)
-			}
-			if err := r.ready(dst[:n]); err != nil {
-				return err
-			}
+	return r.inSet(s, func(context.Context) ([]cq.Waitable, error) {
+		dst := r.few()
+		n, err := s.Poll(dst)
+		if n == 0 {
+			nap(200 * time.Microsecond)
 		}
-		return nil
+		return dst[:n], err
 	})
 }
 
-func (r *reading) byChannel(ctx context.Context) (err error) {
-	ch, err := cq.NewChannel(r.dir)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		for _, o := range r.of {
-			err = errors.Join(err, ch.Detach(context.Background(), o.(*cq.Queue)))
-		}
-		err = errors.Join(err, ch.Close())
-	}()
-	for _, o := range r.of {
-		if err := ch.Attach(o.(*cq.Queue)); err != nil {
-			return err
-		}
-	}
-	for _, o := range r.of {
-		if err := r.visit(ch, o.(*cq.Queue)); err != nil {
-			return err
-		}
-	}
-	for !r.leaves() {
-		ev, err := ch.GetEvent(ctx, cq.WaitOptions{})
-		if err != nil {
-			return err
-		}
-		if err := ch.Ack(ev.Queue, 1); err != nil {
-			return err
-		}
-		if err := r.visit(ch, ev.Queue); err != nil {
-			return err
-		}
-	}
-	return nil
+// channelSet is the queues at a channel.
+type channelSet struct {
+	*cq.Channel
+	r *reading
 }
 
-// visit arms a queue and reads it until it is empty.
-func (r *reading) visit(ch *cq.Channel, q *cq.Queue) error {
-	if err := ch.RequestNotify(q, cq.NotifyAny); err != nil {
-		return err
+// Add attaches a queue, arms it and reads it until it is empty.
+func (s channelSet) Add(o cq.Waitable) error {
+	return errors.Join(s.Attach(o.(*cq.Queue)), s.visit(o.(*cq.Queue)))
+}
+
+func (s channelSet) Remove(o cq.Waitable) error {
+	return s.Detach(context.Background(), o.(*cq.Queue))
+}
+
+func (s channelSet) visit(q *cq.Queue) error {
+	err := s.RequestNotify(q, cq.NotifyAny)
+	for empty := false; !empty && err == nil; {
+		empty, err = s.r.some(q)
 	}
-	for {
-		if empty, err := r.some(q); empty || err != nil {
-			return err
+	return err
+}
+
+func (r *reading) byChannel() (waiter, func() error, error) {
+	ch, err := cq.NewChannel(r.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := channelSet{ch, r}
+	return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
+		ev, err := ch.GetEvent(ctx, cq.WaitOptions{})
+		if err == nil {
+			err = errors.Join(ch.Ack(ev.Queue, 1), s.visit(ev.Queue))
 		}
-	}
+		return nil, err
+	})
 }
 
 // withoutCancel returns what is in an error besides the end of a wait that was cancelled: what went
@@ -542,18 +499,7 @@ func holder(times string, r role) *role {
 		r.counts = map[string]int{}
 	}
 	r.counts[times] = heldTimes
-	r.stops, r.drains, r.words = true, true, max(r.words, heldWords)
+	r.stops, r.drains = true, true
 	r.possession, r.sum, r.check = heldPossession, sumHeld, checkHeld
-	return &r
-}
-
-// posting completes a role whose processes have sessions; words are those beside.
-func posting(r role) *role {
-	r.counts = map[string]int{"calms": sessionsLength(r.places) - 1}
-	r.stops, r.words = true, r.words+sessionsLength(r.places)
-	r.calm, r.settled, r.sum, r.check = calm, sessionsSettled, sumSessions, checkSessions
-	if r.died == nil {
-		r.died = sessionsDied
-	}
 	return &r
 }

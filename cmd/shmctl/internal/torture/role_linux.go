@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -29,8 +30,8 @@ type role struct {
 	// tells are the roles whose processes are to tell the death of one of its own, if they share
 	// what it had, with how they tell it.
 	tells map[string]string
-	// between is the place at which its processes meet those of another user; nil is one user.
-	between *between
+	// site is where its processes meet those who write to them, or whom they write to; nil is nowhere.
+	site *site
 	// lacks tells what the machine does not have that its processes need; nil if it has all.
 	lacks func() error
 	// safe says that its processes are never killed or stopped.
@@ -80,11 +81,12 @@ type role struct {
 var table []*role
 
 func init() { // which may say what refers to the table
-	table = []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(), eventWriterRole(),
-		setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(), vectorUserRole(),
-		watcherRole(), mortalRole(), queuesBetween.readerRole(), queuesBetween.writerRole(),
-		eventsBetween.readerRole(), eventsBetween.writerRole(), deviceRole(), wireRole(),
-		appRole(), app2Role(), endpointRole()}
+	table = []*role{queueNamed.readerRole(), queueNamed.writerRole(), churnerRole(),
+		eventsNamed.readerRole(), eventsNamed.writerRole(), setNamed.readerRole(),
+		setNamed.writerRole(), counterRole(), vectorOwnerRole(), vectorUserRole(),
+		watched.readerRole(), watched.writerRole(), queuesBetween.readerRole(),
+		queuesBetween.writerRole(), eventsBetween.readerRole(), eventsBetween.writerRole(),
+		deviceRole(), wireRole(), appRole(), app2Role(), endpointRole()}
 }
 
 // at returns the steps of these names; a name that ends with a dash stands for all that begin so.
@@ -112,14 +114,6 @@ func roleOf(name string) *role {
 		}
 	}
 	return nil
-}
-
-// patience is how long a process is left alone on its way to a step.
-func (r *role) patience() time.Duration {
-	if r.tries == 0 {
-		return 2 * time.Second
-	}
-	return r.tries
 }
 
 // choose returns the roles that take part: those named, with what they need, or the usual ones.
@@ -258,7 +252,7 @@ func (s *supervisor) spare(p *proc, aimed bool) time.Duration {
 	case !s.o.Steps:
 		return 0
 	case p.step != crash.None:
-		return p.role.patience()
+		return cmp.Or(p.role.tries, 2*time.Second)
 	case aimed || len(p.role.steps) == 0: // others need what it does
 		return time.Duration(s.rnd.Int64N(int64(spareHelper)))
 	}

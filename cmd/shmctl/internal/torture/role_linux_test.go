@@ -25,7 +25,7 @@ func aiming(seed uint64, o Options) *supervisor {
 
 // TestAim: only at steps that lack, more often at those that lack more, and as the seed says.
 func TestAim(t *testing.T) {
-	r := writerRole()
+	r := roleOf("writer")
 	before := map[string]uint64{}
 	for _, l := range r.steps {
 		before[l.String()] = 100

@@ -13,7 +13,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/stage"
 )
 
 // A counter that every process of the role adds to and waits for. Each notes what it is going to
@@ -116,26 +115,20 @@ func counterDied(s *supervisor, p *proc) error {
 // awaken has nobody add until all who wait for what is reached have woken up.
 func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
-	begin := stage.Lifetime()
-	return s.still("counter", nil, func() bool {
+	return s.silence("counter", nil, func() (missing string, of []*proc) {
 		value, err := s.counter.Read()
 		if err != nil {
 			s.broken("counter", kindFailed, 1, "read: %v", err)
-			return true
+			return "", nil
 		}
 		for _, p := range s.procs {
-			want := t.word(p)
-			if p == dead || want == 0 || want > value || p.Over() {
-				continue
+			if want := t.word(p); p != dead && want != 0 && want <= value && !p.Over() {
+				of = append(of, p)
+				missing += fmt.Sprintf("process %d waits for %d with %d there, since one died at step %v ",
+					p.index, want, value, dead.step)
 			}
-			late := stage.Lifetime()-begin > patience/2
-			if late {
-				s.broken("counter", kindHung, 1, "process %d waits for %d with %d there, since one died "+
-					"at step %v", p.index, want, value, dead.step)
-			}
-			return late
 		}
-		return true
+		return missing, of
 	})
 }
 

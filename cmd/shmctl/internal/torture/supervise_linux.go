@@ -58,14 +58,14 @@ type supervisor struct {
 	looked [endpoints]uint64
 	// examined is when objects may be checked again.
 	examined time.Time
+	dumped   bool
 
 	mu     sync.Mutex // of what those write that listen to processes
 	report *Report
 	// found is what processes told and the supervisor saw, by role, beside what the ledger counts.
-	found  map[string]Found
-	hung   string // role of a process that hung last
-	dumped bool
-	notes  notices
+	found map[string]Found
+	hung  string // role of a process that hung last
+	notes notices
 }
 
 // Run runs a torture. The error is ErrViolation if anything was found. If the context ends first,
@@ -394,22 +394,32 @@ func (s *supervisor) start(p *proc) error {
 	return nil
 }
 
-// dumpHung has those whom a hung process waits for say on standard error what their goroutines do,
-// once in a run.
+// dumpHung has those whom a hung process waits for say what they do.
 func (s *supervisor) dumpHung() {
 	s.mu.Lock()
-	hung, dumped := s.hung, s.dumped
-	s.dumped = hung != ""
+	hung := s.hung
 	s.mu.Unlock()
-	if hung == "" || dumped {
+	if hung == "" {
 		return
 	}
+	var who []*proc
 	for _, p := range s.procs {
 		if slices.Contains(roleOf(hung).with, p.role.name) && !p.empty && !p.Over() {
+			who = append(who, p)
+		}
+	}
+	s.dump(who...)
+}
+
+// dump has some say on standard error what their goroutines do, which ends them, once in a run.
+func (s *supervisor) dump(who ...*proc) {
+	for _, p := range who {
+		if !s.dumped {
 			p.shot = true
 			p.Signal(syscall.SIGQUIT)
 		}
 	}
+	s.dumped = true
 }
 
 // kill kills a process and starts the next one in its place.
@@ -529,11 +539,7 @@ func (s *supervisor) end(good bool) {
 	if good {
 		for _, phase := range []uint64{phaseStop, phaseDrain} {
 			s.ledger.word(wordPhase).Store(phase)
-			for _, p := range s.procs {
-				if p.role.drains == (phase == phaseDrain) {
-					s.finish(p)
-				}
-			}
+			s.finish(phase == phaseDrain)
 		}
 	}
 	for _, p := range s.procs {
@@ -543,58 +549,47 @@ func (s *supervisor) end(good bool) {
 	}
 }
 
-// finish waits for a process to end by itself. Those that others wait for have successors, should
-// they die at a step.
-func (s *supervisor) finish(p *proc) {
-	for !p.empty {
-		if !s.awaitEnd(p) {
-			// What its goroutines do goes to standard error.
-			p.Signal(syscall.SIGQUIT)
-			s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
-				p.index, p.PID(), 2*patience)
-			return
+// finish waits until those end by themselves that drain, or those that do not. Meanwhile those that
+// drain, as others need them, have successors, should they die at a step.
+func (s *supervisor) finish(drain bool) {
+	for since := stage.Lifetime(); ; nap(5 * time.Millisecond) {
+		late := stage.Lifetime()-since > 2*patience
+		s.dumpHung()
+		left := false
+		for _, p := range s.procs {
+			switch mine := p.role.drains == drain && !p.empty && !p.counted; {
+			case p.fell():
+				s.finished(p)
+				left = left || mine && !p.counted
+			case mine && late:
+				// What its goroutines do goes to standard error.
+				p.Signal(syscall.SIGQUIT)
+				s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
+					p.index, p.PID(), 2*patience)
+			default:
+				left = left || mine
+			}
 		}
-		if p.State().Success() {
-			s.mu.Lock()
-			s.notes.closed[p.process()] = true
-			s.mu.Unlock()
-			return
-		}
-		if !s.succeed(p) {
+		if !left {
 			return
 		}
 	}
 }
 
-// succeed counts the end of a process, and starts the next if others wait for it.
-func (s *supervisor) succeed(p *proc) bool {
+// finished counts the end of a process, and starts the next if others wait for it.
+func (s *supervisor) finished(p *proc) {
+	if p.State().Success() {
+		p.counted = true
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.notes.closed[p.process()] = true
+		return
+	}
 	if s.ended(p); !p.role.drains || p.step == crash.None {
-		return false
+		return
 	}
 	s.o.Steps = false // those that end the run are to reach the end
 	if err := s.start(p); err != nil {
 		s.broken(p.role.name, kindFailed, 1, "%v", err)
-		return false
 	}
-	return true
-}
-
-// awaitEnd waits for the end of a process, for a while, and has those that read go on reading.
-func (s *supervisor) awaitEnd(p *proc) bool {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for since := stage.Lifetime(); stage.Lifetime()-since < 2*patience; {
-		select {
-		case <-p.Done():
-			return true
-		case <-tick.C:
-		}
-		s.dumpHung()
-		for _, q := range s.procs {
-			if q != p && q.role.drains && q.step != crash.None && q.fell() && q.Killed() {
-				s.succeed(q)
-			}
-		}
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
-	"github.com/shmring/shmring/internal/stage"
 )
 
 // Words of the role: counts, then some for each place, then talks.
@@ -120,43 +118,29 @@ func (t talk) is(first, k int) bool { return t[first+k/64].Load()>>(k%64)&1 != 0
 // calmEndpoints is role.calm of endpoints.
 func (s *supervisor) calmEndpoints(r *role) error {
 	who, t := s.there(r.name), s.ledger.talks()
-	var last string
-	var all both // the other one is whoever could run least
-	return s.still(r.name, who, func() bool {
-		what := ""
+	return s.silence(r.name, who, func() (missing string, of []*proc) {
 		for _, p := range s.procs {
 			if _, there := who[p]; !there {
 				continue
 			}
 			here := t.place(p.index)
+			of = append(of, p)
 			if n := here[endOpen].Load(); n > 0 {
-				what = fmt.Sprintf("%d sends of endpoint %d have not ended", n, p.index)
+				missing = fmt.Sprintf("%d sends of endpoint %d have not ended", n, p.index)
 			}
 			for i, from := range s.looked {
 				if n := t.missing(i, here[endHolder].Load(), from); n > 0 {
-					what = fmt.Sprintf("%d messages from %d to %d are done and not seen", n, i, p.index)
+					missing = fmt.Sprintf("%d messages from %d to %d are done and not seen", n, i, p.index)
 				}
 			}
 		}
-		if what == "" {
+		if missing == "" {
 			for i := range s.looked {
 				s.looked[i] = max(t.begun(i), 1) - 1 // the last may go on
 			}
 			t[endCalms].Add(1)
-			return true
 		}
-		if what != last {
-			all, last = both{}, what
-		}
-		least := stage.Lifetime()
-		for p := range who {
-			least = min(least, s.lived(p))
-		}
-		late := all.live(stage.Lifetime(), least, vigilEvery) > cmp.Or(s.o.latest, seenLatest)
-		if late {
-			s.broken(r.name, kindHung, 1, "nobody begins a send or is killed, and %s", what)
-		}
-		return late
+		return missing, of
 	})
 }
 

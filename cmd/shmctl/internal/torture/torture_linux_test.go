@@ -251,7 +251,7 @@ func TestExamine(t *testing.T) {
 func TestProgressHoldsNobodyUp(t *testing.T) {
 	l := ledgerOf(t)
 	o := Options{Steps: true}
-	roles, step := []*role{eventReaderRole()}, crash.EventPinned.String()
+	roles, step := []*role{roleOf("event-reader")}, crash.EventPinned.String()
 	s := &supervisor{ledger: l, roles: roles, report: newReport(o, roles), found: map[string]Found{}}
 	told := false
 	s.o.Progress = func(_ time.Duration, r *Report) {
