@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -165,8 +164,7 @@ func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base
 
 // serve has a queue without a name to which whoever connects attaches. stop ends it.
 func (c *churner) serve() (stop func() error, err error) {
-	_ = os.Remove(c.socket(c.Index)) // of the one that was killed
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(c.Index), Net: "unix"})
+	l, err := listenAt(c.socket(c.Index))
 	if err != nil {
 		return nil, err
 	}

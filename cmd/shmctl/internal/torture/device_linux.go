@@ -30,7 +30,7 @@ import (
 
 // What the roles around a device process are told.
 const (
-	shareSocket = "device-socket"
+	shareDevice = "device"        // where its socket is
 	shareSpaces = "device-spaces" // the files of the namespaces of both ends, the device's first
 )
 
@@ -71,13 +71,9 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the role device needs root and network namespaces: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "shmring-torture-")
-	undo = func() { _ = errors.Join(pair.Close(), os.RemoveAll(dir)) }
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
+	remove, err := s.shareDir(shareDevice, os.Getuid())
+	undo = func() { _ = pair.Close(); remove() }
 	s.ends = wire.Ends{*pair.B, *pair.A}
-	s.share[shareSocket] = dir + "/s"
 	s.share[shareSpaces] = fmt.Sprintf("/proc/%d/fd/%d /proc/%d/fd/%d", os.Getpid(),
 		pair.B.NetNS().Fd(), os.Getpid(), pair.A.NetNS().Fd())
 	return undo, err
@@ -146,7 +142,7 @@ func (c *child) serveDevice() error {
 	if err := c.enter(0); err != nil {
 		return err
 	}
-	s, err := wire.Serve(c.Share[shareSocket], device.Config{
+	s, err := wire.Serve(c.Share[shareDevice]+"/s", device.Config{
 		Interface: c.Ends[0].Name, NoObject: true,
 		Resolver: wireWays{c.Ends.Ways(0)}, Allow: []device.Allow{{ID: 0},
 			{ID: appUser, First: 5000, Last: 5099}, {ID: app2User, First: 5100, Last: 5199}}})
@@ -235,11 +231,11 @@ const wirePort = 6000
 // The kernel's stack is between, so what it loses is nobody's fault.
 func wireRole() *role {
 	return &role{name: "wire", places: 1, asked: true, stops: true, drains: true,
-		with: []string{"device"}, run: (*child).answer}
+		with: []string{"device"}, run: (*child).answerWire}
 }
 
-// answer answers what comes with a datagram that nobody had before, and floods now and then.
-func (c *child) answer() error {
+// answerWire answers what comes with a datagram that nobody had before, and floods now and then.
+func (c *child) answerWire() error {
 	if err := c.enter(1); err != nil {
 		return err
 	}
@@ -357,7 +353,7 @@ func (a *app) dial() (err error) {
 	ctx, stop := a.running(phaseStop)
 	defer stop()
 	for since := stage.Lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
-		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
+		if a.e, err = device.Dial(ctx, a.Share[shareDevice]+"/s", q); err == nil {
 			a.bound()
 			a.has(uint64(a.e.Info().ServerPID))
 			return nil

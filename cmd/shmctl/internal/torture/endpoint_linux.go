@@ -144,12 +144,21 @@ func (c *child) runEndpoints() (err error) {
 	c.ledger.talks().place(c.Index)[endBy].Store(uint64(c.pid))
 	running, stop := c.running(phaseStop)
 	defer stop()
-	beside := []func(*child, context.Context, *rand.Rand) error{(*child).listenAll,
-		(*child).answerAll, (*child).askAll, (*child).groupAll}
+	beside := []func(c *child, ctx context.Context, rnd *rand.Rand, n int) error{
+		(*child).answer, (*child).ask, (*child).group}
+	if futex.HasWaitMany() == nil {
+		beside = append(beside, (*child).listen)
+	}
 	ended := make(chan error, len(beside))
-	for i, all := range beside {
+	for i, one := range beside {
 		rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.Index+(i+1)*endpoints)))
-		go func() { ended <- all(c, running, rnd) }()
+		go func() {
+			var err error
+			for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
+				err = one(c, running, rnd, n)
+			}
+			ended <- err
+		}()
 	}
 	for c.ledger.phase() == phaseRun && err == nil {
 		err = c.oneEndpoint()
@@ -294,7 +303,7 @@ func (e *talker) ended(c *cq.ErrorEntry) {
 			e.of[endFailed].Add(1)
 			e.excuse(c.Err, talk[talkTo].Load())
 		}
-		e.free(s)
+		e.gives(s, false)
 	}
 }
 
@@ -537,7 +546,7 @@ func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
 	}
 	if err == nil && !inject {
 		e.of[endSent].Add(1)
-		e.freeEarly(s)
+		e.gives(s, true)
 		return false, nil
 	}
 	e.here[endOpen].Add(^uint64(0))
@@ -548,8 +557,8 @@ func (e *talker) send(talk talk, id uint64, to cq.Addr) (over bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.sends, id)
-	e.freeEarly(s)
-	e.free(s)
+	e.gives(s, true)
+	e.gives(s, false)
 	if e.run.Err() == nil && !errors.Is(err, cq.ErrFull) {
 		e.excuseReach(err, talk[talkTo].Load(), at.Key)
 	}

@@ -38,17 +38,11 @@ type groupLine struct{ from, group uint64 }
 
 var groupOptions = [2]fabric.GroupOptions{{Members: 8}, {Members: 8, Misses: true}}
 
-// groupAll has one member after the other, until the run ends.
-func (c *child) groupAll(ctx context.Context, rnd *rand.Rand) (err error) {
-	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
-		err = c.oneGrouper(ctx, fmt.Sprintf("member-%d-%d", c.pid, n), rnd)
-	}
-	return err
-}
-
-func (c *child) oneGrouper(ctx context.Context, name string, rnd *rand.Rand) (err error) {
+// group has a member for a while.
+func (c *child) group(ctx context.Context, rnd *rand.Rand, n int) (err error) {
 	e := &grouper{child: c, last: map[groupLine]uint64{}, miss: map[uint64]uint64{}}
-	e.Endpoint, err = wire.OpenEndpoint(c.dir, name, 64, fabric.Options{Peers: 16})
+	e.Endpoint, err = wire.OpenEndpoint(c.dir, fmt.Sprintf("member-%d-%d", c.pid, n), 64,
+		fabric.Options{Peers: 16})
 	if err != nil {
 		return err
 	}

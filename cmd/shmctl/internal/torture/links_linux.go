@@ -18,7 +18,6 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/futex"
 )
 
 // Connections, beside the endpoints of the role: each process has a listener that echoes, under a
@@ -42,45 +41,44 @@ func (c *child) dialOver(ctx context.Context, place int) (net.Conn, error) {
 	return fabric.DialOver(ctx, socket, nil)
 }
 
-// listenAll has one listener after the other, and dials, until the run ends.
-func (c *child) listenAll(_ context.Context, rnd *rand.Rand) error {
-	if futex.HasWaitMany() != nil {
-		return nil
-	}
+// listen has a listener for a while, and dials.
+func (c *child) listen(_ context.Context, rnd *rand.Rand, _ int) error {
 	listens := &c.ledger.talks().place(c.Index)[endListens]
-	for c.ledger.phase() == phaseRun {
-		l, err := fabric.Listen(c.dir, listenerName(c.Index))
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		at := c.listenerSocket(c.Index)
-		_ = os.Remove(at.Name) // of one that was killed
-		socket, err := net.ListenUnix("unix", at)
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		over := fabric.ListenOver(socket, nil)
-		listens.Add(1)
-		if c.Step == crash.ConnRefusing.String() {
-			c.crowdListener()
-		}
-		var echoes sync.WaitGroup
-		echoes.Go(func() { c.echoAll(l, &echoes) })
-		echoes.Go(func() { c.echoAll(over, &echoes) })
-		for range 1 + rnd.IntN(100) {
-			if c.hushed() {
-				nap(time.Millisecond)
-			} else if c.ledger.phase() == phaseRun {
-				c.stream(rnd)
-			}
-		}
-		listens.Add(1) // before it closes
-		if err = errors.Join(l.Close(), over.Close()); err != nil {
-			return fmt.Errorf("close: %w", err)
-		}
-		echoes.Wait()
+	l, err := fabric.Listen(c.dir, listenerName(c.Index))
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
 	}
+	socket, err := listenAt(c.listenerSocket(c.Index).Name)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	over := fabric.ListenOver(socket, nil)
+	listens.Add(1)
+	if c.Step == crash.ConnRefusing.String() {
+		c.crowdListener()
+	}
+	var echoes sync.WaitGroup
+	echoes.Go(func() { c.echoAll(l, &echoes) })
+	echoes.Go(func() { c.echoAll(over, &echoes) })
+	for range 1 + rnd.IntN(100) {
+		if c.hushed() {
+			nap(time.Millisecond)
+		} else if c.ledger.phase() == phaseRun {
+			c.stream(rnd)
+		}
+	}
+	listens.Add(1) // before it closes
+	if err = errors.Join(l.Close(), over.Close()); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	echoes.Wait()
 	return nil
+}
+
+// listenAt listens at a path, where one was killed perhaps that did.
+func listenAt(path string) (*net.UnixListener, error) {
+	_ = os.Remove(path)
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
 // crowdListener has this process's listener refuse somebody, whom nobody accepts meanwhile.
@@ -266,18 +264,11 @@ func (e *linked) says(ctx context.Context, text string) error {
 	return err
 }
 
-// answerAll has one passive endpoint after the other, until the run ends.
-func (c *child) answerAll(ctx context.Context, rnd *rand.Rand) (err error) {
-	for n := 0; c.ledger.phase() == phaseRun && err == nil; n++ {
-		open, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
-		err = c.answerSome(ctx, open, n)
-		stop()
-	}
-	return err
-}
-
-// answerSome answers requests until one context ends, and has connections until the other does.
-func (c *child) answerSome(ctx, open context.Context, n int) (err error) {
+// answer has a passive endpoint that answers requests for a while, and has their connections until
+// the context ends.
+func (c *child) answer(ctx context.Context, rnd *rand.Rand, n int) (err error) {
+	open, stop := context.WithTimeout(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
+	defer stop()
 	links := &c.ledger.talks().place(c.Index)[endLinks]
 	events, err := linkEvents()
 	if err != nil {
@@ -358,25 +349,22 @@ func (c *child) answerLink(ctx context.Context, name string, r *fabric.Request) 
 	return err
 }
 
-// askAll asks one place after the other for a connection, until the run ends.
-func (c *child) askAll(ctx context.Context, rnd *rand.Rand) (err error) {
-	for c.ledger.phase() == phaseRun && err == nil {
-		if c.hushed() {
-			nap(time.Millisecond)
-			continue
-		}
-		at := c.askFor(rnd.IntN(endpoints), endLinks)
-		var e *linked
-		if e, err = c.openLinked(fmt.Sprintf("asker-%d-%d", c.Index, c.pid), nil); err != nil {
-			return err
-		}
-		done, why := c.askLink(ctx, e, at.place, rnd)
-		if ctx.Err() == nil && c.ledger.phase() == phaseRun && (done || why != nil) {
-			at.became(endLinked, endUnlinked, survives, why, syscall.ECONNREFUSED, errLinkEnded)
-		}
-		err = e.close()
+// ask asks a place for a connection.
+func (c *child) ask(ctx context.Context, rnd *rand.Rand, _ int) error {
+	if c.hushed() {
+		nap(time.Millisecond)
+		return nil
 	}
-	return err
+	at := c.askFor(rnd.IntN(endpoints), endLinks)
+	e, err := c.openLinked(fmt.Sprintf("asker-%d-%d", c.Index, c.pid), nil)
+	if err != nil {
+		return err
+	}
+	done, why := c.askLink(ctx, e, at.place, rnd)
+	if ctx.Err() == nil && c.ledger.phase() == phaseRun && (done || why != nil) {
+		at.became(endLinked, endUnlinked, survives, why, syscall.ECONNREFUSED, errLinkEnded)
+	}
+	return e.close()
 }
 
 // asked is a place that was asked for a connection, with what it had then.

@@ -148,7 +148,9 @@ func (b *site) readerRole() *role {
 	turns := "adoptions"
 	if b.between() {
 		turns, r.uid, r.asked = "turns", othersReaderUID, true
-		r.prepare, r.lacks = b.prepare, lacksOthers
+		r.lacks, r.prepare = lacksOthers, func(s *supervisor) (func(), error) {
+			return s.shareDir(b.reader, othersReaderUID)
+		}
 	}
 	done := holder(turns, r)
 	done.possession, done.check = b.readerHas, b.checkReaders
@@ -360,18 +362,20 @@ func lacksOthers() error {
 	return nil
 }
 
-// prepare makes the directory where readers of a site between users listen and writers find them.
-func (b *site) prepare(s *supervisor) (undo func(), err error) {
-	dir, err := os.MkdirTemp("", "torture-others-")
+// shareDir makes a directory of one user that all others can enter, for a part of the run to meet
+// at.
+func (s *supervisor) shareDir(of string, uid int) (undo func(), err error) {
+	dir, err := os.MkdirTemp("", "torture-"+of)
+	if err == nil {
+		err = os.Chown(dir, uid, uid)
+	}
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("processes of other users: %w", err)
+	} else {
+		err = os.Chmod(dir, 0o755)
 	}
-	undo = func() { _ = os.RemoveAll(dir) }
-	s.share[b.reader] = dir
-	if err = os.Chown(dir, othersReaderUID, othersReaderUID); err != nil {
-		return undo, fmt.Errorf("processes of other users: %w", err)
-	}
-	return undo, os.Chmod(dir, 0o755)
+	s.share[of] = dir
+	return func() { _ = os.RemoveAll(dir) }, err
 }
 
 // othersSocket is where the reader of a generation listens.
@@ -389,7 +393,7 @@ func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
 		_ = os.Remove(path)
 	}
 	path := c.othersSocket(generation)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := listenAt(path)
 	if err != nil {
 		return nil, err
 	}

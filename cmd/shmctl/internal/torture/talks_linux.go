@@ -256,21 +256,11 @@ func (e *talker) lays(s *sent, m *fabric.Msg, w manner, to uint64) (at fabric.Re
 	return at, nil
 }
 
-// free gives memory of a send up that has ended.
-func (e *talker) free(s *sent) {
-	if s.pooled && !s.early {
-		e.giveUp(s)
+// gives gives memory of a send up that has ended, or, early, one that was accepted.
+func (e *talker) gives(s *sent, early bool) {
+	if !s.pooled || s.early != early {
+		return
 	}
-}
-
-// freeEarly does so when it was accepted.
-func (e *talker) freeEarly(s *sent) {
-	if s.early {
-		e.giveUp(s)
-	}
-}
-
-func (e *talker) giveUp(s *sent) {
 	if err := e.Free(s.mem[:cap(s.mem)]); err != nil && !errors.Is(err, os.ErrClosed) {
 		e.tell(kindBroken, "free: %v", err)
 	}
