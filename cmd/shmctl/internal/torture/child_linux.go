@@ -235,8 +235,13 @@ const (
 	// those have who share it; 0 is nothing. Behind it what it had before, as long as it is told.
 	wordHas = wordOwes + maxPlaces
 	wordHad = wordHas + maxPlaces
+	// The process of a place: the word of the ledger that names the owner of what it surely has, and
+	// nobody else may have; 0 is nothing.
+	wordOwns = wordHad + maxPlaces
+	// The process of a place: it has come so far that its death shows anything.
+	wordGrown = wordOwns + maxPlaces
 	// The supervisor: the processes of a role, by its place in the table, are to keep still.
-	wordStill  = wordHad + maxPlaces
+	wordStill  = wordGrown + maxPlaces
 	ledgerHead = wordStill + maxRoles
 )
 

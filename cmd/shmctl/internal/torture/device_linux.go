@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,13 +53,7 @@ func deviceRole() *role {
 		tells: map[string]string{"app": noticeServer, "app2": noticeServer}, sum: sumDevice,
 		counts: map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
 			"unclaimed": wordUnclaimed, "admitted": wordAdmitted}, lacks: lacksDevice,
-		young: func(s *supervisor, p *proc) bool {
-			has := s.has(p)
-			return has == 0 || !slices.ContainsFunc(s.procs, func(q *proc) bool {
-				return p.role.tells[q.role.name] != "" && !q.empty && !q.Over() && s.has(q) == has
-			})
-		},
-		steps: at("dev-")}
+		grows: true, steps: at("dev-")}
 }
 
 // prepareDevice makes the pair, which goes with the supervisor, and a directory for the socket that
@@ -200,6 +192,9 @@ func (w *deviceWatch) look() error {
 		w.words[word].Add(n)
 	}
 	w.told = st
+	if len(st.Apps) > 0 {
+		w.ledger.word(wordGrown + w.Place).Store(1)
+	}
 	return nil
 }
 
@@ -288,20 +283,16 @@ const (
 	wordRefused          // with an error
 	wordCancelled        // with ECANCELED
 	wordTaken            // datagrams
-	wordReady            // by place: the process that is there has seen a send end
+	appWords
 )
 
 func appRole() *role  { return newAppRole("app", apps, appUser) }
 func app2Role() *role { return newAppRole("app2", 1, app2User) }
 
 func newAppRole(name string, places int, uid uint32) *role {
-	ready := func(s *supervisor, p *proc) *atomic.Uint64 {
-		return &s.ledger.region(name)[wordReady+p.index]
-	}
-	return &role{name: name, places: places, words: wordReady + places, asked: true, uid: uid,
+	return &role{name: name, places: places, words: appWords, asked: true, uid: uid,
 		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
-		steps: at("app-"), starting: func(s *supervisor, p *proc) { ready(s, p).Store(0) },
-		young:  func(s *supervisor, p *proc) bool { return ready(s, p).Load() == 0 },
+		steps: at("app-"), grows: true,
 		counts: map[string]int{"received": wordTaken},
 		sum: func(s *supervisor, _ *role, r *RoleReport) {
 			words := s.ledger.region(name)
@@ -449,7 +440,7 @@ func (a *app) read(wait time.Duration) error {
 // ended notes the end of a send.
 func (a *app) ended(number uint64, how int) {
 	if a.words[how].Add(1); how == wordDone {
-		a.words[wordReady+a.Index].Store(1)
+		a.ledger.word(wordGrown + a.Place).Store(1)
 	}
 	if a.open[number] {
 		delete(a.open, number)

@@ -64,6 +64,14 @@ func (c *child) withDeaths(f func(deaths *cq.EventQueue) error) error {
 // has says what this process surely has from now on, see wordHas.
 func (c *child) has(what uint64) { c.ledger.word(wordHas + c.Place).Store(what) }
 
+// owns says which word of its role names the owner of what this process surely has from now on.
+func (c *child) owns(word int) {
+	c.ledger.word(wordOwns + c.Place).Store(uint64(c.ledger.at(c.Role) + word))
+}
+
+// owned says that it may not have it any more.
+func (c *child) owned() { c.ledger.word(wordOwns + c.Place).Store(0) }
+
 // bound says that this process is told from now on.
 func (c *child) bound() {
 	now := spin.Now()

@@ -72,10 +72,10 @@ func (p *poster) attached(deaths *cq.EventQueue) (err error) {
 		return p.notAttached(err)
 	}
 	p.at(p.lane.generation())
-	owns := p.role.site.owns(p.words, p.Index)
 	if !p.between() {
-		p.role.site.owner(p.words, p.lane.number()).Store(p.name)
-		owns.Store(uint64(p.lane.number()) + 1)
+		owner := sessionsLength(p.role.places) + p.lane.number()
+		p.words[owner].Store(p.name)
+		p.owns(owner)
 	}
 	if deaths != nil && (p.between() || p.rnd.IntN(4) > 0) {
 		if err = p.lane.BindEvents(deaths); err == nil {
@@ -87,7 +87,7 @@ func (p *poster) attached(deaths *cq.EventQueue) (err error) {
 	}
 	p.unbound()
 	p.has(0)
-	owns.Store(0)
+	p.owned()
 	return errors.Join(err, p.lane.Close())
 }
 

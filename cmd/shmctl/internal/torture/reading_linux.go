@@ -454,7 +454,11 @@ func (c *child) have(running context.Context, h held,
 	}
 	holder.Store(uint64(os.Getpid()))
 	c.words[heldTimes].Add(1)
+	if c.owns(heldBy); c.between() {
+		c.owns(siteHolder)
+	}
 	done, err := use(running)
+	c.owned()
 	holder.Store(0)
 	if err != nil {
 		return errors.Join(err, h.Detach())
@@ -465,21 +469,6 @@ func (c *child) have(running context.Context, h held,
 	// Who dies over the destruction leaves something to be collected, and nothing to be got.
 	c.words[heldEnded].Store(1)
 	return h.Close()
-}
-
-// heldPossession: nobody else gets it from a process that is stopped.
-func heldPossession(s *supervisor, p *proc) func() string {
-	words := s.ledger.region(p.role.name)
-	if words[heldBy].Load() != uint64(p.PID()) {
-		return nil
-	}
-	had := words[heldTimes].Load()
-	return func() string {
-		if words[heldBy].Load() != uint64(p.PID()) || words[heldTimes].Load() > had+1 {
-			return "another one got what it has"
-		}
-		return ""
-	}
 }
 
 func sumHeld(s *supervisor, r *role, to *RoleReport) {
@@ -500,6 +489,6 @@ func holder(times string, r role) *role {
 	}
 	r.counts[times] = heldTimes
 	r.stops, r.drains = true, true
-	r.possession, r.sum, r.check = heldPossession, sumHeld, checkHeld
+	r.sum, r.check = sumHeld, checkHeld
 	return &r
 }

@@ -36,6 +36,8 @@ type role struct {
 	lacks func() error
 	// safe says that its processes are never killed or stopped.
 	safe bool
+	// grows says that they say when they have come so far that their death shows anything.
+	grows bool
 	// stops says that its processes may be stopped and continued.
 	stops bool
 	// drains says that it ends last, in phaseDrain: others still need it. A process of it that
@@ -54,8 +56,6 @@ type role struct {
 	prepare func(s *supervisor) (undo func(), err error)
 	// starting is called before a process starts at a place.
 	starting func(s *supervisor, p *proc)
-	// young tells that a process has just begun, and is not to be killed for a moment.
-	young func(s *supervisor, p *proc) bool
 	// calm is called now and then between two kills, when nobody is stopped: nobody is killed from
 	// outside before it returns.
 	calm func(s *supervisor, r *role) error
@@ -63,9 +63,6 @@ type role struct {
 	died func(s *supervisor, p *proc) error
 	// settled tells whether the place of a dead process may be taken by the next.
 	settled func(s *supervisor, p *proc) bool
-	// possession returns a check that what a stopped process surely has is still its own, nil if
-	// it has nothing; the check returns what is not.
-	possession func(s *supervisor, p *proc) func() string
 	// counts are the words of its own that are reported as they are, by name.
 	counts map[string]int
 	// sum takes into the report what the ledger counts beside, at any time of the run. The report
@@ -170,24 +167,24 @@ func Roles() []string {
 
 // region returns the words of the ledger that are a role's own.
 func (l *ledger) region(name string) []atomic.Uint64 {
+	at, n := l.at(name), roleOf(name).words
+	return l.words[at : at+n : at+n]
+}
+
+// at returns where they begin, and without a name where all of them end.
+func (l *ledger) at(name string) int {
 	at := ledgerHead
 	for _, r := range table {
 		if r.name == name {
-			return l.words[at : at+r.words : at+r.words]
+			break
 		}
 		at += r.words
 	}
-	panic("torture: no role " + name)
+	return at
 }
 
 // ledgerWords is how many words a ledger has.
-func ledgerWords() int {
-	n := ledgerHead
-	for _, r := range table {
-		n += r.words
-	}
-	return n
-}
+func ledgerWords() int { return (*ledger)(nil).at("") }
 
 // often are steps that a process passes many times a second.
 var often = at("filled stamped publish- take-marks peek- releasing released fabric-filled " +

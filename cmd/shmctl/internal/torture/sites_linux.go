@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +40,7 @@ type site struct {
 	readerSteps, writerSteps string
 }
 
-func (b *site) between() bool { return b.names == nil }
+func (b *site) between() bool { return b != nil && b.names == nil }
 
 func (c *child) between() bool { return c.role.site.between() }
 
@@ -153,7 +152,7 @@ func (b *site) readerRole() *role {
 		}
 	}
 	done := holder(turns, r)
-	done.possession, done.check = b.readerHas, b.checkReaders
+	done.check = b.checkReaders
 	return done
 }
 
@@ -161,13 +160,10 @@ func (b *site) readerRole() *role {
 func (b *site) writerRole() *role {
 	r := &role{name: b.writer, places: b.writers, site: b, with: []string{b.reader},
 		run: (*child).writes, steps: at(b.writerSteps), stops: true, asked: b.between(),
-		words:  sessionsLength(b.writers) + len(b.names)*maxLanes + b.writers,
+		// Behind the sessions it says of each lane which one has it.
+		words:  sessionsLength(b.writers) + len(b.names)*maxLanes,
 		counts: map[string]int{"calms": sessionsLength(b.writers) - 1}, calm: calm,
-		settled: sessionsSettled, died: b.writerDied, possession: b.writerHas,
-		sum: sumSessions, check: checkSessions,
-		starting: func(s *supervisor, p *proc) { // what its predecessor had is anybody's
-			b.owns(s.ledger.region(b.writer), p.index).Store(0)
-		}}
+		settled: sessionsSettled, died: b.writerDied, sum: sumSessions, check: checkSessions}
 	if b.noticeWriter != "" {
 		r.tells = map[string]string{b.reader: b.noticeWriter}
 	}
@@ -175,36 +171,6 @@ func (b *site) writerRole() *role {
 		r.uid = othersWriterUID
 	}
 	return r
-}
-
-// owner is the word that says which session has a lane, and owns the one that says what lane a
-// writer surely has, + 1, or 0. They come behind the sessions.
-func (b *site) owner(words []atomic.Uint64, lane int) *atomic.Uint64 {
-	return &words[sessionsLength(b.writers)+lane]
-}
-
-func (b *site) owns(words []atomic.Uint64, writer int) *atomic.Uint64 {
-	return b.owner(words, len(b.names)*maxLanes+writer)
-}
-
-// writerHas: its lane.
-func (b *site) writerHas(s *supervisor, p *proc) func() string {
-	words := s.ledger.region(b.writer)
-	lane := b.owns(words, p.index).Load()
-	if lane == 0 {
-		return nil
-	}
-	owner := b.owner(words, int(lane)-1)
-	had := owner.Load()
-	if int(had>>32)-1 != p.index {
-		return nil
-	}
-	return func() string {
-		if owner.Load() != had {
-			return "another writer got its lane"
-		}
-		return ""
-	}
 }
 
 // writerDied notes what is left to be read, and has everybody keep still now and then: then no
@@ -218,26 +184,6 @@ func (b *site) writerDied(s *supervisor, p *proc) error {
 		return calm(s, p.role)
 	}
 	return nil
-}
-
-// readerHas: the objects, and between users the writers that were with it.
-func (b *site) readerHas(s *supervisor, p *proc) func() string {
-	objects, holder := heldPossession(s, p), &s.ledger.region(b.reader)[siteHolder]
-	had := holder.Load()
-	if objects == nil || b.between() && s.has(p) != had {
-		return nil
-	}
-	return func() string {
-		if lost := objects(); lost != "" || holder.Load() != had {
-			return "another one got what it has"
-		}
-		for _, q := range s.procs { // of a former reader one may not have noticed the end yet
-			if b.between() && q.role.name == b.writer && s.has(q) > had {
-				return fmt.Sprintf("writer %d went to another reader", q.index)
-			}
-		}
-		return ""
-	}
 }
 
 // waits says how the reader waits that there is.

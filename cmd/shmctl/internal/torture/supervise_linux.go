@@ -296,7 +296,8 @@ const grownUp = 5 * time.Second
 
 // young tells that it has not, on a machine where starting takes longer than two kills are apart.
 func (s *supervisor) young(p *proc) bool {
-	return p.role.young != nil && time.Since(p.since) < grownUp && p.role.young(s, p)
+	return p.role.grows && time.Since(p.since) < grownUp &&
+		s.ledger.word(wordGrown+p.place).Load() == 0
 }
 
 // reviveAll starts those again that died by themselves, or had something left to be settled.
@@ -368,7 +369,8 @@ func (s *supervisor) start(p *proc) error {
 		spec.Env = []string{fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth)}
 	}
 	p.since = time.Now()
-	for _, word := range []int{wordDeath, wordLived, wordBound, wordOwes, wordHas, wordHad} {
+	for _, word := range []int{wordDeath, wordLived, wordBound, wordOwes, wordHas, wordHad,
+		wordOwns, wordGrown} {
 		s.ledger.word(word + p.place).Store(0)
 	}
 	var by process // set before anything is heard
@@ -508,10 +510,9 @@ func (s *supervisor) stop(p *proc) error {
 	s.mu.Unlock()
 	s.frozen = p
 	defer func() { s.frozen = nil }()
-	var check func() string
-	if p.role.possession != nil {
-		check = p.role.possession(s, p)
-	}
+	owns := int(s.ledger.word(wordOwns + p.place).Load())
+	owner := s.ledger.word(owns)
+	had := owner.Load()
 	until := time.Now().Add(time.Duration(s.rnd.Int64N(int64(stopLongest))))
 	var err error
 	for time.Now().Before(until) && err == nil {
@@ -524,11 +525,9 @@ func (s *supervisor) stop(p *proc) error {
 		}
 		err = errors.Join(err, s.reviveAll())
 	}
-	if check != nil {
-		if what := check(); what != "" && !p.Over() {
-			s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index,
-				what)
-		}
+	if is := owner.Load(); owns != 0 && is != had && !p.Over() {
+		s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and another one (%#x) got what it "+
+			"has (%#x)", p.role.name, p.index, is, had)
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
 	return err
