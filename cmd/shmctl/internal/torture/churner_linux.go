@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +39,8 @@ func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
 // churner is a process that comes and goes in many queues.
 type churner struct {
 	*child
-	noLane      int // tries over a socket for which there was no lane, in a row
-	noLaneSince time.Duration
+	// noLane is since when there was no lane over a socket, 0 if there was.
+	noLane time.Duration
 }
 
 // churn makes, uses, destroys and collects queues until it is told to stop.
@@ -220,10 +221,8 @@ func (c *churner) meet() error {
 		return nil
 	}
 	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
-		if c.noLane++; c.noLane == 1 {
-			c.noLaneSince = stage.Lifetime()
-		} else if stage.Lifetime()-c.noLaneSince > patience {
-			c.tell(kindHung, "no lane over a socket for %v, in %d tries", patience, c.noLane)
+		if c.noLane = cmp.Or(c.noLane, stage.Lifetime()); stage.Lifetime()-c.noLane > patience {
+			c.tell(kindHung, "no lane over a socket for %v", patience)
 			c.noLane = 0
 		}
 		return nil

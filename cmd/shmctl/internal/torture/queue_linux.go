@@ -199,15 +199,11 @@ func (r *eventTaker) some(of cq.Waitable) (empty bool, err error) {
 // handle is the handler, in a goroutine of the library.
 func (r *eventTaker) handle(ev *cq.Event, err error) {
 	var bad *cq.EventError
-	switch {
-	case ev != nil:
-		r.lookEvent(ev)
-	case errors.As(err, &bad):
-		r.lookErr(bad)
-	default:
+	if ev == nil && !errors.As(err, &bad) {
 		r.end(fmt.Errorf("the handler is told: %w", err))
 		return
 	}
+	r.look(ev, bad)
 	if r.leaves() {
 		r.end(nil)
 	}
@@ -223,7 +219,7 @@ func (r *eventTaker) end(err error) {
 // take takes the event that was peeked at; err is what the peek said.
 func (r *eventTaker) take(e *cq.EventQueue, err error) error {
 	if err == nil {
-		r.lookEvent(&r.ev)
+		r.look(&r.ev, nil)
 		return r.takes(&r.ev.Context, &r.ev.Data, func() (int, error) {
 			r.ev.Payload = r.buf
 			return e.Read(&r.ev, 0)
@@ -239,43 +235,32 @@ func (r *eventTaker) take(e *cq.EventQueue, err error) error {
 	if _, err := failure(cq.FlagPeek); err != nil {
 		return fmt.Errorf("peek at an error: %w", err)
 	}
-	r.lookErr(&r.bad)
+	r.look(nil, &r.bad)
 	return r.takes(&r.bad.Context, &r.bad.Data, func() (int, error) { return failure(0) })
 }
 
-// whole checks one that is what its writer made it, and keeps it now and then for a moment, so that
-// kills find the reader with it.
-func (r *eventTaker) whole(name, number uint64, marked bool) {
-	r.number(name, number, marked)
-	if r.rnd.IntN(500) == 0 {
-		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)
-	}
-}
-
-// lookEvent checks an event.
-func (r *eventTaker) lookEvent(ev *cq.Event) {
+// look checks an event, or an error event, and keeps it now and then for a moment, so that kills
+// find the reader with it.
+func (r *eventTaker) look(ev *cq.Event, bad *cq.EventError) {
 	if r.skips() {
 		return
 	}
-	name, number := ev.Context, ev.Data
-	if failedEvent(number) || ev.Event != cq.EventUser || ev.FID != aboutEvent(name, number) ||
-		string(eventText(r.text, name, number)) != string(ev.Payload) {
-		r.tell(kindUnpublished, "nobody writes the event %+v", *ev)
-		return
+	whole := bad != nil && bad.Err == cq.Errno(syscall.EIO) && bad.ProvErrno == int32(bad.Data)
+	if bad == nil {
+		whole = ev.Event == cq.EventUser
+		bad = &cq.EventError{FID: ev.FID, Context: ev.Context, Data: ev.Data, ErrData: ev.Payload,
+			Redelivered: ev.Redelivered}
 	}
-	r.whole(name, number, ev.Redelivered)
-}
-
-// lookErr checks an error event.
-func (r *eventTaker) lookErr(bad *cq.EventError) {
 	name, number := bad.Context, bad.Data
-	if !failedEvent(number) || bad.FID != aboutEvent(name, number) ||
-		bad.Err != cq.Errno(syscall.EIO) || bad.ProvErrno != int32(number) ||
+	if !whole || failedEvent(number) != (ev == nil) || bad.FID != aboutEvent(name, number) ||
 		string(eventText(r.text, name, number)) != string(bad.ErrData) {
-		r.tell(kindUnpublished, "nobody writes the error %+v", *bad)
+		r.tell(kindUnpublished, "nobody writes the event %+v or error %+v", ev, *bad)
 		return
 	}
-	r.whole(name, number, bad.Redelivered)
+	r.number(name, number, bad.Redelivered)
+	if r.rnd.IntN(500) == 0 {
+		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)
+	}
 }
 
 // takes has read take the event or error that was checked, and compares with it what it took.

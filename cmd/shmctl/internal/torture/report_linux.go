@@ -474,14 +474,17 @@ func (s *supervisor) close() {
 		s.notes.count(key.kind, func(c *Duties) { c.Open++ })
 	}
 	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns, Duties: s.notes.duties})
-	if s.o.UntilSteps > 0 {
-		total := map[string]uint64{}
-		for step, n := range s.report.Steps {
-			total[step] = n + s.o.Before[step]
-		}
-		s.report.Below = Below(total, s.o.UntilSteps)
-	}
+	s.report.Below = s.below()
 	s.report.Machine = stage.Here()
+}
+
+// below returns the steps that killed less often than they are to. The caller has the mutex.
+func (s *supervisor) below() []string {
+	total := map[string]uint64{}
+	for step, n := range s.report.Steps {
+		total[step] = n + s.o.Before[step]
+	}
+	return Below(total, s.o.UntilSteps)
 }
 
 // sum takes into the report what the ledger and others counted. The caller has the mutex, or is

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -229,18 +228,6 @@ func (s *supervisor) sent() int {
 // killed returns how often a step killed, in this run and those before. The caller has the mutex.
 func (s *supervisor) killed(l crash.Label) uint64 {
 	return s.report.Steps[l.String()] + s.o.Before[l.String()]
-}
-
-// leastKilled returns how often the step has killed that killed least often, among those at which
-// anybody can die. The caller has the mutex.
-func (s *supervisor) leastKilled() uint64 {
-	least := uint64(math.MaxUint64)
-	for _, r := range s.roles {
-		for _, l := range r.steps {
-			least = min(least, s.killed(l))
-		}
-	}
-	return least
 }
 
 // spare returns how long a process that has just been started is not killed from outside.

@@ -50,8 +50,10 @@ func TestAim(t *testing.T) {
 	if l, _ := s.aim(r); l != crash.None {
 		t.Errorf("at %v, which killed often enough", l)
 	}
-	if least := s.leastKilled(); least != 100 {
-		t.Errorf("%d", least)
+	for until, below := range map[uint64]int{100: 0, 101: 2} {
+		if s.o.UntilSteps = until; len(s.below()) != below {
+			t.Errorf("%v kill less often than %d times", s.below(), until)
+		}
 	}
 	// Without a goal there is always something to aim at.
 	if l, _ := aiming(1, Options{Before: before}).aim(r); l != crash.Filled && l != crash.Stamped {

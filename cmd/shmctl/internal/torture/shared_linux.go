@@ -250,13 +250,13 @@ const (
 	vectorUsers = 2
 )
 
-// A word of the ledger: state, index and a number that grows with each change.
+// A word of the ledger: what is known of an address, or its index behind that, and a number that
+// grows with each change.
 const (
-	addrAbsent    = iota
-	addrInserting // or being removed: nobody knows
+	addrAbsent   = iota
+	addrChanging // nobody knows
 	addrPresent
-	addrStateBits = 2
-	addrIndexBits = 22
+	addrBits = 24
 )
 
 // Words of the owners: those of what is held, and one for each address.
@@ -298,14 +298,13 @@ func idOf(raw []byte) int {
 	return id
 }
 
-func addrWord(state, index int, before uint64) uint64 {
-	const low = addrStateBits + addrIndexBits
-	return (before>>low+1)<<low | uint64(index)<<addrStateBits | uint64(state)
-}
+func known(word uint64) uint64 { return word & (1<<addrBits - 1) }
 
-func addrParts(word uint64) (state, index int) {
-	return int(word & (1<<addrStateBits - 1)),
-		int(word >> addrStateBits & (1<<addrIndexBits - 1))
+// contradicts tells whether what was found of an address, at an index or not, is not what a word
+// of the ledger says.
+func contradicts(word uint64, at cq.Addr, ok bool) (lost, unpublished bool) {
+	lost = known(word) >= addrPresent && (!ok || uint64(at) != known(word)-addrPresent)
+	return lost, known(word) == addrAbsent && ok
 }
 
 // owning is a process that has the vector.
@@ -325,9 +324,9 @@ func (c *child) ownVector() error {
 }
 
 // set stores what is known of an address.
-func (o *owning) set(id, state, index int) {
+func (o *owning) set(id int, is uint64) {
 	w := &o.words[vectorWords+id]
-	w.Store(addrWord(state, index, w.Load()))
+	w.Store((w.Load()>>addrBits+1)<<addrBits | is)
 }
 
 // change inserts and removes until it is all over, or this owner leaves by itself.
@@ -354,21 +353,17 @@ func (o *owning) change(running context.Context) (done bool, err error) {
 func (o *owning) takeStock() error {
 	there := 0
 	for id := range addressIDs {
-		state, index := addrParts(o.words[vectorWords+id].Load())
+		word := o.words[vectorWords+id].Load()
 		at, ok := o.v.Resolve(addressOf(id))
-		if ok {
-			there++
-		}
-		switch {
-		case state == addrPresent && (!ok || at != cq.Addr(index)):
-			o.tell(kindLost, "address %d is at %d in the vector: %v, %d", id, index, ok, at)
-		case state == addrAbsent && ok:
+		switch lost, unpublished := contradicts(word, at, ok); {
+		case lost:
+			o.tell(kindLost, "address %d is in the vector: %v, at %d; known is %#x", id, ok, at, word)
+		case unpublished:
 			o.tell(kindUnpublished, "address %d was removed, and is at %d", id, at)
 		}
-		if ok {
-			o.set(id, addrPresent, int(at))
-		} else {
-			o.set(id, addrAbsent, 0)
+		if o.set(id, addrAbsent); ok {
+			there++
+			o.set(id, addrPresent+uint64(at))
 		}
 	}
 	if n := o.v.Len(); n != there {
@@ -379,28 +374,27 @@ func (o *owning) takeStock() error {
 
 // one inserts an address, or removes it.
 func (o *owning) one(id int) error {
-	raw := addressOf(id)
-	if state, index := addrParts(o.words[vectorWords+id].Load()); state == addrPresent {
-		o.set(id, addrInserting, 0)
-		if err := o.v.Remove(cq.Addr(index)); err != nil {
+	was := known(o.words[vectorWords+id].Load())
+	o.set(id, addrChanging)
+	if was >= addrPresent {
+		if err := o.v.Remove(cq.Addr(was - addrPresent)); err != nil {
 			return err
 		}
-		o.set(id, addrAbsent, 0)
+		o.set(id, addrAbsent)
 		return nil
 	}
-	o.set(id, addrInserting, 0)
-	at, err := o.v.Insert([][]byte{raw}, cq.InsertOptions{})
+	at, err := o.v.Insert([][]byte{addressOf(id)}, cq.InsertOptions{})
 	if errors.Is(err, syscall.ENOMEM) {
 		if n := o.v.Len(); n != vectorCount {
 			o.tell(kindLost, "the vector is full with %d of %d", n, vectorCount)
 		}
-		o.set(id, addrAbsent, 0)
+		o.set(id, addrAbsent)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	o.set(id, addrPresent, int(at[0]))
+	o.set(id, addrPresent+uint64(at[0]))
 	return nil
 }
 
@@ -446,11 +440,11 @@ func (c *child) lookUp(v *cq.AddressVector) error {
 		if words[id].Load() != before {
 			continue
 		}
-		switch state, index := addrParts(before); {
-		case state == addrPresent && (!ok || at != cq.Addr(index) || whose != id):
-			c.tell(kindLost, "address %d is at %d in the vector: %v, %d, which is that of %d", id, index,
-				ok, at, whose)
-		case state == addrAbsent && ok:
+		switch lost, unpublished := contradicts(before, at, ok); {
+		case lost, known(before) >= addrPresent && whose != id:
+			c.tell(kindLost, "address %d is in the vector: %v, at %d, which is that of %d; known is %#x",
+				id, ok, at, whose, before)
+		case unpublished:
 			c.tell(kindUnpublished, "address %d is not in the vector, and was found at %d", id, at)
 		}
 		if n%50 == 0 {

@@ -246,7 +246,7 @@ func (s *supervisor) enough(begin time.Time) bool {
 	if s.o.Kills == 0 && s.o.UntilSteps == 0 || s.report.Kills < s.o.Kills {
 		return false
 	}
-	return s.o.UntilSteps == 0 || s.leastKilled() >= s.o.UntilSteps
+	return s.o.UntilSteps == 0 || len(s.below()) == 0
 }
 
 // harm kills or stops a process, or leaves some in peace for a moment, or all if there is none that
