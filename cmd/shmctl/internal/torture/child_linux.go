@@ -61,7 +61,7 @@ const (
 	ledgerFile = "ledger"
 )
 
-// ledgerFd is the descriptor that a child inherits.
+// ledgerFd is the descriptor that a child inherits; those of namespaces come behind.
 const ledgerFd = 3
 
 // child is one process of a run.
@@ -386,8 +386,9 @@ func (ss sessions) each(f func(writer int, n uint64, e session)) {
 	}
 }
 
-// sum takes them into the report.
-func (ss sessions) sum(r *RoleReport) {
+// sumSessions is role.sum of a role with sessions.
+func sumSessions(s *supervisor, role *role, r *RoleReport) {
+	ss := s.ledger.sessions(role.name)
 	r.Counts["sessions"] = 0
 	ss.each(func(_ int, _ uint64, e session) {
 		r.Counts["sessions"]++
@@ -408,8 +409,9 @@ type exactName struct {
 	name uint64
 }
 
-// check compares the ledger at the end.
-func (ss sessions) check(s *supervisor) {
+// checkSessions is role.check of one.
+func checkSessions(s *supervisor, role *role) {
+	ss := s.ledger.sessions(role.name)
 	ss.each(func(i int, n uint64, e session) {
 		published, seen := e.published.Load(), e.seen.Load()
 		if s.exact[exactName{ss.role.name, sessionName(i, n)}] && seen > published {
@@ -480,10 +482,6 @@ func sessionsSettled(s *supervisor, p *proc) bool {
 	b.want = 0
 	return true
 }
-
-func sumSessions(s *supervisor, r *role, to *RoleReport) { s.ledger.sessions(r.name).sum(to) }
-
-func checkSessions(s *supervisor, r *role) { s.ledger.sessions(r.name).check(s) }
 
 // beat tells the supervisor for how long this process could run.
 func (c *child) beat() {

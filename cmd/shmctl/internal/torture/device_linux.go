@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,8 +27,7 @@ import (
 
 // What the roles around a device process are told.
 const (
-	shareDevice = "device"        // where its socket is
-	shareSpaces = "device-spaces" // the files of the namespaces of both ends, the device's first
+	shareDevice = "device" // where its socket is
 )
 
 // noticeServer is how applications tell the death of a device process.
@@ -66,8 +64,7 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 	remove, err := s.shareDir(shareDevice, os.Getuid())
 	undo = func() { _ = pair.Close(); remove() }
 	s.ends = wire.Ends{*pair.B, *pair.A}
-	s.share[shareSpaces] = fmt.Sprintf("/proc/%d/fd/%d /proc/%d/fd/%d", os.Getpid(),
-		pair.B.NetNS().Fd(), os.Getpid(), pair.A.NetNS().Fd())
+	s.spaces = []*os.File{pair.B.NetNS(), pair.A.NetNS()}
 	return undo, err
 }
 
@@ -106,15 +103,9 @@ func absent(err error) error {
 }
 
 // enter moves the thread, which is not given back, to the namespace of an end.
-func (c *child) enter(which int) error {
+func enter(which int) error {
 	runtime.LockOSThread()
-	path := strings.Fields(c.Share[shareSpaces])[which]
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	defer unix.Close(fd)
-	return veth.Enter(fd)
+	return veth.Enter(ledgerFd + 1 + which)
 }
 
 // wireWays resolves what is at the other end of the pair; silent is never resolved.
@@ -131,7 +122,7 @@ func (w wireWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
 
 // serveDevice owns the device until nobody needs it.
 func (c *child) serveDevice() error {
-	if err := c.enter(0); err != nil {
+	if err := enter(0); err != nil {
 		return err
 	}
 	s, err := wire.Serve(c.Share[shareDevice]+"/s", device.Config{
@@ -231,7 +222,7 @@ func wireRole() *role {
 
 // answerWire answers what comes with a datagram that nobody had before, and floods now and then.
 func (c *child) answerWire() error {
-	if err := c.enter(1); err != nil {
+	if err := enter(1); err != nil {
 		return err
 	}
 	u, err := net.ListenUDP("udp4", &net.UDPAddr{IP: c.Ends[1].Addr.AsSlice(), Port: wirePort})

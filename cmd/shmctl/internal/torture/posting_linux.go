@@ -322,15 +322,12 @@ func (l *queueLane) credited(p *poster, n int) error {
 }
 
 // eventLane is a lane of an event queue.
-type eventLane struct {
-	link[*cq.EventWriter]
-	buf [eventPayload]byte
-}
+type eventLane struct{ link[*cq.EventWriter] }
 
 // some writes one event.
 func (l *eventLane) some(p *poster) error {
 	p.s.intent.Store(p.next)
-	err := p.try(func() error { return p.writeEvent(l.w, p.name, p.next, l.buf[:]) })
+	err := p.try(func() error { return p.writeEvent(l.w, p.name, p.next) })
 	if err == nil {
 		p.published(1)
 	}

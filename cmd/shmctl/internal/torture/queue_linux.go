@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,11 +59,10 @@ var events = &medium{
 		return cq.OpenEvents(at, eo)
 	},
 	take: func(j *checker) taker {
-		return &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
-			buf: make([]byte, 0, 2*eventPayload)}
+		return &eventTaker{checker: j, buf: make([]byte, 0, 2*eventPayload)}
 	},
 	lane: func(c *child) lane {
-		return &eventLane{link: link[*cq.EventWriter]{c: c, attach: cq.AttachEvents}}
+		return &eventLane{link[*cq.EventWriter]{c: c, attach: cq.AttachEvents}}
 	},
 }
 
@@ -119,13 +119,9 @@ func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
 const eventPayload = 100
 
 // eventText is what the payload of an event is, of all lengths.
-func eventText(buf []byte, name, number uint64) []byte {
+func eventText(name, number uint64) []byte {
 	x := mix(name, number)
-	buf = buf[:x%(eventPayload+1)]
-	for i := range buf {
-		buf[i] = byte(x>>8) + byte(i)
-	}
-	return buf
+	return endText()[x>>8%256:][:x%(eventPayload+1)]
 }
 
 // failedEvent tells which events are errors.
@@ -140,10 +136,10 @@ func aboutEvent(name, number uint64) cq.FID {
 const spoilText = "write a payload of another event"
 
 // writeEvent writes the event of a number.
-func (c *child) writeEvent(w *cq.EventWriter, name, number uint64, buf []byte) (err error) {
-	about, text := aboutEvent(name, number), eventText(buf, name, number)
+func (c *child) writeEvent(w *cq.EventWriter, name, number uint64) (err error) {
+	about, text := aboutEvent(name, number), eventText(name, number)
 	if c.Spoil == spoilText && c.rnd.IntN(1000) == 0 {
-		text = eventText(buf, name, number+1)
+		text = eventText(name, number+1)
 	}
 	if failedEvent(number) {
 		_, err = w.WriteErr(&cq.EventError{FID: about, Context: name, Data: number, ErrData: text,
@@ -158,10 +154,10 @@ func (c *child) writeEvent(w *cq.EventWriter, name, number uint64, buf []byte) (
 // eventTaker takes events from an event queue, and looks at them before.
 type eventTaker struct {
 	*checker
-	ev        cq.Event
-	bad       cq.EventError
-	text, buf []byte
-	ended     chan error // has what ended the work of a handler; nil without one
+	ev    cq.Event
+	bad   cq.EventError
+	buf   []byte
+	ended chan error // has what ended the work of a handler; nil without one
 }
 
 // next takes an event, or waits while the library calls the handler.
@@ -253,7 +249,7 @@ func (r *eventTaker) look(ev *cq.Event, bad *cq.EventError) {
 	}
 	name, number := bad.Context, bad.Data
 	if !whole || failedEvent(number) != (ev == nil) || bad.FID != aboutEvent(name, number) ||
-		string(eventText(r.text, name, number)) != string(bad.ErrData) {
+		!bytes.Equal(eventText(name, number), bad.ErrData) {
 		r.tell(kindUnpublished, "nobody writes the event %+v or error %+v", ev, *bad)
 		return
 	}

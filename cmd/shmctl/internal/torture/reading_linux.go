@@ -275,36 +275,28 @@ func (r *reading) leave(s leaving) (err error) {
 // few returns room for some of the objects.
 func (r *reading) few() []cq.Waitable { return make([]cq.Waitable, 1+r.rnd.IntN(len(r.of))) }
 
-// bySet waits in a wait set.
-func (r *reading) bySet() (waiter, func() error, error) {
-	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{})
-	if err != nil {
-		return nil, nil, err
-	}
-	return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
-		dst := r.few()
-		n, err := s.Wait(ctx, dst, cq.WaitOptions{})
-		return dst[:n], err
-	})
-}
-
-// bySetDescriptor waits on the descriptor of a set.
-func (r *reading) bySetDescriptor() (waiter, func() error, error) {
-	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{Wait: cq.WaitFD})
-	if err != nil {
-		return nil, nil, err
-	}
-	dst := make([]cq.Waitable, len(r.of))
-	return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
-		if err := readable(ctx, s); err != nil {
-			return nil, err
+// bySet waits in a wait set, or on the descriptor of one.
+func bySet(o cq.WaitSetOptions) func(*reading) (waiter, func() error, error) {
+	return func(r *reading) (waiter, func() error, error) {
+		s, err := cq.NewWaitSet(r.dir, o)
+		if err != nil {
+			return nil, nil, err
 		}
-		n, err := s.Wait(ctx, dst, cq.WaitOptions{Timeout: -1})
-		if errors.Is(err, cq.ErrTimedOut) {
-			err = nil
-		}
-		return dst[:n], err
-	})
+		return r.inSet(s, func(ctx context.Context) ([]cq.Waitable, error) {
+			dst, how := r.few(), cq.WaitOptions{}
+			if o.Wait == cq.WaitFD {
+				if err := readable(ctx, s); err != nil {
+					return nil, err
+				}
+				how.Timeout = -1
+			}
+			n, err := s.Wait(ctx, dst, how)
+			if o.Wait == cq.WaitFD && errors.Is(err, cq.ErrTimedOut) {
+				err = nil
+			}
+			return dst[:n], err
+		})
+	}
 }
 
 func (r *reading) byPoll() (waiter, func() error, error) {
@@ -411,9 +403,13 @@ func (c *child) hold(open func(make bool) (held, error),
 		switch {
 		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
 			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
-			// Somebody has it, or destroys it.
-			if stage.Lifetime()-since > patience/4 {
-				since = c.barred(since, err)
+			// Somebody has it, or destroys it. Those who wait may wait for ever while somebody does.
+			holder, waited := int(c.words[heldBy].Load()), stage.Lifetime()-since
+			if waited > patience {
+				c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
+			}
+			if waited > patience || waited > patience/4 && holder != 0 && lives(holder) {
+				since = stage.Lifetime()
 			}
 			nap(500 * time.Microsecond)
 			continue
@@ -426,20 +422,6 @@ func (c *child) hold(open func(make bool) (held, error),
 		since = stage.Lifetime()
 	}
 	return nil
-}
-
-// barred tells what keeps this process from a thing that nobody has. It returns since when nobody
-// has it, as far as it looked: those who wait may wait for ever while somebody does.
-func (c *child) barred(since time.Duration, err error) time.Duration {
-	holder := int(c.words[heldBy].Load())
-	if holder != 0 && lives(holder) {
-		return stage.Lifetime()
-	}
-	if stage.Lifetime()-since < patience {
-		return since
-	}
-	c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
-	return stage.Lifetime()
 }
 
 // have is one time with it.

@@ -64,7 +64,7 @@ var (
 	acrossWays = []way{{name: "alone", open: (*reading).byRead, toward: "event"},
 		{name: "relays", open: (*reading).byRead, toward: "relay event", shared: true},
 		{name: "descriptors", open: (*reading).byDescriptor, toward: "pipe event", wait: cq.WaitFD},
-		{name: "wait_sets", open: (*reading).bySet, toward: "domain relay event"}}
+		{name: "wait_sets", open: bySet(cq.WaitSetOptions{}), toward: "domain relay event"}}
 )
 
 // across is a site between users. Their names begin with a prefix; the last way is its own.
@@ -95,8 +95,8 @@ var (
 	// Several queues, which one process waits for at once. A writer has one of them at a time.
 	setNamed = &site{reader: "set-reader", writer: "set-writer", readers: 1, writers: 3,
 		medium: queues, names: []string{"set-0", "set-1", "set-2"}, size: 64, ways: []way{
-			{name: "wait sets", open: (*reading).bySet, toward: "domain"},
-			{name: "descriptors", open: (*reading).bySetDescriptor, toward: "domain"},
+			{name: "wait sets", open: bySet(cq.WaitSetOptions{}), toward: "domain"},
+			{name: "descriptors", open: bySet(cq.WaitSetOptions{Wait: cq.WaitFD}), toward: "domain"},
 			{name: "channels", open: (*reading).byChannel, toward: "domain notify"},
 			{name: "poll sets", open: (*reading).byPoll}},
 		readerSteps: "domain-taken domain-armed domain-sleep domain-woken notify- park- peek-stored",

@@ -46,6 +46,7 @@ type supervisor struct {
 	dir     *shm.Dir          // of objects with names
 	share   map[string]string // what roles tell their processes
 	ends    wire.Ends
+	spaces  []*os.File // the namespaces of both ends, the device's first
 	rnd     *rand.Rand
 	procs   []*proc
 	died    chan struct{} // of size 1: somebody died
@@ -358,7 +359,7 @@ func (s *supervisor) start(p *proc) error {
 		c.Step = p.step.String()
 	}
 	p.spared = s.spare(p, aimed)
-	spec := stage.Spec{Tool: toolName, Role: p.role.name, Script: c, Files: []*os.File{s.ledger.f},
+	spec := stage.Spec{Tool: toolName, Role: p.role.name, Script: c, Files: append([]*os.File{s.ledger.f}, s.spaces...),
 		Stderr: os.Stderr, User: p.role.uid, Ended: func() {
 			select {
 			case s.died <- struct{}{}:
