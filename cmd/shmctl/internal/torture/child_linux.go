@@ -403,20 +403,14 @@ func sumSessions(s *supervisor, role *role, r *RoleReport) {
 	})
 }
 
-// exactName is a session of which nothing may come beyond what is known as published.
-type exactName struct {
-	role string
-	name uint64
-}
-
 // checkSessions is role.check of one.
 func checkSessions(s *supervisor, role *role) {
 	ss := s.ledger.sessions(role.name)
 	ss.each(func(i int, n uint64, e session) {
 		published, seen := e.published.Load(), e.seen.Load()
-		if s.exact[exactName{ss.role.name, sessionName(i, n)}] && seen > published {
-			s.broken(ss.role.name, kindUnpublished, seen-published, "of %s %d session %d, which "+
-				"died before it published more than %d, %d were seen", ss.role.name, i, n, published, seen)
+		if intent := e.intent.Load(); seen > max(intent, published) {
+			s.broken(ss.role.name, kindUnpublished, seen-intent, "of %s %d session %d, which "+
+				"published no more than %d, %d were seen", ss.role.name, i, n, intent, seen)
 		}
 		if seen < published && !ss.gone(e) {
 			s.broken(ss.role.name, kindLost, published-seen, "of %s %d session %d only %d of %d "+
@@ -446,7 +440,7 @@ type unread struct {
 func (b *unread) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want }
 
 // died notes what is left to be read. At a step it is known exactly whether the entries that the
-// writer was posting are published.
+// writer was posting are published: if not, no more may ever come.
 func (ss sessions) died(s *supervisor, p *proc) {
 	n := ss.last(p.index)
 	if n == 0 {
@@ -459,7 +453,7 @@ func (ss sessions) died(s *supervisor, p *proc) {
 		return
 	}
 	if beforePublish[p.step] {
-		s.exact[exactName{ss.role.name, sessionName(p.index, n)}] = true
+		of.intent.Store(p.left.want)
 	} else if afterPublish[p.step] && p.left.want < of.intent.Load() {
 		p.left.want++ // at least
 	}

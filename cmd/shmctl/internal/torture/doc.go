@@ -36,24 +36,23 @@
 //
 // # Roles
 //
-// A kind of process is a role, and a role is a file or two: a function that returns a [role], and
-// a line in the table of role_linux.go. The supervisor knows of roles only what stands there. The
-// process itself is role.run, a method of child that works until c.ledger.phase() is no longer
-// phaseRun, then closes everything and returns. It may use
+// A kind of process is a role: a function that returns a [role], and a line in the table of
+// role_linux.go. Those who write and read in pairs are lines of a table themselves, that of sites in
+// sites_linux.go: with names or between users, with a kind of object and the ways in which its
+// reader waits. The supervisor knows of roles only what stands there. The process itself is
+// role.run, a method of child that works until c.ledger.phase() is no longer phaseRun, then closes
+// everything and returns. It may use
 //
 //	c.dir      the directory of the run with named objects; nil with a uid of its own
 //	c.rnd      choices that the seed replays
 //	c.words    words of the ledger that are the role's (role.words); those of others by region
-//	c.Share    texts that the role's prepare put into s.share, as a path to meet at
+//	c.Share    directories that the role's prepare made with s.shareDir, to meet at
 //	c.Step     the label at which it is to die, "" if at none: it may hurry there
 //	c.tell     kindLost, kindHung and the like: what it found, each of which fails the run
 //	c.has      what it surely has, or shares: whoever shares it must tell its death (role.tells)
+//	c.owns     a word that names who has what nobody else may get while it is stopped
 //	c.bound    it is told of deaths from now on, until c.unbound
 //	c.notice   the number of a process whose death it was told of, and how it was told
-//
-// How a writer posts (poster) and how a reader waits and checks (reading) is the same in all roles.
-// Trust is a parameter of theirs: role.between, the place at which processes meet those of another
-// user, has its writers go from reader to reader; without one, whoever has a name is the next.
 //
 // Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
 // found is told. Roles marked as asked take part only if --roles names them.

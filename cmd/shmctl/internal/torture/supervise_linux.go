@@ -51,7 +51,6 @@ type supervisor struct {
 	procs   []*proc
 	died    chan struct{} // of size 1: somebody died
 	started uint64
-	exact   map[exactName]bool
 	frozen  *proc       // is stopped
 	counter *cq.Counter // of the role counter, only to look
 	counted uint64      // what it said last
@@ -86,7 +85,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer d.Close()
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
-		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
+		rnd: rand.New(rand.NewPCG(o.Seed, 0)),
 		died: make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
 	if err := s.settle(d.Path()); err != nil {
