@@ -37,8 +37,8 @@
 // # Roles
 //
 // A kind of process is a role: a function that returns a [role], and a line in the table of
-// role_linux.go. Those who write and read in pairs are lines of a table themselves, that of sites in
-// sites_linux.go: with names or between users, with a kind of object and the ways in which its
+// role_linux.go. Those who write and read in pairs are lines of a table themselves, that of sites
+// in sites_linux.go: with names or between users, with a kind of object and the ways in which its
 // reader waits. The supervisor knows of roles only what stands there. The process itself is
 // role.run, a method of child that works until c.ledger.phase() is no longer phaseRun, then closes
 // everything and returns. It may use

@@ -123,7 +123,12 @@ func (p *poster) session() error {
 }
 
 func (p *poster) post() error {
-	for range 1 + p.rnd.IntN(2500) {
+	most, pause := 2500, 0
+	if p.role.site.idle {
+		most, pause = 20, 5000
+	}
+	for range 1 + p.rnd.IntN(most) {
+		nap(time.Duration(p.rnd.IntN(pause+1)) * time.Microsecond)
 		for p.hushed() {
 			if err := p.untilSeen(); err != nil {
 				return err

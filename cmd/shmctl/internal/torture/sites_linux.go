@@ -32,6 +32,8 @@ type site struct {
 	// also is a queue in which its reader has a lane, to be told deaths there; "" is none. Such a
 	// reader is never killed, so that what it is not told was not told.
 	also string
+	// idle says that its writers have lanes for a moment, and post little.
+	idle bool
 	// watcher is the role of another one that is told deaths of its reader.
 	watcher string
 	// How deaths are told; "" is not at all.
@@ -105,7 +107,7 @@ var (
 	// The watcher is told of each mortal that surely had a lane, and of each reader that surely had
 	// the queue of those.
 	watched = &site{reader: "watcher", writer: "mortal", readers: 1, writers: 2, medium: queues,
-		names: []string{"watched"}, size: 64, ways: byItself, also: "main",
+		names: []string{"watched"}, size: 64, ways: byItself, also: "main", idle: true,
 		noticeReader: noticeReader, noticeWriter: noticeWriter,
 		writerSteps: "attach-claimed attach-announced writer-"}
 	queuesBetween = across("others-", site{writers: 3, medium: queues, size: 128,

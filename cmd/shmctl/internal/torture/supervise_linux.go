@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer d.Close()
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
-		rnd: rand.New(rand.NewPCG(o.Seed, 0)),
+		rnd:  rand.New(rand.NewPCG(o.Seed, 0)),
 		died: make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
 	if err := s.settle(d.Path()); err != nil {
@@ -358,7 +358,8 @@ func (s *supervisor) start(p *proc) error {
 		c.Step = p.step.String()
 	}
 	p.spared = s.spare(p, aimed)
-	spec := stage.Spec{Tool: toolName, Role: p.role.name, Script: c, Files: append([]*os.File{s.ledger.f}, s.spaces...),
+	spec := stage.Spec{Tool: toolName, Role: p.role.name, Script: c,
+		Files:  append([]*os.File{s.ledger.f}, s.spaces...),
 		Stderr: os.Stderr, User: p.role.uid, Ended: func() {
 			select {
 			case s.died <- struct{}{}:
