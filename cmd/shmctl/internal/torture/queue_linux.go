@@ -69,18 +69,14 @@ var events = &medium{
 // queueTaker takes the entries of queues.
 type queueTaker struct{ *checker }
 
-func (c queueTaker) next(ctx context.Context, of cq.Waitable) error {
-	q := of.(*cq.Queue)
-	es, err := q.PeekContext(ctx, 1+c.rnd.IntN(64))
-	if err != nil {
-		return err
+func (c queueTaker) some(ctx context.Context, of cq.Waitable) (empty bool, err error) {
+	q, n := of.(*cq.Queue), 1+c.rnd.IntN(64)
+	var es []cq.Entry
+	if ctx == atOnce {
+		es, err = q.Peek(n)
+	} else {
+		es, err = q.PeekContext(ctx, n)
 	}
-	return c.take(q, es)
-}
-
-func (c queueTaker) some(of cq.Waitable) (empty bool, err error) {
-	q := of.(*cq.Queue)
-	es, err := q.Peek(1 + c.rnd.IntN(64))
 	if errors.Is(err, cq.ErrWouldBlock) {
 		return true, nil
 	}
@@ -160,25 +156,23 @@ type eventTaker struct {
 	ended chan error // has what ended the work of a handler; nil without one
 }
 
-// next takes an event, or waits while the library calls the handler.
-func (r *eventTaker) next(ctx context.Context, of cq.Waitable) error {
+// some takes a few events that are there, or one that it waits for, or waits while the library calls
+// the handler.
+func (r *eventTaker) some(ctx context.Context, of cq.Waitable) (empty bool, err error) {
 	if r.ended != nil {
 		select {
 		case err := <-r.ended:
-			return err
+			return false, err
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		}
 	}
 	e := of.(*cq.EventQueue)
-	r.ev.Payload = r.buf
-	_, err := e.ReadContext(ctx, &r.ev, cq.ReadOptions{Flags: cq.FlagPeek})
-	return r.take(e, err)
-}
-
-// some takes a few that are there.
-func (r *eventTaker) some(of cq.Waitable) (empty bool, err error) {
-	e := of.(*cq.EventQueue)
+	if ctx != atOnce {
+		r.ev.Payload = r.buf
+		_, err := e.ReadContext(ctx, &r.ev, cq.ReadOptions{Flags: cq.FlagPeek})
+		return false, r.take(e, err)
+	}
 	for range 1 + r.rnd.IntN(16) {
 		r.ev.Payload = r.buf
 		_, err := e.Read(&r.ev, cq.FlagPeek)

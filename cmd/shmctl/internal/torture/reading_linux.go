@@ -103,11 +103,13 @@ func (j *checker) look(es []cq.Entry) int {
 
 // taker takes what a reader reads, of one or of several objects of a kind.
 type taker interface {
-	// next takes some of what is there, and waits for the first.
-	next(ctx context.Context, of cq.Waitable) error
-	// some takes a little, and reports whether there was nothing.
-	some(of cq.Waitable) (empty bool, err error)
+	// some takes a little of what is there, and reports whether there was nothing. It waits for the
+	// first if there is a context.
+	some(ctx context.Context, of cq.Waitable) (empty bool, err error)
 }
+
+// atOnce is no context: what is there is enough.
+var atOnce context.Context
 
 // way is how a reader waits for as long as it has what it reads, and what it opens that with.
 type way struct {
@@ -146,7 +148,7 @@ func (r *reading) drain(running context.Context) (done bool, err error) {
 		for _, o := range r.of {
 			for err = nil; err == nil || errors.Is(err, cq.ErrWouldBlock); {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-				err = r.next(ctx, o)
+				_, err = r.some(ctx, o)
 				cancel()
 			}
 			if !errors.Is(err, context.DeadlineExceeded) {
@@ -169,7 +171,7 @@ func (r *reading) work(ctx context.Context) error {
 		var ready []cq.Waitable
 		ready, err = wait(ctx)
 		for i := 0; i < len(ready) && err == nil; i++ {
-			_, err = r.some(ready[i])
+			_, err = r.some(atOnce, ready[i])
 		}
 	}
 	if errors.Is(err, errLeft) {
@@ -196,7 +198,7 @@ func (c *child) leaves() bool {
 // nobody rang for. The same holds of the other ways. A handler that has ended says that it leaves.
 func (r *reading) byRead() (waiter, func() error, error) {
 	return func(ctx context.Context) ([]cq.Waitable, error) {
-		err := r.next(ctx, r.of[0])
+		_, err := r.some(ctx, r.of[0])
 		if errors.Is(err, cq.ErrWouldBlock) {
 			err = nil
 		} else if err == nil && r.way.handled {
@@ -332,7 +334,7 @@ func (s channelSet) Remove(o cq.Waitable) error {
 func (s channelSet) visit(q *cq.Queue) error {
 	err := s.RequestNotify(q, cq.NotifyAny)
 	for empty := false; !empty && err == nil; {
-		empty, err = s.r.some(q)
+		empty, err = s.r.some(atOnce, q)
 	}
 	return err
 }

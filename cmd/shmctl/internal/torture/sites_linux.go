@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -333,13 +332,6 @@ func (c *child) othersSocket(generation uint64) string {
 
 // othersListen listens for those who follow to a generation.
 func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
-	killed, err := filepath.Glob(c.Share[c.role.site.reader] + "/s*")
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range killed {
-		_ = os.Remove(path)
-	}
 	path := c.othersSocket(generation)
 	l, err := listenAt(path)
 	if err != nil {
