@@ -75,10 +75,14 @@ func (c *child) listen(_ context.Context, rnd *rand.Rand, _ int) error {
 	return nil
 }
 
-// listenAt listens at a path, where one was killed perhaps that did.
+// listenAt listens for everybody at a path, where one was killed perhaps that did.
 func listenAt(path string) (*net.UnixListener, error) {
 	_ = os.Remove(path)
-	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o666)
 }
 
 // crowdListener has this process's listener refuse somebody, whom nobody accepts meanwhile.

@@ -103,8 +103,8 @@ var (
 		readerSteps: "domain-taken domain-armed domain-sleep domain-woken notify- park- peek-stored",
 		writerSteps: "domain-marked domain-rung ring-marked publish-stored ring-parked " +
 			"attach-announced"}
-	// The watcher is told of each mortal that surely had a lane, and of each reader that surely had
-	// the queue of those.
+	// The watcher is told of each mortal that surely had a lane here, and of each reader that surely
+	// had the queue in which it has one.
 	watched = &site{reader: "watcher", writer: "mortal", readers: 1, writers: 2, medium: queues,
 		names: []string{"watched"}, size: 64, ways: byItself, also: "main", idle: true,
 		noticeReader: noticeReader, noticeWriter: noticeWriter,
@@ -231,10 +231,16 @@ func (c *child) reads() error {
 		var r *reading
 		return c.hold(func(make bool) (held, error) {
 			r = c.reading()
+			var err error
 			if c.between() {
-				return r, r.takePlace(deaths)
+				err = r.takePlace(deaths)
+			} else {
+				err = r.openNamed(make, deaths)
 			}
-			return r, r.openNamed(make, deaths)
+			if err != nil {
+				err = errors.Join(err, r.Detach())
+			}
+			return r, err
 		}, func(running context.Context) (done bool, err error) {
 			c.words[siteWay].Store(uint64(r.at))
 			c.has(max(r.mine, theOnly))
@@ -253,13 +259,13 @@ func (r *reading) openNamed(make bool, deaths *cq.EventQueue) (err error) {
 		o, err := r.open(cq.Named(r.dir, name), cq.Options{Existing: !make, Size: b.size,
 			MaxLanes: maxLanes, Lifetime: cq.Persistent})
 		if err != nil {
-			return errors.Join(err, r.Detach())
+			return err
 		}
 		if r.of = append(r.of, o); deaths != nil {
 			err = o.BindEvents(deaths)
 		}
 		if err != nil {
-			return errors.Join(err, r.Detach())
+			return err
 		}
 	}
 	if b.also == "" {
@@ -330,19 +336,6 @@ func (c *child) othersSocket(generation uint64) string {
 	return fmt.Sprintf("%s/s%d", c.Share[c.role.site.reader], generation)
 }
 
-// othersListen listens for those who follow to a generation.
-func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
-	path := c.othersSocket(generation)
-	l, err := listenAt(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o666); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
 // takePlace makes an object between users if nobody else has one there, and lets writers follow.
 func (r *reading) takePlace(deaths *cq.EventQueue) error {
 	lock, err := os.OpenFile(r.Share[r.role.site.reader]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
@@ -368,7 +361,7 @@ func (r *reading) listen(lock *os.File, deaths *cq.EventQueue) error {
 		return err
 	}
 	r.of, r.mine = []cq.Waitable{q}, q.FID().Generation
-	l, err := r.othersListen(r.mine)
+	l, err := listenAt(r.othersSocket(r.mine))
 	if err != nil {
 		return err
 	}
