@@ -156,8 +156,8 @@ type eventTaker struct {
 	ended chan error // has what ended the work of a handler; nil without one
 }
 
-// some takes a few events that are there, or one that it waits for, or waits while the library calls
-// the handler.
+// some takes a few events that are there, or one that it waits for, or waits while the library
+// calls the handler.
 func (r *eventTaker) some(ctx context.Context, of cq.Waitable) (empty bool, err error) {
 	if r.ended != nil {
 		select {
