@@ -590,6 +590,7 @@ func (s *supervisor) finished(p *proc) {
 	}
 	s.o.Steps = false // those that end the run are to reach the end
 	if err := s.start(p); err != nil {
+		p.empty = true
 		s.broken(p.role.name, kindFailed, 1, "%v", err)
 	}
 }
