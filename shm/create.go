@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -419,6 +420,40 @@ func tightest(rooms []room) room {
 		}
 	}
 	return least
+}
+
+// ample remembers that there was far more memory than objects need: a program that makes many of
+// them need not read the files of all its control groups, and of the machine, for each.
+type ample struct {
+	mu    sync.Mutex
+	group string // the process's cgroups then
+	until int64  // monotonic ns
+	left  uint64 // bytes
+}
+
+// What goes on meanwhile takes no more than this in such a moment, not even the pages of all
+// processes together.
+const (
+	ampleNs    = 10 * 1e6
+	ampleBytes = 1 << 30
+)
+
+// limits returns what look does, or nothing if it would not come near. A process that was moved to
+// other cgroups looks.
+func (a *ample) limits(now int64, group string, needed uint64, look func() []room) []room {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now >= a.until || group != a.group || a.left < needed {
+		rooms := look()
+		least := tightest(rooms).available
+		a.group, a.until, a.left = group, now+ampleNs, least-min(least, ampleBytes)
+		if a.left < needed {
+			a.until = now
+			return rooms
+		}
+	}
+	a.left -= needed
+	return nil
 }
 
 // cgroupLimits returns what each memory cgroup from this process's own to the root still

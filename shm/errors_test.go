@@ -111,6 +111,38 @@ func TestCgroupLimits(t *testing.T) {
 	}
 }
 
+// TestAmple: limits are looked at again unless they were far away a moment ago, in the same cgroup,
+// by what has been made since.
+func TestAmple(t *testing.T) {
+	const some, plenty = ampleBytes / 4, 2 * ampleBytes
+	var a ample
+	for i, c := range []struct {
+		now          int64
+		group        string
+		needed, left uint64 // what is left if it is looked at; 0 if it is not
+		far          bool   // so that nothing is said of it
+	}{
+		{1, "a", some, plenty, true},
+		{1, "a", some, 0, true},
+		{ampleNs, "a", some, 0, true},
+		{ampleNs + 1, "a", some, plenty, true}, // a moment has passed
+		{ampleNs + 2, "b", some, ampleBytes + some - 1, false},
+		{ampleNs + 2, "b", 1, ampleBytes + some, true}, // that one may have taken what was left
+		{ampleNs + 2, "b", some - 1, 0, true},
+		{ampleNs + 2, "b", 1, ampleBytes, false},
+		{ampleNs + 2, "b", 1, some, false},
+	} {
+		looked := false
+		rooms := a.limits(c.now, c.group, c.needed, func() []room {
+			looked = true
+			return []room{{"x", c.left}}
+		})
+		if looked != (c.left != 0) || len(rooms) == 0 != c.far {
+			t.Errorf("%d: looked: %v, and found %v", i, looked, rooms)
+		}
+	}
+}
+
 func TestNoRoomSaysHowMuch(t *testing.T) {
 	err := named("create", "x", roomError(tightest([]room{{"a", 9}, {"b", 5}, {"c", 7}}), 6))
 	var no *Error

@@ -442,15 +442,22 @@ func sysMoveNew(from, to int, name string) error {
 	})
 }
 
-// sysRoom asks everything that can limit a new object that needs so much; dirfd is noDir for a
-// memfd, which no file system limits.
+// memory is what this process knows of the memory's limits.
+var memory ample
+
+// sysRoom asks what can limit a new object that needs so much; dirfd is noDir for a memfd, which no
+// file system limits. What does not come near may be left out.
 func sysRoom(dirfd int, needed uint64) []room {
-	rooms := cgroupLimits(readOrNothing, needed)
-	info := readOrNothing("/proc/meminfo")
-	if free := statField(info, "MemAvailable"); free != 0 {
-		free += statField(info, "SwapFree")
-		rooms = append(rooms, room{"the machine", free << 10})
-	}
+	group := string(readOrNothing("/proc/self/cgroup"))
+	rooms := memory.limits(monoNs(), group, needed, func() []room {
+		rooms := cgroupLimits(readOrNothing, needed)
+		info := readOrNothing("/proc/meminfo")
+		if free := statField(info, "MemAvailable"); free != 0 {
+			free += statField(info, "SwapFree")
+			rooms = append(rooms, room{"the machine", free << 10})
+		}
+		return rooms
+	})
 	var st unix.Statfs_t
 	if dirfd == noDir || again(func() error { return unix.Fstatfs(dirfd, &st) }) != nil {
 		return rooms
