@@ -272,12 +272,13 @@ type CallReply struct {
 	Buffer []byte
 }
 
-func init() {
+// registerGob lets values of these types be arguments and results.
+var registerGob = sync.OnceFunc(func() {
 	for _, v := range []any{&cq.Entry{}, []cq.Entry{}, &cq.ErrorEntry{}, &cq.Event{},
 		&cq.EventError{}, cq.Flags(0), cq.Addr(0), Handle(0)} {
 		gob.Register(v)
 	}
-}
+})
 
 func (f *far) call(method string, in ...any) (reply CallReply) {
 	f.t.Helper()

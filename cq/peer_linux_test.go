@@ -109,6 +109,7 @@ func (p *peer) start(t testing.TB) {
 		} else {
 			c, p.conn = startIn(p.t, "peer", nil)
 		}
+		registerGob()
 		p.asks, p.answers = gob.NewEncoder(c.In), map[int]chan ask{}
 		go p.listen(gob.NewDecoder(c.Out))
 		p.t.Cleanup(func() { _ = c.In.Close() })
@@ -152,6 +153,7 @@ func offer[A, R any](do func(A, *R) error) func(value []byte) ([]byte, error) {
 
 // childPeer serves until its input ends.
 func childPeer() {
+	registerGob()
 	p := &Peer{user: os.Getenv("SOCKET") != ""}
 	var err error
 	if p.user {

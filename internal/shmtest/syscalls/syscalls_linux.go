@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/shmtest"
@@ -25,7 +24,6 @@ type Counter struct {
 // Count begins to count those of this thread, to which the caller is locked, until the test ends.
 func Count(t *testing.T) Counter {
 	t.Helper()
-	_ = rlimit.RemoveMemlock() // needed before Linux 5.11 only; loading tells otherwise
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8 * numbers,
 		MaxEntries: 1}) // one value, so that one call reads all
 	shmtest.Require(t, "bpf", err)
