@@ -26,12 +26,29 @@ func statusField(t testing.TB, name string) int {
 	return statusOf(t, []int{os.Getpid()}, name)[0]
 }
 
+// limitsFull has as many writers and queues as the documents say.
+var limitsFull = flag.Bool("limits.full", false,
+	"1,000 writers of one queue and 10,000 queues in one set, instead of a fifth of that")
+
+// crowd is so many, or a part of that: whoever attaches looks at the lanes of all before it.
+func crowd(full int) int {
+	switch {
+	case *limitsFull:
+		return full
+	case testing.Short():
+		return full / 50
+	}
+	return full / 5
+}
+
 // TestThousandWriters: 1,000 writers in 20 processes post to one queue, and a quarter of them is
 // killed meanwhile. Of each writer everything comes in order, of those that live all. The reader
 // needs no thread more for them.
 func TestThousandWriters(t *testing.T) {
 	shmtest.Long(t)
-	const processes, lanes, each, doomed = 20, 50, 60, 5
+	const lanes, each = 50, 60
+	processes := crowd(1000) / lanes
+	doomed := processes / 4
 	_, q := create(t, cq.Options{Size: each, MaxLanes: 1024, Format: cq.FormatTagged})
 	threads := statusField(t, "Threads")
 	var cs []*child
@@ -381,10 +398,7 @@ func descriptorsBelow(t *testing.T, path string) (n int) {
 func TestManyQueues(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	n := min(10_000, int(min(limit.Cur, 1<<20))-256)
-	if testing.Short() {
-		n = min(n, 500)
-	}
+	n := min(crowd(10_000), int(min(limit.Cur, 1<<20))-256)
 	d := openDir(t)
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	must(t, err)

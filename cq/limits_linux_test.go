@@ -26,7 +26,7 @@ var limitsReport = flag.Bool("limits.report", false,
 
 const limitsHead = `# At limits: figures of the tests
 
-Made by "go test ./cq -run NAME -limits.slow 1m -limits.report", one test after the other, on
+Made by "go test ./cq -run NAME -limits.slow 1m -limits.full -limits.report", one by one, on
 %s. Memory is the most that a process had
 resident at any time until then, in KiB. The tests, of which the first takes less than a second with
 the others, hold memory, threads and losses to bounds.
