@@ -219,7 +219,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	_ = owner.Line(t)
 	r := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
 	halfway := 0
-	for i := 0; i < 300 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
+	for i := 0; i < 100 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
 		must(t, owner.Process.Signal(syscall.SIGSTOP))
 		var ws syscall.WaitStatus
 		_, err := syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)

@@ -463,12 +463,13 @@ func TestConformanceTable(t *testing.T) {
 	rows, err := testdata.Conformance()
 	must(t, err)
 	symbols := regexp.MustCompile(`\b(cq|shm|doorbell)\.([A-Z]\w*)(?:\.(\w+))?`)
-	sources := map[string]string{}
+	sources, looked := map[string]string{}, map[string]bool{}
 	for _, r := range rows {
 		for _, s := range symbols.FindAllStringSubmatch(r.Ref, -1) {
-			if strings.HasPrefix(s[2], "Test") {
+			if strings.HasPrefix(s[2], "Test") || looked[s[0]] {
 				continue
 			}
+			looked[s[0]] = true
 			if sources[s[1]] == "" {
 				sources[s[1]] = sourceOf(t, s[1])
 			}

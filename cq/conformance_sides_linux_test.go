@@ -321,7 +321,7 @@ func TestConformanceCQVisibility(t *testing.T) {
 
 const (
 	litmusSize  = 16
-	litmusCount = 4_000
+	litmusCount = 1_500
 	litmusBytes = 192 // of payload for each entry: three lines
 )
 

@@ -414,7 +414,7 @@ func (h *history) run(seed uint32, part int) {
 	for line, role := range []string{"history writer", "history writer", "history reader"} {
 		rnd := rand.New(rand.NewPCG(uint64(seed), uint64(line)))
 		all.Go(func() {
-			for range max(8/part, 1) {
+			for range max(5/part, 1) {
 				h.play(role, 1000, 2+rnd.IntN(40/part))
 			}
 			h.play(role, 40/part, -1)
