@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/testdata"
 )
@@ -21,7 +20,7 @@ func TestMain(m *testing.M) {
 	}
 	Main(m, map[string]func(){"hello": func() { os.Stdout.WriteString("hello") },
 		"broken": func() { Need(os.ErrClosed) },
-		"sleep":  func() { time.Sleep(30 * time.Second) }})
+		"stays":  UntilTold})
 }
 
 const envLeak = "SHMRING_TEST_LEAK"
@@ -40,7 +39,8 @@ func TestLeaker(t *testing.T) {
 		}
 	case "process":
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), envLeak+"=", envRole+"=sleep")
+		cmd.Env = append(os.Environ(), envLeak+"=", envRole+"=stays")
+		cmd.Stdin = os.Stdin
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -76,6 +76,8 @@ func TestGate(t *testing.T) {
 		"says": `"hello"`, "fails": "exit status 3", "fine": ""} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeaker$")
 		cmd.Env = append(os.Environ(), envLeak+"="+kind)
+		_, err := cmd.StdinPipe() // its end, with the run, ends the process that is left
+		Must(t, err)
 		out, err := cmd.CombinedOutput()
 		if text := string(out); (err != nil) != (want != "") || !strings.Contains(text, want) ||
 			strings.Contains(text, "goes on") {
