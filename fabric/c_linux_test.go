@@ -162,9 +162,9 @@ func TestPeerInC(t *testing.T) {
 				e := openedForC(t, echoOptions)
 				c := startC(t, program, e, "main", mode...)
 				to := e.knows(t, "c")
-				for i := range 500 {
+				for i := range 200 {
 					noError(t, pingPong(e, to, i))
-					if mode == nil && i%100 == 0 {
+					if mode == nil && i%40 == 0 {
 						time.Sleep(time.Millisecond) // both sleep
 					}
 				}

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -149,8 +151,12 @@ func TestCall(t *testing.T) {
 			}
 		}
 	}
-	_, err = a.Call(t.Context(), make([]byte, fabric.MaxMessage+1), nil)
+	tooLong, err := unix.Mmap(-1, 0, fabric.MaxMessage+1, unix.PROT_NONE, // nobody looks at it
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	noError(t, err)
+	_, err = a.Call(t.Context(), tooLong, nil)
 	refuses(t, err, fabric.ErrTooLong, true)
+	noError(t, unix.Munmap(tooLong))
 	_, err = ask(t.Context(), a, "exit")
 	if err == nil || errors.Is(err, fabric.ErrNotRun) {
 		t.Errorf("a handler that ended its goroutine: %v", err)

@@ -377,7 +377,7 @@ func TestConnStands(t *testing.T) {
 func TestConnMany(t *testing.T) {
 	d := directory(t)
 	ch := started(t, "talker")
-	n := 1000
+	n := 400
 	if testing.Short() {
 		n = 200
 	}
@@ -433,7 +433,7 @@ func TestConnIdle(t *testing.T) {
 	const most = 16 << 10
 	d := directory(t)
 	l := listens(t, d, "server")
-	n := 1000
+	n := 500
 	if testing.Short() {
 		n = 200
 	}

@@ -63,7 +63,7 @@ func crowd() {
 	must(e.close())
 }
 
-var crowdSize = flag.Int("crowd", 50, "so many processes talk to each other")
+var crowdSize = flag.Int("crowd", 24, "so many processes talk to each other")
 
 // TestCrowd: all to all, each process with a lane to each other one and two chunks for what is
 // long, in less memory than a share of 256 MiB for 300 of them; and in the end nothing is left.

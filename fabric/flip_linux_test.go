@@ -1,11 +1,15 @@
 package fabric_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
@@ -17,27 +21,43 @@ import (
 	"github.com/shmring/shmring/testdata"
 )
 
-var flipFull = flag.Bool("flip.full", false, "flip more words in more ways (minutes)")
+var (
+	flipFull = flag.Bool("flip.full", false, "flip more words in more ways (minutes)")
+	flipSeed = flag.Uint64("flip.seed", 0, "choose the scenes that are attacked; 0: anyhow")
+)
 
 // flipScenes are the calls that are attacked by TestFlip.
 var flipScenes = flip.Scenes{}
 
+// flipMaps are the scenes whose call maps what it looks at.
+var flipMaps = []string{"adopt", "attach"}
+
 // TestFlip changes every word that a peer writes between any two loads that a call of an endpoint
 // makes of it. Once the peer is honest again all arrives, or it was cut off; who is honest all the
-// time is served.
+// time is served. Scenes are like each other: each run has some.
 func TestFlip(t *testing.T) {
 	t.Parallel()
-	flipScenes.Attack(t, testdata.FrozenFabricFlip, func(i int, name string) (flip.Options, bool) {
+	scenes := slices.Sorted(maps.Keys(flipScenes))
+	if !*flipFull {
+		seed := cmp.Or(*flipSeed, rand.Uint64())
+		t.Logf("-flip.seed %d", seed)
+		scenes = slices.DeleteFunc(scenes, func(s string) bool { return slices.Contains(flipMaps, s) })
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(scenes), func(i, j int) {
+			scenes[i], scenes[j] = scenes[j], scenes[i]
+		})
+		some := 3
+		if testing.Short() || shmtest.Race {
+			some = 1
+		}
+		scenes = scenes[:some]
+	}
+	flipScenes.Attack(t, testdata.FrozenFabricFlip, func(_ int, name string) (flip.Options, bool) {
 		o := flip.Options{Values: 2}
 		if *flipFull {
 			o = flip.Options{Steps: 1, Values: flip.AllValues}
 		}
-		o.Syscalls = name == "adopt" || name == "attach" // they map what they look at
-		each := 3                                        // a sample
-		if testing.Short() || shmtest.Race {
-			each = 6
-		}
-		return o, *flipFull || !o.Syscalls && i%each == 0
+		o.Syscalls = slices.Contains(flipMaps, name)
+		return o, slices.Contains(scenes, name)
 	})
 }
 

@@ -19,9 +19,12 @@ import (
 // lengths are those at which a message goes another way, and one that takes many steps. The first
 // are of every way.
 var lengths = []int{0, fabric.MaxInline, fabric.MaxInline + 1, chunk + 1, 2 * chunk, 1,
-	fabric.MaxInline - 1, chunk - 1, chunk, 2*chunk - 1, 16 << 20}
+	fabric.MaxInline - 1, chunk - 1, chunk, 2*chunk - 1, longest}
 
-const chunk = 32 << 10
+const (
+	chunk   = 32 << 10
+	longest = 4 << 20
+)
 
 // pattern is what a message of n bytes holds.
 func pattern(n int) []byte {
@@ -30,7 +33,7 @@ func pattern(n int) []byte {
 	for i := range first {
 		p[i] = byte(i ^ i>>8 ^ n)
 	}
-	for at := len(first); at < n; at += len(first) { // byte by byte 16 MiB take long
+	for at := len(first); at < n; at += len(first) { // byte by byte it takes long
 		subtle.XORBytes(p[at:], first[:min(len(first), n-at)],
 			bytes.Repeat([]byte{byte(at >> 16)}, len(first)))
 	}
@@ -41,14 +44,14 @@ func pattern(n int) []byte {
 type reporter struct {
 	*end
 	counter *cq.Counter
-	seen    map[uint64]cq.Entry // by context
+	counted uint64              // before the message at hand
+	seen    map[uint64]cq.Entry // of that, by context
 }
 
 func reporting(t *testing.T, name, to string, pool int) *reporter {
 	t.Helper()
 	if to == "queue" {
-		return &reporter{end: opened(t, name, fabric.Options{Pool: pool}),
-			seen: map[uint64]cq.Entry{}}
+		return &reporter{end: opened(t, name, fabric.Options{Pool: pool})}
 	}
 	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
 	noError(t, err)
@@ -61,6 +64,18 @@ func reporting(t *testing.T, name, to string, pool int) *reporter {
 	return &reporter{end: &end{Endpoint: e, d: d}, counter: c}
 }
 
+// begins has nothing seen of the next message.
+func (r *reporter) begins(t *testing.T) {
+	t.Helper()
+	if r.counter == nil {
+		r.seen = map[uint64]cq.Entry{}
+		return
+	}
+	var err error
+	r.counted, err = r.counter.Read()
+	noError(t, err)
+}
+
 // ended moves the endpoint, and reports whether so many operations have ended.
 func (r *reporter) ended(t *testing.T, n int) bool {
 	t.Helper()
@@ -68,7 +83,7 @@ func (r *reporter) ended(t *testing.T, n int) bool {
 		r.steps(t)
 		v, err := r.counter.Read()
 		noError(t, err)
-		return v >= uint64(n)
+		return v >= r.counted+uint64(n)
 	}
 	var dst [1]cq.Entry
 	if k, err := cq.Read(r.q, dst[:]); k == 1 {
@@ -81,25 +96,31 @@ func (r *reporter) ended(t *testing.T, n int) bool {
 
 // TestLengths: messages of all lengths arrive whole, expected or not, whoever is told, sent by
 // either call, from any memory or the pool, to a buffer or as a loan, between endpoints of one
-// process and of two. In the end nothing is used of chunks and pool.
+// process and of two: as the first one between two, and as a later one. After each nothing is used
+// of chunks and pool.
 func TestLengths(t *testing.T) {
+	calls := []string{"send", "inject", "reference", "loan", "both"}
 	for _, where := range []string{"here", "mirror", "lender"} {
 		var c *child
 		if where != "here" {
 			c = started(t, where)
 		}
 		for _, to := range []string{"queue", "counter"} {
-			for _, expected := range []bool{true, false} {
-				for _, n := range shmtest.Some(5, lengths) {
-					for _, call := range []string{"send", "inject", "reference", "loan", "both"} {
+			for i, n := range shmtest.Some(5, lengths) {
+				t.Run(fmt.Sprintf("%s/%s/%d", where, to, n), func(t *testing.T) {
+					p := newCourse(t, where, to, n)
+					for k := range calls {
+						call := calls[(i+k)%len(calls)]
 						if call == "inject" && n > fabric.MaxInline || call == "reference" && n == 0 ||
 							call == "both" && n == 0 || isLoan(call) && to == "counter" {
 							continue
 						}
-						t.Run(fmt.Sprintf("%s/%s/expected=%v/%s/%d", where, to, expected, call, n),
-							func(t *testing.T) { oneMessage(t, where, to, expected, call, n) })
+						for _, expected := range []bool{i%2 == 0, i%2 != 0} {
+							t.Run(fmt.Sprintf("%s/expected=%v", call, expected),
+								func(t *testing.T) { p.message(t, expected, call) })
+						}
 					}
-				}
+				})
 			}
 		}
 		if c != nil {
@@ -110,30 +131,43 @@ func TestLengths(t *testing.T) {
 
 func isLoan(call string) bool { return call == "loan" || call == "both" }
 
-// oneMessage sends a message to an endpoint here, or to a process that sends it back.
-func oneMessage(t *testing.T, where, to string, expected bool, call string, n int) {
-	var err error
-	pool := 0
-	if call == "reference" || call == "both" {
-		pool = n
-	}
-	a := reporting(t, "a", to, pool)
-	b, name, sends, receives := a, where, 1, 2
+// course has messages of n bytes go from a to b, which is a if a process sends them back.
+type course struct {
+	a, b *reporter
+	addr cq.Addr
+	to   string
+	n    int
+}
+
+func newCourse(t *testing.T, where, to string, n int) *course {
+	p := &course{a: reporting(t, "a", to, n), to: to, n: n}
+	p.b = p.a
 	if where == "here" {
-		b, name, receives = reporting(t, "b", to, 0), "b", 1
+		p.b, where = reporting(t, "b", to, 0), "b"
 	}
-	if call == "inject" && to == "queue" {
-		sends, receives = sends-1, receives+sends-2
+	p.addr = p.a.knows(t, where)
+	return p
+}
+
+func (p *course) message(t *testing.T, expected bool, call string) {
+	a, b, n := p.a, p.b, p.n
+	a.begins(t)
+	b.begins(t)
+	sends, receives := 1, 1
+	if call == "inject" && p.to == "queue" {
+		sends = 0
 	}
-	addr := a.knows(t, name)
+	if a == b {
+		receives += sends
+	}
 	want, buf := pattern(n), make([]byte, n)
-	var payload []byte
-	if pool > 0 {
+	payload := bytes.Clone(want)
+	pooled := call == "reference" || call == "both"
+	if pooled {
+		var err error
 		payload, err = a.Alloc(n)
 		noError(t, err)
 		copy(payload, want)
-	} else {
-		payload = bytes.Clone(want)
 	}
 	recv := func() {
 		m := fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 7}
@@ -145,13 +179,14 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 	if expected {
 		recv()
 	}
+	stored := b.Stats().Stored
 	if call == "inject" {
-		noError(t, a.Inject(payload, addr))
+		noError(t, a.Inject(payload, p.addr))
 		clear(payload)
 	} else {
-		noError(t, a.Send(payload, addr, 9))
+		noError(t, a.Send(payload, p.addr, 9))
 	}
-	for stored := uint64(0); !expected && stored == 0; stored = b.Stats().Stored {
+	for !expected && b.Stats().Stored == stored {
 		_, err1 := a.Progress()
 		_, err2 := b.Progress()
 		noError(t, errors.Join(err1, err2))
@@ -178,12 +213,12 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 		t.Errorf("other bytes came")
 	}
 	account(t, a.end, 8, 0, 0)
-	if pool > 0 {
-		poolAccount(t, a.end, pool, pieces(n), 0)
+	if pooled {
+		poolAccount(t, a.end, n, pieces(n), 0)
 		noError(t, a.Free(payload))
-		poolAccount(t, a.end, pool, 0, 0)
 	}
-	if to == "counter" {
+	poolAccount(t, a.end, n, 0, 0)
+	if p.to == "counter" {
 		return
 	}
 	if c := b.seen[7]; c.Len != uint64(n) || c.Flags != flags {
@@ -196,7 +231,7 @@ func oneMessage(t *testing.T, where, to string, expected bool, call string, n in
 
 // lender sends back what comes from "a": it borrows the message, and sends it from its pool.
 func lender() {
-	e, err := open("lender", fabric.Options{Pool: 17 << 20})
+	e, err := open("lender", fabric.Options{Pool: 2 * longest})
 	must(err)
 	borrow := func() {
 		must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagFrame, Context: 1}))
@@ -238,7 +273,7 @@ func lender() {
 func mirror() {
 	e, err := open("mirror", fabric.Options{})
 	must(err)
-	buf := make([]byte, 17<<20)
+	buf := make([]byte, longest)
 	must(e.Recv(buf, 1))
 	fmt.Println("ready")
 	ctx := told()
