@@ -1,10 +1,12 @@
 package model
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"maps"
-	"math"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -101,24 +103,43 @@ func (f *family) bases(t *testing.T, m mutant) (vs []variant) {
 	return vs
 }
 
+// small is how many states a variant has that each run affords.
+const small = 40_000
+
 // affordable tells whether a variant is explored whole: what is, depends on its number of states.
 func affordable(t *testing.T, id string) bool {
-	most := 400_000
-	switch {
-	case *modelFull:
-		most = math.MaxInt
-	case testing.Short():
-		most = 40_000
-	}
 	n, ok := recorded(id)
 	if !ok && !*modelRecord && !slices.Contains(unended, id) {
 		t.Errorf("the states of %s are not recorded: run with -model.record", id)
 	}
-	return n <= most && (ok || *modelFull || *modelRecord)
+	return explorable(id) && (n <= small || *modelRecord || chosen(id, ""))
 }
+
+// explorable tells whether a variant is explored whole in some runs without -model.full.
+func explorable(id string) bool {
+	n, ok := recorded(id)
+	return *modelFull || n <= 400_000 && (ok || *modelRecord)
+}
+
+// chosen tells whether something is done with a variant: of those that are not small each run has a
+// few, by its seed, and none with -short.
+func chosen(id, what string) bool {
+	if n, ok := recorded(id); *modelFull || ok && n <= small {
+		return true
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, seed(), id, "/", what)
+	return !testing.Short() && h.Sum64()%4 == 0
+}
+
+// seed is what this run chooses by.
+var seed = sync.OnceValue(func() uint64 {
+	return cmp.Or(*modelSeed, rand.Uint64())
+})
 
 func TestLosesNothing(t *testing.T) {
 	shmtest.Conforms(t)
+	t.Log("-model.seed", seed())
 	for _, f := range families {
 		for _, v := range f.variants {
 			id := f.id(v)
@@ -141,13 +162,16 @@ func TestLosesNothing(t *testing.T) {
 	}
 }
 
+func every(string) bool { return true }
+
 // eachMutant runs a test for each mutant of one kind that a family has, on each of its bases.
 func eachMutant(t *testing.T, of func(f family) []mutant, affords func(id string) bool,
 	f func(t *testing.T, v variant, bug string)) {
+	t.Log("-model.seed", seed())
 	for _, fam := range families {
 		for _, m := range of(fam) {
 			for _, v := range fam.bases(t, m) {
-				if id := fam.id(v); affords(id) {
+				if id := fam.id(v); affords(id) && chosen(id, m.bug) {
 					t.Run(id+"/"+m.bug, func(t *testing.T) {
 						t.Parallel()
 						f(t, v, m.bug)
@@ -159,9 +183,7 @@ func eachMutant(t *testing.T, of func(f family) []mutant, affords func(id string
 }
 
 func TestMutantsFall(t *testing.T) {
-	eachMutant(t, func(f family) []mutant { return f.mutants }, func(id string) bool {
-		return !testing.Short() || affordable(t, id)
-	}, func(t *testing.T, v variant, bug string) {
+	eachMutant(t, func(f family) []mutant { return f.mutants }, every, func(t *testing.T, v variant, bug string) {
 		o := v.run(bug, true)
 		t.Logf("%-64s %v", bug, o)
 		if o.lost+o.muted+o.stuck == 0 {
@@ -172,9 +194,7 @@ func TestMutantsFall(t *testing.T) {
 
 // TestNotRequired: what is said not to be required should be known to be so.
 func TestNotRequired(t *testing.T) {
-	eachMutant(t, func(f family) []mutant { return f.spare }, func(id string) bool {
-		return affordable(t, id)
-	}, func(t *testing.T, v variant, bug string) {
+	eachMutant(t, func(f family) []mutant { return f.spare }, explorable, func(t *testing.T, v variant, bug string) {
 		if o := v.run(bug, false); o.lost+o.muted+o.stuck > 0 {
 			t.Errorf("it loses something, so make it a mutant: %v", o)
 		}
@@ -187,7 +207,7 @@ func TestComesToRest(t *testing.T) {
 	for _, f := range families {
 		for _, v := range f.variants {
 			id := f.id(v)
-			if n, ok := recorded(id); !ok || n > 40_000 {
+			if n, ok := recorded(id); !ok || n > small {
 				continue
 			}
 			t.Run(id, func(t *testing.T) {
@@ -202,7 +222,7 @@ func TestComesToRest(t *testing.T) {
 
 // TestTraps: somebody goes round for ever.
 func TestTraps(t *testing.T) {
-	eachMutant(t, func(f family) []mutant { return f.traps }, func(string) bool { return true },
+	eachMutant(t, func(f family) []mutant { return f.traps }, every,
 		func(t *testing.T, v variant, bug string) {
 			if v.trapped(bug) == 0 {
 				t.Error("whatever happens it can come to rest")
@@ -248,6 +268,7 @@ const (
 
 var (
 	modelFull   = flag.Bool("model.full", false, "explore every variant")
+	modelSeed   = flag.Uint64("model.seed", 0, "choose what is explored; 0: anyhow")
 	modelRecord = flag.Bool("model.record", false, "note the states of what is explored")
 	modelWrite  = flag.Bool("model.write", false, "write the page about the models anew")
 )
