@@ -45,7 +45,7 @@ func childCollector() {
 	say("ready")
 	o := ctl.CollectOptions{Remove: true, Waiting: strings.Fields(os.Getenv(envKeep))}
 	for first := true; first || !stop.Load(); first = false {
-		time.Sleep(time.Duration(rand.IntN(int(3 * time.Millisecond)))) // the others want the CPU too
+		time.Sleep(time.Duration(rand.IntN(int(8 * time.Millisecond)))) // the others want the CPU too
 		all, err := ctl.Collect(d, o)
 		need(err)
 		for _, r := range all {
@@ -187,13 +187,13 @@ func childHeir() {
 	untilTold()
 }
 
-// TestCollectAtOnce has eight processes collect all the time while others make, adopt, attach and
+// TestCollectAtOnce has some processes collect all the time while others make, adopt, attach and
 // die: no name of a living process goes, and no entry or event of a persistent queue.
 func TestCollectAtOnce(t *testing.T) {
 	d := ownDir(t)
-	crowd, rounds := 8, "8"
+	crowd, rounds := 4, "5"
 	if testing.Short() {
-		crowd, rounds = 3, "4"
+		crowd, rounds = 2, "4"
 	}
 	var collectors []*shmtest.Proc
 	for range crowd {
