@@ -2,8 +2,10 @@ package xdp_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -397,21 +399,25 @@ func (m *poolModel) check(t *testing.T) {
 	}
 }
 
-// TestPoolProperty: 100,000 random moves of the sockets of a queue, their kernel and applications;
-// the sum of all states is the number of frames after each, and each frame in one of them. The
-// indices of half of the rings start just below the wrap of their 32 bits.
+var poolSeed = flag.Uint64("pool.seed", 0, "the first seed of random moves; 0: any")
+
+// TestPoolProperty: random moves of the sockets of a queue, their kernel and applications; the sum
+// of all states is the number of frames after each, and each frame in one of them. The indices of
+// half of the rings start just below the wrap of their 32 bits.
 func TestPoolProperty(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	seeds := uint64(10)
+	seeds := uint64(4)
 	if testing.Short() {
 		seeds = 2
 	}
+	first := cmp.Or(*poolSeed, rand.Uint64())
+	t.Log("-pool.seed", first)
 	for members, name := range map[int]string{1: "alone", 4: "together"} {
 		for kernel, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
 			t.Run(name+", "+kernel, func(t *testing.T) {
 				t.Parallel()
-				for seed := range seeds {
+				for seed := first; seed != first+seeds; seed++ {
 					m := newPoolModel(t, seed, uint32(seed%2)*^uint32(300), members, honest)
 					for range 10_000 {
 						m.step(t)

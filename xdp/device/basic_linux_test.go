@@ -199,7 +199,7 @@ func TestFairness(t *testing.T) {
 	}
 	wg.Go(func() { flood(greedy, true) })
 	wg.Go(func() { flood(deaf, false) })
-	for range 5 {
+	for range 2 {
 		l.goesOn()
 	}
 	await(t, "what the others send meanwhile", func() bool {

@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -65,7 +66,7 @@ func settled(t testing.TB) int {
 func TestAppsKilled(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	const kills = 30
+	const kills = 12
 	r := newRig(t, device.Config{Frames: 1024, Allow: bothUsers()})
 	peer := r.peer(6000)
 	e := r.dial(device.Request{Name: "survivor", Ports: []uint16{5000}})
@@ -290,12 +291,18 @@ func init() {
 	roles["flip"] = func() { flip.Play(device.FlipScenes()[os.Getenv(envScene)]) }
 }
 
+var flipFull = flag.Bool("flip.full", false, "flip in more ways (a minute)")
+
 // TestFlip changes every word of a command between any two loads that the device process makes of
 // it, as cq.TestFlip does with entries.
 func TestFlip(t *testing.T) {
 	names := slices.Sorted(maps.Keys(device.FlipScenes()))
 	if err := testdata.CheckFrozen(testdata.FrozenDeviceFlip, names); err != nil {
 		t.Error(err)
+	}
+	o := flip.Options{Values: 2}
+	if *flipFull {
+		o = flip.Options{Values: flip.AllValues}
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -304,7 +311,7 @@ func TestFlip(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir),
-				flip.Options{})
+				o)
 			t.Log(&s)
 			if s.Loaded == 0 && !t.Failed() {
 				t.Error("the call looks at none of the words")

@@ -456,7 +456,7 @@ func TestShared(t *testing.T) {
 			}
 		})
 	}
-	shmtest.Eventually(t, "arrivals", func() bool { return received.Load() >= 4000 })
+	shmtest.Eventually(t, "arrivals", func() bool { return received.Load() >= 1500 })
 	var closers sync.WaitGroup
 	for _, s := range []*side{a, b} {
 		for range 2 {
