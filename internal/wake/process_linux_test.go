@@ -113,9 +113,9 @@ func everyOrderAndThreads(t *testing.T, f func(t *testing.T, o ring.Order, env [
 
 // Two producers and a blocking reader, each a process.
 func TestProcesses(t *testing.T) {
-	each := uint64(100_000)
+	each := uint64(30_000)
 	if testing.Short() || shmtest.Race {
-		each /= 10
+		each /= 3
 	}
 	everyOrderAndThreads(t, func(t *testing.T, o ring.Order, env []string) {
 		const lanes = 2

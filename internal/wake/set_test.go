@@ -155,9 +155,9 @@ func TestAddBesideDelete(t *testing.T) {
 // A set takes on and gives up a queue that is not shared, from another goroutine, while the queue's
 // own goroutine arms and disarms it: neither undoes what the other wrote.
 func TestAddBesideARead(t *testing.T) {
-	rounds := 1_000_000
+	rounds := 300_000
 	if testing.Short() || shmtest.Race {
-		rounds /= 10
+		rounds /= 3
 	}
 	d := newDomain(t, 1, 1, readerOptions{})
 	s, r := d.NewSet(), d.r[0]
