@@ -49,6 +49,8 @@
 #define THINK_NS 30000 /* before a wake, so that whoever is woken sleeps */
 #define PROBE_TRIPS 64
 #define PROBE_BURSTS 5
+#define BARRIER_LOOKS 20000 /* before it sleeps between two */
+#define BARRIER_NAP 50000
 
 typedef _Atomic uint64_t word64;
 
@@ -79,8 +81,11 @@ static void barrier(uint64_t epoch)
 {
 	word64 *mine = at(role ? BARRIER_1 : BARRIER_0), *other = at(role ? BARRIER_0 : BARRIER_1);
 	atomic_store(mine, epoch);
-	while (atomic_load_explicit(other, memory_order_acquire) < epoch)
-		relax();
+	for (int looks = 0; atomic_load_explicit(other, memory_order_acquire) < epoch; looks++)
+		if (looks < BARRIER_LOOKS)
+			relax();
+		else
+			usleep(BARRIER_NAP / 1000);
 }
 
 /*

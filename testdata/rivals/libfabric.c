@@ -28,6 +28,7 @@
 #define NAME_BYTES 256
 #define TAG 7
 #define LONG_TAG 8
+#define LONG_BYTES 1048576 /* at most */
 #define AHEAD 4 /* long messages under way, or receives of them */
 
 static struct fi_info *info;
@@ -237,9 +238,9 @@ static uint64_t rate(uint64_t batch, uint64_t count, uint64_t pauses)
 	return now_ns() - began;
 }
 
-static void post_long(void *buf, size_t len)
+static void post_long(void *buf)
 {
-	need("fi_trecv", fi_trecv(ep, buf, len, NULL, FI_ADDR_UNSPEC, LONG_TAG, 0, buf));
+	need("fi_trecv", fi_trecv(ep, buf, LONG_BYTES, NULL, FI_ADDR_UNSPEC, LONG_TAG, 0, buf));
 }
 
 /* Sends a long message, unless AHEAD are under way, and takes what has completed. */
@@ -267,7 +268,7 @@ static void step(int sends, size_t len, uint64_t pauses)
 			continue;
 		}
 		arrived++;
-		post_long(entries[i].op_context, len);
+		post_long(entries[i].op_context);
 	}
 }
 
@@ -276,10 +277,10 @@ static uint64_t long_messages(int back, size_t len, uint64_t count, uint64_t pau
 	uint64_t s = sent, a = arrived;
 
 	if (!payload) {
-		payload = calloc(1, len);
+		payload = calloc(1, LONG_BYTES);
 		for (int i = 0; i < AHEAD; i++) {
-			memory[i] = calloc(1, len);
-			post_long(memory[i], len);
+			memory[i] = calloc(1, LONG_BYTES);
+			post_long(memory[i]);
 		}
 	}
 	uint64_t began = now_ns();

@@ -25,8 +25,10 @@ type Options struct {
 	Cases     string        // pattern of path.Match for the cases to measure; "": all
 	Self      bool          // also measure the rival against itself: the error of the method
 	// Before is another build of this program, which is the rival in all rows; "": the usual ones.
-	Before  string
-	hurried bool // rounds begin at once: for tests, which want no figures
+	Before string
+	// For tests, which want no figures: rounds begin at once, and rivals stay compiled.
+	hurried bool
+	rivals  *toolchain
 
 	// Progress, if not nil, is called now and then from the goroutine that measures.
 	Progress func(Progress)

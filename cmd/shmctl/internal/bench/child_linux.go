@@ -53,6 +53,7 @@ type party struct {
 	messenger *messenger     // made when a command on endpoints comes
 	stream    *stream        // made when a command wants a socket or pipes
 	heap      *heap          // made when a tail command wants one
+	row       command        // what these were made for
 }
 
 func child(name string, cpu int) error {
@@ -75,9 +76,7 @@ func child(name string, cpu int) error {
 		return fmt.Errorf("bench child: map the shared memory: %w", err)
 	}
 	p := &party{role: role, all: mem, peerFD: -1}
-	defer p.closeQueues()
-	defer p.closePorts()
-	defer func() { p.herd.close(); p.stream.Close(); p.messenger.Close() }()
+	defer p.close()
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 
@@ -102,6 +101,16 @@ func (p *party) use(area int) error {
 		p.mine, p.other = p.other, p.mine
 	}
 	return nil
+}
+
+// close ends what a row used.
+func (p *party) close() {
+	p.closeQueues()
+	p.closePorts()
+	p.herd.close()
+	p.stream.Close()
+	p.messenger.Close()
+	p.herd, p.stream, p.messenger, p.heap = nil, nil, nil, nil
 }
 
 // serve runs commands until the parent closes the pipe.
@@ -140,6 +149,10 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 // round does what bench.h does in its main loop: the same barriers, so that a process of ours and
 // one in C can also be the two ends of a ring.
 func (p *party) round(c command, epoch uint64) (a answer, err error) {
+	if p.row.name != c.name || p.row.batch != c.batch {
+		p.close() // before either role opens what the next row wants
+		p.row = c
+	}
 	if p.role == 0 {
 		if err := p.reset(c.start); err != nil {
 			return a, err
@@ -206,10 +219,17 @@ func spinFor(ns time.Duration) {
 	}
 }
 
+// barrier waits for the other process. It sleeps while that starts, opens what it needs, or has lost
+// its processor.
 func (p *party) barrier(epoch uint64) {
 	p.mine.Store(epoch)
-	for p.other.Load() < epoch {
-		spin.Pause(1)
+	for looks := 0; p.other.Load() < epoch; looks++ {
+		if looks < barrierLooks {
+			spin.Pause(1)
+			continue
+		}
+		nap := unix.NsecToTimespec(barrierNap)
+		_ = unix.Nanosleep(&nap, nil)
 	}
 }
 
@@ -281,6 +301,10 @@ const (
 	thinkNs     = 30_000 // before a wake, so that whoever is woken sleeps
 	probeTrips  = 64
 	probeBursts = 5
+	// After so many looks a barrier sleeps so long between two: what is measured never waits a
+	// millisecond.
+	barrierLooks = 20_000
+	barrierNap   = 50_000
 )
 
 // slot is what both sides send: one cache line, written and read in place.

@@ -34,10 +34,11 @@ type bencher struct {
 	tools  *toolchain
 	why    error // why there are no rivals
 	shared *shared
-	epoch  uint64    // grows by steps each round, so that no barrier can see an old round
-	area   int       // of the next round
-	start  uint64    // index at which the rings of the next round begin
-	wire   [2]*cable // of ours and of the rival, made when a case is about packets
+	epoch  uint64          // grows by steps each round, so that no barrier can see an old round
+	area   int             // of the next round
+	start  uint64          // index at which the rings of the next round begin
+	wire   [2]*cable       // of ours and of the rival, made when a case is about packets
+	kept   map[string]*duo // that play row after row, of tests
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
@@ -51,7 +52,8 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 		return nil, err
 	}
 	b := &bencher{o: o}
-	if b.tools, b.why = newToolchain(o.Compiler); b.tools != nil {
+	if b.tools = o.rivals; b.tools != nil {
+	} else if b.tools, b.why = newToolchain(o.Compiler); b.tools != nil {
 		defer b.tools.close()
 	} else if !errors.Is(b.why, ErrNoCompiler) {
 		return nil, b.why
@@ -61,6 +63,12 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	}
 	defer b.shared.close()
 	defer b.closeWires()
+	b.kept = map[string]*duo{}
+	defer func() {
+		for _, d := range b.kept {
+			d.close()
+		}
+	}()
 	for i, c := range cases {
 		if c.ours == "" && b.missing(ctx, c) != nil {
 			continue
@@ -90,10 +98,8 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 	if err != nil {
 		return r, err
 	}
-	defer ours.duo.close()
-	if rival != nil {
-		defer rival.duo.close()
-	}
+	defer ours.end()
+	defer rival.end()
 	if b.o.Before != "" { // it may not have the row, or want other words
 		if _, _, err := b.round(ctx, c, rival, 1); err != nil {
 			r.Note = "the other program does not measure it: " + err.Error()
@@ -165,14 +171,34 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 		child, c.ours = theirs, c.rival
 	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = startDuo(b.sharedWith(c, 0), b.o.CPUs, child, child); err != nil || alone {
+	if ours.duo, err = b.processes(c, 0, child); err != nil || alone {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}
-	if rival.duo, err = startDuo(b.sharedWith(c, 1), b.o.CPUs, theirs, theirs); err != nil {
-		ours.duo.close()
+	if rival.duo, err = b.processes(c, 1, theirs); err != nil {
+		ours.end()
 	}
 	return ours, rival, err
+}
+
+// processes starts those of side i of a case. Those of tests play many rows, but for packets.
+func (b *bencher) processes(c benchCase, i int, program []string) (d *duo, err error) {
+	key := fmt.Sprint(i, program)
+	if d = b.kept[key]; d != nil && !c.wire {
+		return d, nil
+	}
+	d, err = startDuo(b.sharedWith(c, i), b.o.CPUs, program, program)
+	if err == nil && b.o.hurried && !c.wire {
+		b.kept[key], d.kept = d, true
+	}
+	return d, err
+}
+
+// end ends what nobody else wants.
+func (s *side) end() {
+	if s != nil && !s.duo.kept {
+		s.duo.close()
+	}
 }
 
 // calibrate returns how many messages the slower side handles in a round, having warmed both up.
@@ -369,6 +395,7 @@ type duo struct {
 	procs [2]*stage.Process
 	said  [2]chan string // closed at the end of the process
 	dir   string         // of their queues
+	kept  bool           // for other rows
 }
 
 // startDuo starts both processes, each with its command line, nil for ours, followed by role and

@@ -2,15 +2,19 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,26 +32,39 @@ func needTwo(t *testing.T) {
 	shmtest.Require(t, "cpus", err)
 }
 
-func needCompiler(t *testing.T) {
-	t.Helper()
+// compiled has each rival compiled once for all tests.
+var compiled = sync.OnceValues(func() (*toolchain, error) {
 	tools, err := newToolchain("cc")
+	if err != nil {
+		return nil, err
+	}
+	scratch, err := shmtest.Scratch()
+	if err != nil {
+		return nil, err
+	}
+	made := tools.dir
+	tools.dir = filepath.Join(scratch, "rivals")
+	return tools, os.Rename(made, tools.dir)
+})
+
+func needCompiler(t *testing.T) *toolchain {
+	t.Helper()
+	tools, err := compiled()
 	if errors.Is(err, ErrNoCompiler) {
 		shmtest.Require(t, "cc", err)
 	}
 	shmtest.Must(t, err)
-	tools.close()
+	return tools
 }
 
 // short is enough for every contender to run and for its row to have all figures.
-func short() Options {
-	return Options{Pairs: 2, RoundTime: 200 * time.Microsecond, Batches: []int{32}, hurried: true}
+func short(rivals *toolchain) Options {
+	return Options{Pairs: 2, RoundTime: 20 * time.Microsecond, Batches: []int{32}, hurried: true,
+		rivals: rivals}
 }
 
-func needLibfabric(t *testing.T) {
+func needLibfabric(t *testing.T, tools *toolchain) {
 	t.Helper()
-	tools, err := newToolchain("cc")
-	shmtest.Must(t, err)
-	defer tools.close()
 	if _, err := tools.build(t.Context(), libfabricSource); errors.Is(err, ErrNoLibrary) {
 		shmtest.Require(t, "libfabric", err)
 	} else if err != nil {
@@ -66,19 +83,47 @@ func benchOf(t *testing.T, name string) Bench {
 	return Bench{}
 }
 
-// Each bench measures all its cases, tells how far it is, and leaves nothing behind.
+var full = flag.Bool("bench.full", false, "measure every case with every rival and batch")
+
+// crowd is how many writers or queues are enough.
+const crowd = 8
+
+// distinct leaves the cases in which some process is told what none was told before. Of batches a
+// random one is measured, and small crowds. With -bench.full it leaves all as they are.
+func distinct(cases []benchCase) (kept []benchCase) {
+	if *full {
+		return cases
+	}
+	told := map[string]bool{}
+	for _, i := range rand.Perm(len(cases)) {
+		c := cases[i]
+		if strings.HasPrefix(c.ours, scalePrefix) {
+			c.batch = min(c.batch, crowd)
+		}
+		ours, rival := "ours "+c.ours, cmp.Or(c.source, "ours")+" "+c.rival
+		if c.stagger {
+			ours += " staggered"
+		}
+		if !told[ours] || !told[rival] {
+			kept = append(kept, c)
+		}
+		told[ours], told[rival] = true, true
+	}
+	return kept
+}
+
+// Each bench measures its cases, tells how far it is, and leaves nothing behind.
 func TestMeasuresEveryCase(t *testing.T) {
 	shmtest.Long(t)
 	needTwo(t)
-	needCompiler(t)
+	o := short(needCompiler(t))
+	o.Pairs = 1
 	// Beside this directory bench makes its own, where other runs on this machine do not.
 	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
-	o := short()
-	o.Pairs = 1
 	for _, b := range Benches[:len(Benches)-1] { // xdp has a test of its own
 		t.Run(b.Name, func(t *testing.T) {
 			if b.Name == "cq" || b.Name == "fabric" {
-				needLibfabric(t)
+				needLibfabric(t, o.rivals)
 			}
 			var told []Row
 			o.Progress = func(p Progress) {
@@ -86,10 +131,11 @@ func TestMeasuresEveryCase(t *testing.T) {
 					told = append(told, Row{Case: p.Case})
 				}
 			}
-			rows, err := b.Run(t.Context(), o)
+			cases := distinct(b.cases(o))
+			rows, err := measure(t.Context(), b.options(o), cases)
 			shmtest.Must(t, err)
 			var want []string
-			for _, c := range b.cases(o) {
+			for _, c := range cases {
 				want = append(want, c.name)
 			}
 			if all := strings.Join(want, " "); names(rows) != all || names(told) != all {
@@ -132,10 +178,13 @@ func checkRow(t *testing.T, r Row, pairs int) {
 // Without libfabric our side is measured all the same, and the row says why it is alone.
 func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	needTwo(t)
-	needCompiler(t)
 	b := newTestBencher(t)
 	b.o.Pairs, b.o.RoundTime = 1, 200*time.Microsecond
 	// As where there are no headers: the rival is of another library.
+	var err error
+	b.tools, err = newToolchain("cc")
+	shmtest.Must(t, err)
+	defer b.tools.close()
 	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
 	text, err := os.ReadFile(file)
 	shmtest.Must(t, err)
@@ -169,8 +218,7 @@ func TestNoLibrary(t *testing.T) {
 func TestRivalAgainstItself(t *testing.T) {
 	shmtest.Long(t)
 	needTwo(t)
-	needCompiler(t)
-	o := short()
+	o := short(needCompiler(t))
 	o.Self = true
 	o.Pairs, o.RoundTime = 21, time.Millisecond
 	var self []benchCase
@@ -209,7 +257,7 @@ func TestFormer(t *testing.T) {
 	self, err := os.Executable()
 	shmtest.Must(t, err)
 	for program, alone := range map[string]bool{self: false, "/bin/false": true} {
-		o := short()
+		o := short(nil)
 		o.Before, o.Cases, o.Pairs = program, "trip*", 1
 		rows, err := benchOf(t, "cq").Run(t.Context(), o)
 		shmtest.Must(t, err)
@@ -226,7 +274,7 @@ func TestFormer(t *testing.T) {
 
 func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	needTwo(t)
-	o := short()
+	o := short(nil)
 	o.Compiler = "none"
 	o.Self = true
 	rows, err := benchOf(t, "wake").Run(t.Context(), o)
@@ -245,7 +293,6 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 // A ring of ours and the ring in C have the same layout: either can be either end.
 func TestOursAndRivalShareARing(t *testing.T) {
 	needTwo(t)
-	needCompiler(t)
 	b := newTestBencher(t)
 	exe, err := b.tools.build(t.Context(), "ring")
 	shmtest.Must(t, err)
@@ -277,10 +324,7 @@ func newTestBencher(t *testing.T) *bencher {
 	if b.o.CPUs, err = processors([2]int{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.tools, err = newToolchain("cc"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.tools.close)
+	b.tools = needCompiler(t)
 	if b.shared, err = newShared(); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +334,6 @@ func newTestBencher(t *testing.T) *bencher {
 
 func TestDeadChildEndsTheRound(t *testing.T) {
 	needTwo(t)
-	needCompiler(t)
 	b := newTestBencher(t)
 	d, err := startDuo(b.shared, b.o.CPUs, nil, nil)
 	shmtest.Must(t, err)
@@ -336,6 +379,7 @@ func TestHeaderRepeatsLayout(t *testing.T) {
 		"TAIL_0":   tail0, "TAIL_PREEMPT": tailPreempt, "TAIL_LONGEST": tailLongest,
 		"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": tailSubBits,
 		"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
+		"BARRIER_LOOKS": barrierLooks, "BARRIER_NAP": barrierNap,
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
 		if m == nil || string(m[1]) != fmt.Sprint(want) {

@@ -18,7 +18,6 @@ import (
 
 // queues is what the cq commands of one process use. The directory is that of its side.
 type queues struct {
-	command string
 	dir     *shm.Dir
 	own     *cq.Queue
 	out     *cq.Writer // to the own queue, or to the other role's
@@ -33,13 +32,12 @@ type queues struct {
 // queueBlock is how many entries are queued at once before they are read, as in libfabric.c.
 const queueBlock = 512
 
-// openQueues makes what a command needs: always the same within a row.
+// openQueues makes what the commands of a row need.
 func (p *party) openQueues(c command) (err error) {
-	if p.queues != nil && p.queues.command == c.name {
+	if p.queues != nil {
 		return nil
 	}
-	p.closeQueues()
-	s := &queues{command: c.name}
+	s := &queues{}
 	p.queues = s
 	if s.dir, err = shm.OpenDir(""); err != nil {
 		return err

@@ -28,8 +28,7 @@ func needWire(t *testing.T) {
 func TestXDPMeasuresEveryCase(t *testing.T) {
 	shmtest.Long(t)
 	needWire(t)
-	needCompiler(t)
-	o := short()
+	o := short(needCompiler(t))
 	o.Pairs = 1
 	o = benchOf(t, "xdp").options(o)
 	var once []benchCase // each thing that a process can be told

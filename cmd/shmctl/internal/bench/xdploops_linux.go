@@ -52,7 +52,6 @@ var errLost = errors.New("no packet for long: one was lost")
 
 // wirePorts are the ports of this process. They stay open for all rounds of a row.
 type wirePorts struct {
-	command     string
 	mine, other port
 }
 
@@ -79,11 +78,10 @@ func alone(verb string) bool { return verb == "drop" || drains(verb) || verb == 
 func drains(verb string) bool { return verb == "drain" || verb == steadyDrain }
 
 func (p *party) openPorts(c command) (err error) {
-	if p.ports != nil && p.ports.command == c.name {
+	if p.ports != nil {
 		return nil
 	}
-	p.closePorts()
-	p.ports = &wirePorts{command: c.name}
+	p.ports = &wirePorts{}
 	prefix, name := splitPrefix(c.name)
 	open := openers[prefix]
 	verb, mode := splitMode(name)
