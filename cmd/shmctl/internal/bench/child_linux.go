@@ -219,8 +219,8 @@ func spinFor(ns time.Duration) {
 	}
 }
 
-// barrier waits for the other process. It sleeps while that starts, opens what it needs, or has lost
-// its processor.
+// barrier waits for the other process. It sleeps while that starts, opens what it needs, or has
+// lost its processor.
 func (p *party) barrier(epoch uint64) {
 	p.mine.Store(epoch)
 	for looks := 0; p.other.Load() < epoch; looks++ {
