@@ -72,6 +72,24 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	return l, nil
 }
 
+// lane returns the lane to a peer. It begins one if there is none.
+func (e *Endpoint) lane(p *peer) (*outLane, error) {
+	if p.out == nil {
+		e.seekPlace()
+	}
+	if p.out != nil {
+		return p.out, nil
+	}
+	return e.attach(p)
+}
+
+// seekPlace looks who has gone if all places are taken.
+func (e *Endpoint) seekPlace() {
+	if e.freePlace() < 0 {
+		e.poll()
+	}
+}
+
 // noPeers says that there is no room for one more peer, or not yet.
 func (e *Endpoint) noPeers(p *peer) error {
 	for _, l := range e.out {

@@ -407,6 +407,7 @@ func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 
 // reach finds who listens by a name, and attaches to it.
 func (m *mux) reach(name string) (*peer, error) {
+	m.e.seekPlace() // it may forget peers that have gone
 	p, err := m.e.resolve(name)
 	if err == nil {
 		err = p.open()

@@ -27,7 +27,6 @@ func (e *Endpoint) Alloc(n int) ([]byte, error) {
 	x := e.pool.alloc(n)
 	if x == nil {
 		e.poll()
-		e.findLost()
 		x = e.pool.alloc(n)
 	}
 	if x == nil {

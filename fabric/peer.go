@@ -295,8 +295,8 @@ func (p *peer) bury() {
 // forget gives up what is mapped of a peer that has gone. One that Insert numbered stays known, as
 // one that has gone.
 func (p *peer) forget() {
-	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil {
-		return
+	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil || p.outBit.Load() != 0 {
+		return // its death is waited for, if it was cut off
 	}
 	p.stop()
 	p.close()

@@ -138,30 +138,8 @@ func (p *pool) count() (free, held, lent uint64) {
 
 // hasChunk reports whether a lane can have one more chunk: no peer that stands can keep them all.
 func (l *outLane) hasChunk() bool {
-	e := l.p.e
-	if l.chunks >= (e.pool.chunks+1)/2 {
-		return false
-	}
-	if len(e.pool.free) == 0 {
-		e.findLost()
-	}
-	return len(e.pool.free) > 0
-}
-
-// findLost takes back what peers had when they were cut off, and that have died since.
-func (e *Endpoint) findLost() {
-	for _, l := range e.out {
-		if l == nil || len(l.lost)+len(l.kept) == 0 || !l.p.dead.Load() {
-			continue
-		}
-		e.pool.free = append(e.pool.free, l.lost...)
-		for _, x := range l.kept {
-			x.refs--
-			e.pool.settle(x)
-		}
-		l.lost, l.kept = nil, nil
-		l.p.bury()
-	}
+	p := &l.p.e.pool
+	return l.chunks < (p.chunks+1)/2 && len(p.free) > 0
 }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.

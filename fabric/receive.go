@@ -48,8 +48,11 @@ type inLane struct {
 // adopt maps the lane that somebody claimed a row for, and gives it the row. The bell asks for it
 // at a mark.
 func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
-	if bit >= len(e.rows) {
-		return c, false // a forged mark
+	if bit >= len(e.rows) { // a forged mark, or the notice of one that was cut off
+		if l := e.out[bit-len(e.rows)]; l != nil && l.p.dead.Load() {
+			l.p.vacate()
+		}
+		return c, false
 	}
 	if l := e.in[bit]; l != nil { // refused, and it rang: its process may have died
 		if l.p.dead.Load() {

@@ -274,6 +274,8 @@ func obeys(name string, o fabric.Options) {
 			must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagDiscard}))
 		case "borrow":
 			must(e.borrow(1))
+		case "close":
+			must(e.Endpoint.Close())
 		case "send", "lend":
 			to, err := e.Resolve("main")
 			must(err)

@@ -146,7 +146,7 @@ func (p *peer) reach(op *reaching) (err error) {
 	}
 	l := p.out
 	if l == nil {
-		if l, err = e.attach(p); err != nil {
+		if l, err = e.lane(p); err != nil {
 			return err
 		}
 	}

@@ -235,7 +235,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 		if p.group != nil {
 			return e.sendGroup(p.group, payload, op)
 		}
-		if l, err = e.attach(p); err != nil {
+		if l, err = e.lane(p); err != nil {
 			return err == cq.ErrFull, err
 		}
 	}
@@ -528,19 +528,45 @@ func (l *outLane) end(why error, num cq.Errno) {
 	l.pushes = nil
 	l.endAsks(num)
 	l.later.fail(e, num)
-	e.bell.Drop(len(e.rows) + l.place)
+	bit := len(e.rows) + l.place
+	e.bell.Drop(bit)
 	l.silent()
-	l.p.outBit.CompareAndSwap(int32(len(e.rows)+l.place+1), 0)
 	if l.p.leaving == l {
 		l.p.leaving = nil
 	}
 	if m := e.opt.mux; m != nil {
 		m.deaf(l.p, why)
 	}
-	if over {
+	switch {
+	case over:
+		l.p.outBit.CompareAndSwap(int32(bit+1), 0)
 		l.head.ID.Store(0)
 		e.out[l.place] = nil
+	case l.p.dead.Load(): // the notice came before, and its mark may be taken
+		e.bell.Mark(bit)
 	}
+}
+
+// vacate takes back what a peer had when it was cut off, and that has died since: places of our
+// outbox, and what it may have read.
+func (p *peer) vacate() {
+	e := p.e
+	for place, l := range e.out {
+		if l == nil || l.p != p || l.err == nil {
+			continue
+		}
+		e.pool.free = append(e.pool.free, l.lost...)
+		for _, x := range l.kept {
+			x.refs--
+			e.pool.settle(x)
+		}
+		l.lost, l.kept = nil, nil
+		l.head.ID.Store(0)
+		e.out[place] = nil
+	}
+	p.outBit.Store(0)
+	p.bury()
+	p.forget()
 }
 
 // finish publishes the end of the lane, for which a slot is kept.
