@@ -474,7 +474,7 @@ func TestChunksOfStanding(t *testing.T) {
 					noError(t, e.Send(pattern(680), to, 1))
 				}
 			}
-			account(t, e, 8, 8, 0)
+			account(t, e, 8, 6, 0)
 		})
 	}
 }

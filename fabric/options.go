@@ -65,8 +65,8 @@ type Options struct {
 	// FlagInject, FlagFence and levels.
 	TransmitFlags cq.Flags
 	// Chunks is how many pieces of 32 KiB of shared memory the endpoint has for payload that fits no
-	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes,
-	// and a peer that stands cannot keep more than half of them.
+	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes.
+	// A peer that stands keeps half of those that are left at most, so 2^n leave one where n stand.
 	Chunks int
 	// Pool is how many bytes of shared memory there are for [Endpoint.Alloc], rounded up to 32 KiB,
 	// up to 1 GiB. By default there is none.

@@ -136,11 +136,9 @@ func (p *pool) count() (free, held, lent uint64) {
 	return free, held, lent
 }
 
-// hasChunk reports whether a lane can have one more chunk: no peer that stands can keep them all.
-func (l *outLane) hasChunk() bool {
-	p := &l.p.e.pool
-	return l.chunks < (p.chunks+1)/2 && len(p.free) > 0
-}
+// hasChunk reports whether a lane can have one more chunk. It has no more than are left, so a peer
+// that stands keeps half of what it finds at most, and the next one finds the rest.
+func (l *outLane) hasChunk() bool { return l.chunks < len(l.p.e.pool.free) }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.
 func (l *outLane) fits(n int) bool {

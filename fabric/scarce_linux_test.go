@@ -1,6 +1,7 @@
 package fabric_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -93,4 +94,40 @@ func noted(b *wake.Bell) bool {
 	b.Lock()
 	defer b.Unlock()
 	return b.Pending()
+}
+
+// TestChunksLeft: two peers that stand do not keep all chunks: what needs one to a third goes as it
+// does to one alone, and no datagram to it is dropped.
+func TestChunksLeft(t *testing.T) {
+	for name, o := range map[string]fabric.Options{"messages": {Slots: 32},
+		"datagrams": {Slots: 32, Datagram: true}} {
+		t.Run(name, func(t *testing.T) {
+			a := opened(t, "a", o)
+			for i, used := range []uint64{4, 6} {
+				name := []string{"b", "c"}[i]
+				opened(t, name, o)
+				to := a.knows(t, name)
+				for range 10 {
+					noError(t, a.Send(pattern(1000), to, 1))
+				}
+				account(t, a, 8, used, 0)
+			}
+			d := opened(t, "d", o)
+			to := a.knows(t, "d")
+			dropped := a.Stats().Dropped
+			for range 10 {
+				got := make([]byte, 1000)
+				noError(t, errors.Join(d.Recv(got, 2), a.Send(pattern(1000), to, 1)))
+				account(t, a, 8, 7, 0)
+				d.steps(t)
+				if done := d.completions(t); len(done) != 1 || !bytes.Equal(got, pattern(1000)) {
+					t.Errorf("%+v, or other bytes", done)
+				}
+				a.steps(t)
+			}
+			if s := a.Stats(); s.Dropped != dropped || s.UsedChunks != 6 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
 }
