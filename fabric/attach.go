@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"slices"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
@@ -25,7 +27,10 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	if place < 0 {
 		return nil, e.noPeers(p)
 	}
-	e.uses[place]++
+	// The place may have had this number before. Nobody stores it any more: a receiver says that it
+	// is done before its lane can have ended here.
+	e.uses[place] = e.uses[place]%kind.FabricMostUses + 1
+	e.done[place].Store(0)
 	n := e.opt.Slots
 	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
 		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
@@ -100,14 +105,7 @@ func (e *Endpoint) noPeers(p *peer) error {
 	return fault("send", p.addr.String(), ErrPeers)
 }
 
-func (e *Endpoint) freePlace() int {
-	for i, l := range e.out {
-		if l == nil && e.uses[i] < kind.FabricMostUses {
-			return i
-		}
-	}
-	return -1
-}
+func (e *Endpoint) freePlace() int { return slices.Index(e.out, nil) }
 
 // claim takes a row that nobody has, or -1. Then the receiver is told of rows that it has not given
 // to who claimed them: a sender may have died before it rang, or after it was refused.

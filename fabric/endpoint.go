@@ -350,6 +350,11 @@ func (e *Endpoint) Close() error {
 // did not know it.
 func (e *Endpoint) leave() {
 	e.flush()
+	for _, l := range e.in {
+		if l != nil {
+			l.markDone() // who finds the state gives the lane's place to the next
+		}
+	}
 	crash.At(crash.FabricHeads)
 	e.page.State.Store(kind.FabricClosed)
 	crash.At(crash.FabricShut)
@@ -363,7 +368,6 @@ func (e *Endpoint) leave() {
 		if l != nil {
 			l.tell()
 			l.announce()
-			l.markDone()
 		}
 	}
 	for _, l := range e.out {

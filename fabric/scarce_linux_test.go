@@ -9,10 +9,94 @@ import (
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/wake"
+	"github.com/shmring/shmring/shm"
 )
 
 // onePlace is for an endpoint that sends to one peer at once.
 var onePlace = fabric.Options{Peers: 1}
+
+// boxWords maps lanes of an endpoint, and what their receivers say of them.
+func boxWords(t *testing.T, e *end) (lanes []kind.FabricLane, done []kind.Word) {
+	t.Helper()
+	obj, err := e.d.Open(kind.FabricOutboxName(e.Address().Outbox), shm.ReadOnly)
+	noError(t, err)
+	t.Cleanup(func() { noError(t, obj.Close()) })
+	o, err := kind.StoredOutbox("", obj.Header())
+	noError(t, err)
+	lanes, done, err = kind.OutboxLanes(obj, o)
+	noError(t, err)
+	return lanes, done
+}
+
+// TestPlaceNumbers: a place of an outbox has any number of users after each other, though there are
+// numbers for 2,047: a peer may restart as often as it likes.
+func TestPlaceNumbers(t *testing.T) {
+	t.Run("all", func(t *testing.T) {
+		a := opened(t, "a", onePlace)
+		lanes, _ := boxWords(t, a)
+		a.SetUses(kind.FabricMostUses - 2)
+		for i, use := range []int{kind.FabricMostUses - 1, kind.FabricMostUses, 1, 2} {
+			b := opened(t, "b", onePlace)
+			noError(t, a.Send(number(uint64(i)), a.knows(t, "b"), 1))
+			if id := lanes[0].ID.Load(); id != kind.FabricLaneID(a.Address().Outbox, 0, use) {
+				t.Fatalf("the number is %#x of user %d", id, use)
+			}
+			noError(t, b.Recv(make([]byte, 8), 2))
+			completes(t, b)
+			completes(t, a)
+			noError(t, b.close())
+		}
+	})
+	t.Run("done", func(t *testing.T) { // what a former user with the number said is not believed
+		a := opened(t, "a", onePlace)
+		_, done := boxWords(t, a)
+		a.SetUses(kind.FabricMostUses)
+		b := opened(t, "b", onePlace)
+		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		b.steps(t)
+		noError(t, b.close())
+		if done[0].Load() == 0 {
+			t.Error("nobody is done")
+		}
+		a.SetUses(kind.FabricMostUses)
+		b = opened(t, "b", onePlace)
+		noError(t, a.Inject(number(2), a.knows(t, "b")))
+		noError(t, a.close())
+		b.steps(t)
+		if s := b.Stats(); s.Stored != 1 {
+			t.Errorf("a message was lost: %+v", s)
+		}
+	})
+}
+
+// TestDoneBeforeClosed: who closes says that it is done with a lane before its sender can find it
+// closed, and give the place to the next.
+func TestDoneBeforeClosed(t *testing.T) {
+	a := opened(t, "a", fabric.Options{})
+	lanes, done := boxWords(t, a)
+	for range 8 { // a look may come late
+		b := opened(t, "b", fabric.Options{Peers: 1024, Slots: 2, Chunks: -1})
+		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		b.steps(t)
+		of, id := scribble(t, b, "b"), lanes[0].ID.Load()
+		for row := range of.claims[1:] { // who is not there costs a look when the state is said
+			of.claims[1+row].Store(kind.FabricLaneID(kind.FabricOutboxID(1<<40), row, 1))
+		}
+		looks, said := make(chan struct{}), make(chan uint64)
+		go func() {
+			close(looks)
+			for of.page.State.Load() == 0 {
+			}
+			said <- done[0].Load()
+		}()
+		<-looks
+		noError(t, b.Endpoint.Close())
+		if said := <-said; said != id {
+			t.Fatalf("closed, and %#x is done: want %#x", said, id)
+		}
+		a.steps(t)
+	}
+}
 
 // TestPlaceSought: who has no place for one more peer looks who has gone before it says so.
 func TestPlaceSought(t *testing.T) {

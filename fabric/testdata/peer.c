@@ -590,12 +590,13 @@ static void leave(int alive) {
 		atomic_store(&s->head, FIN);
 		atomic_store(&s->seq, ++me.sent);
 		ring(&me.peer.bell, &me.peer.row[me.out_row].parked, me.out_row);
+		if (me.in) // who finds the state gives the lane's place to the next
+			atomic_store(me.in_done, me.in_id);
 		atomic_store(me.ours.state, CLOSED);
 		if (me.in) {
 			atomic_store(&me.ours.row[me.in_row].rev, ++me.rev);
 			word always = 1; // the sender may ignore the lane
 			ring(&me.peer.bell, &always, me.peer.rows + me.in_place);
-			atomic_store(me.in_done, me.in_id);
 		}
 	}
 	unlinkat(me.dir, me.name, 0);

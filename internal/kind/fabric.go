@@ -83,7 +83,7 @@ const (
 )
 
 // The number of a lane names its outbox, its place there, and which user of that place it is. No
-// two lanes ever have the same. Bit 0 of it is set in a row whose lane was refused.
+// two lanes have the same at once. Bit 0 of it is set in a row whose lane was refused.
 //
 //	bits 24..63  outbox, random and not 0    bits 1..11  user of the place, from 1
 //	bits 12..23  place in the outbox         bit 0       0
@@ -91,7 +91,7 @@ const (
 	FabricRefused = 1
 	fabricBox     = 24
 	fabricPlace   = 12
-	// FabricMostUses is how many lanes one place of an outbox can have after each other.
+	// FabricMostUses is how many lanes one place of an outbox has before numbers come again.
 	FabricMostUses = 1<<11 - 1
 )
 

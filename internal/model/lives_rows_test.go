@@ -226,6 +226,7 @@ var lives = family{
 		form("four messages, deaths and names",
 			livesModel{messages: 4, deaths: true, named: true}),
 		form("a row that is claimed again", rowsModel{}),
+		form("a place with three users and two numbers", placesModel{}),
 		form("an outbox to two", outboxModel{}),
 		form("an outbox to two, deaths and a collector", outboxModel{deaths: true}),
 	},
@@ -237,6 +238,8 @@ var lives = family{
 		on("four messages, and deaths", livesAnyWord),
 		on("two messages, deaths and names", livesNoReceiver, livesByName),
 		on("a row that is claimed again", rowsNoOwner, rowsHeadFirst, rowsOwnerFirst, rowsOldWords),
+		on("a place with three users and two numbers", placesStays, placesClosed, placesHead,
+			placesCutOff),
 		on("an outbox to two", outboxOwn, outboxLooks)),
 	traps: on("a row that is claimed again", rowsLivingHead),
 }
