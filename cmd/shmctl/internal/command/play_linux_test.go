@@ -78,7 +78,7 @@ func TestSoak(t *testing.T) {
 	var text string
 	var r soak.Report
 	// The first round has the roles that begin slowest, and nobody dies before it has begun: on a
-	// machine that is short of time that takes longer. All surfaces are attacked in it.
+	// machine that is short of time that takes longer.
 	for d := time.Second; ; d *= 2 {
 		text = ok(t, "torture", "soak", "--duration", d.String(), "--round", d.String(), "--seed", "3",
 			"-o", "json")

@@ -175,8 +175,8 @@ const (
 	// tortureShare of a round is for torture, in percent.
 	tortureShare = 85
 	// Before the clock is looked at, so many mutations are made: fewer when little time is left.
-	burstMost, burstLeast = 100_000, 1_000
-	burstPerMs            = 20
+	burstMost, burstLeast = 5_000, 50
+	burstPerMs            = 1
 )
 
 // burst is how many mutations are made in one go.
@@ -273,14 +273,17 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 	return errors.Join(errs...)
 }
 
-// hostile attacks until the round ends, once at least.
+// hostile attacks one surface after the other until the round ends, one at least. The seed says
+// which is the first.
 func (r *Report) hostile(ctx context.Context, seed uint64, end time.Time) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	for again := true; again; again = time.Now().Before(end) {
-		h, err := hostile.Run(ctx, hostile.Options{Mutations: burst(time.Until(end)),
-			Seed: seed})
+	names, had := hostile.Names(), r.Mutations
+	first := rand.New(rand.NewPCG(seed, 2)).IntN(len(names))
+	for i := 0; time.Now().Before(end) || r.Mutations == had && i < len(names); i++ {
+		h, err := hostile.Run(ctx, hostile.Options{Mutations: burst(time.Until(end)), Seed: seed,
+			Surfaces: names[(first+i)%len(names):][:1]})
 		if errors.Is(err, errors.ErrUnsupported) {
 			r.skip("hostile peers: " + err.Error())
 			return nil
