@@ -124,6 +124,16 @@ func (b Bench) Run(ctx context.Context, o Options) ([]Row, error) {
 	return measure(ctx, o, b.cases(o))
 }
 
+// Cases are the names of what it measures with such options, each once.
+func (b Bench) Cases(o Options) (names []string) {
+	for _, c := range b.cases(b.options(o)) {
+		if !slices.Contains(names, c.name) {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 // options fills in what nobody said.
 func (b Bench) options(o Options) Options {
 	o.Pairs = cmp.Or(o.Pairs, b.pairs, 101)

@@ -93,6 +93,9 @@ func newBench() *cobra.Command {
 			if opt.Pairs < 0 || opt.RoundTime < 0 {
 				return wrong("--pairs and --round must not be negative")
 			}
+			if err := someCase(args, opt); err != nil {
+				return err
+			}
 			if quick {
 				opt.Pairs, opt.Batches = cmp.Or(opt.Pairs, quickPairs), []int{1, 32}
 			}
@@ -112,6 +115,23 @@ func newBench() *cobra.Command {
 	f.StringVar(&opt.Before, "before", "", "another build of `shmctl`, in place of the rivals")
 	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
 	return cmd
+}
+
+// someCase refuses a pattern that matches no case of these benches.
+func someCase(benches []string, opt bench.Options) error {
+	var all []string
+	for _, b := range bench.Benches {
+		if len(benches) == 0 || slices.Contains(benches, b.Name) {
+			all = append(all, b.Cases(opt)...)
+		}
+	}
+	if opt.Cases == "" || slices.ContainsFunc(all, func(name string) bool {
+		ok, _ := path.Match(opt.Cases, name)
+		return ok
+	}) {
+		return nil
+	}
+	return wrong("--case %q matches none of %s", opt.Cases, strings.Join(all, ", "))
 }
 
 // quickPairs are enough for an interval, and no more.

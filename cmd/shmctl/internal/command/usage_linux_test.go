@@ -49,7 +49,7 @@ func TestUsage(t *testing.T) {
 		"post a --event nope", "post a --fid queue:1", "post a --event USER --tag 1",
 		"post a --event 0 --fid x", "post a --event 0 --payload 0",
 		"post a --event 0 --payload 00 --error EIO", "bench moon", "bench --case [a",
-		"bench --pairs=-1", "bench --cpus=1", "serve", "serve --dev lo --queue x",
+		"bench ring --case moon*", "bench --pairs=-1", "bench --cpus=1", "serve", "serve --dev lo --queue x",
 		"serve --dev lo --mode x", "serve --dev lo --bind x", "serve --dev lo --allow root",
 		"serve --dev lo --frames 0", "version -o x", "ls -w 0s", "show a --watch -1s", "gc -o x",
 		"check -a x", "check -o x", "torture hostile --mutations 0", "torture hostile now",
