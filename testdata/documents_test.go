@@ -378,8 +378,8 @@ func TestExamplesAreRun(t *testing.T) {
 // build builds a command for the time of a test.
 func build(t *testing.T, dir, path string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", dir,
-		path)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w",
+		"-o", dir, path)
 	cmd.Dir = root(t)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)

@@ -97,8 +97,8 @@ func renderGuards(rows []Guard) string {
 		"a change of one place in the code that takes a guard away. `go test ./testdata -run\n"+
 		"TestGuards -guards.full` makes every change in turn, for the compiler only, and demands that\n"+
 		"the named test passes before, compiles, and fails then; without the flag it does so for one\n"+
-		"of the rows marked quick. Where the row says hang it does not come to its end; where it says leak,\n"+
-		"the package finds behind it what was left. The guards of the wake-up protocols stand in\n"+
+		"of the rows marked quick. Where the row says hang it does not come to its end; where it says\n"+
+		"leak, the package finds behind it what was left. The guards of the wake-up protocols stand in\n"+
 		"guards_models.md beside this page.\n\n"+
 		"The table has %d rows. On 2026-11-22, when it had %d, all of it was run, two at a time beside\n"+
 		"other work, in several goes: each test passed with its guard and failed without it, or hung\n"+

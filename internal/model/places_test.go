@@ -1,6 +1,6 @@
 package model
 
-// A place of an outbox, explored: its lanes have different receivers, one after the other, and there
+// A place of an outbox, explored: its lanes have different receivers, one after the other. There
 // are fewer numbers than lanes, so the last has the number of the first. Receivers say in one word
 // of the place that they are done with the lane of a number. When the sender has gone, a collector
 // unlinks the outbox if its lane is done, or its receiver is gone.

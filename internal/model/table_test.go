@@ -183,7 +183,8 @@ func eachMutant(t *testing.T, of func(f family) []mutant, affords func(id string
 }
 
 func TestMutantsFall(t *testing.T) {
-	eachMutant(t, func(f family) []mutant { return f.mutants }, every, func(t *testing.T, v variant, bug string) {
+	eachMutant(t, func(f family) []mutant { return f.mutants }, every, func(t *testing.T, v variant,
+		bug string) {
 		o := v.run(bug, true)
 		t.Logf("%-64s %v", bug, o)
 		if o.lost+o.muted+o.stuck == 0 {
@@ -194,7 +195,8 @@ func TestMutantsFall(t *testing.T) {
 
 // TestNotRequired: what is said not to be required should be known to be so.
 func TestNotRequired(t *testing.T) {
-	eachMutant(t, func(f family) []mutant { return f.spare }, explorable, func(t *testing.T, v variant, bug string) {
+	eachMutant(t, func(f family) []mutant { return f.spare }, explorable, func(t *testing.T, v variant,
+		bug string) {
 		if o := v.run(bug, false); o.lost+o.muted+o.stuck > 0 {
 			t.Errorf("it loses something, so make it a mutant: %v", o)
 		}

@@ -2,7 +2,7 @@
 //
 // A run is rounds. In each, processes of the library are killed and stopped as package torture does
 // it, for most of the round. For the rest they are attacked as package hostile does it, one surface
-// after the other. Both prove that nothing is lost, by accounts of their own. Rounds differ in which
+// after the other. Both prove by accounts of their own that nothing is lost. Rounds differ in which
 // roles of torture take part: every sixth has all of them, another one all of one user, and the
 // others those whose steps killed least often in the rounds before, if there are steps. While
 // processes are killed something is done to the machine below the processes, one thing after the
