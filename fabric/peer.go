@@ -292,6 +292,28 @@ func (p *peer) bury() {
 	e.collect(p.addr.Outbox)
 }
 
+// vacate takes back what a peer had when it was cut off, and that has died since: places of our
+// outbox, and what it may have read.
+func (p *peer) vacate() {
+	e := p.e
+	for place, l := range e.out {
+		if l == nil || l.p != p || l.err == nil {
+			continue
+		}
+		e.pool.free = append(e.pool.free, l.lost...)
+		for _, x := range l.kept {
+			x.refs--
+			e.pool.settle(x)
+		}
+		l.lost, l.kept = nil, nil
+		l.head.ID.Store(0)
+		e.out[place] = nil
+	}
+	p.outBit.Store(0)
+	p.bury()
+	p.forget()
+}
+
 // forget gives up what is mapped of a peer that has gone. One that Insert numbered stays known, as
 // one that has gone.
 func (p *peer) forget() {

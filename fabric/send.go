@@ -547,28 +547,6 @@ func (l *outLane) end(why error, num cq.Errno) {
 	}
 }
 
-// vacate takes back what a peer had when it was cut off, and that has died since: places of our
-// outbox, and what it may have read.
-func (p *peer) vacate() {
-	e := p.e
-	for place, l := range e.out {
-		if l == nil || l.p != p || l.err == nil {
-			continue
-		}
-		e.pool.free = append(e.pool.free, l.lost...)
-		for _, x := range l.kept {
-			x.refs--
-			e.pool.settle(x)
-		}
-		l.lost, l.kept = nil, nil
-		l.head.ID.Store(0)
-		e.out[place] = nil
-	}
-	p.outBit.Store(0)
-	p.bury()
-	p.forget()
-}
-
 // finish publishes the end of the lane, for which a slot is kept.
 func (l *outLane) finish() {
 	s, _ := l.slot()
