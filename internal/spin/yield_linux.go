@@ -8,7 +8,7 @@ import (
 
 // goroutineEvery is how many looks there are between two that let other goroutines of this P run:
 // of a goroutine that is locked to its thread that takes as long as waking a thread.
-const goroutineEvery = 16
+const goroutineEvery = 64
 
 // Yield gives the processor to other threads of the machine, those of other processes too. look is
 // the number of the caller's look. Now and then it lets other goroutines run.
