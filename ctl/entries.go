@@ -91,14 +91,14 @@ type Failure struct {
 func (m *Monitor) Entries(name string, n int) (Tail, error) {
 	t := Tail{Queue: name, Lanes: []LaneTail{}}
 	err := m.look(name, func(v *view, q *inspect.Queue) error {
-		v.entries(&t, q, max(n, 0))
+		v.entries(&t, q, max(n, 0), m.copied)
 		return nil
 	})
 	return t, err
 }
 
 // entries adds what each lane has to tell.
-func (v *view) entries(t *Tail, m *inspect.Queue, n int) {
+func (v *view) entries(t *Tail, m *inspect.Queue, n int, copied func()) {
 	first := v.next == nil
 	if id := m.Reader.Header().UUID; first || id != v.uuid { // the lanes of a queue begin at 0
 		v.uuid, v.next = id, map[int]uint64{}
@@ -111,7 +111,7 @@ func (v *view) entries(t *Tail, m *inspect.Queue, n int) {
 		l := LaneTail{Row: row, Own: row == 0, Entries: []Entry{}}
 		since, seen := v.next[row]
 		if err := obj.Read(func(obj *shm.Object) error {
-			return l.read(obj, m, n, since)
+			return l.read(obj, m, n, since, copied)
 		}); err != nil {
 			l = LaneTail{Row: row, Own: row == 0, Entries: []Entry{}, Error: NewProblem(err)}
 		} else {
@@ -130,7 +130,9 @@ func (v *view) entries(t *Tail, m *inspect.Queue, n int) {
 // place was not used again, but none whose index is below since. One that is waiting or peeked is
 // whole. One that was read may just be overwritten: it is left out as soon as that shows, and can
 // only be mixed with its successor while a writer is between filling that and publishing it.
-func (l *LaneTail) read(obj *shm.Object, q *inspect.Queue, n int, since uint64) error {
+func (l *LaneTail) read(obj *shm.Object, q *inspect.Queue, n int, since uint64,
+	copied func(),
+) error {
 	m, err := kind.LaneOf[cq.Entry](obj, l.Row, q.Options)
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (l *LaneTail) read(obj *shm.Object, q *inspect.Queue, n int, since uint64) 
 		l.PID = &pid
 	}
 	for at := max(since, level.Tail-min(level.Tail, capacity, uint64(n))); at < level.Tail; at++ {
-		e, whole := entryAt(&m, at, q.Options.Events)
+		e, whole := entryAt(&m, at, q.Options.Events, copied)
 		if !whole {
 			continue
 		}
@@ -162,13 +164,14 @@ func (l *LaneTail) read(obj *shm.Object, q *inspect.Queue, n int, since uint64) 
 
 // entryAt copies an entry out of its slot, unless another one is there by now, or was never there:
 // a lane that was removed goes on in a new object at its old index.
-func entryAt(m *kind.Lane[cq.Entry], at uint64, events bool) (Entry, bool) {
+func entryAt(m *kind.Lane[cq.Entry], at uint64, events bool, copied func()) (Entry, bool) {
 	slot := &m.Slots[at&m.Detail.Mask]
 	e, record := kind.LoadLine(slot), kind.LoadLine(m.Detail.Record(at))
 	data := record.Data[:]
 	if events {
 		data = bytes.Clone(m.Detail.Data(at))
 	}
+	copied()
 	if e.Meta.Seq() != uint32(at) || kind.LoadLine(slot).Meta != e.Meta ||
 		m.Words.Tail.Load() > at+uint64(len(m.Slots)) {
 		return Entry{}, false

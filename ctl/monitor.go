@@ -27,8 +27,9 @@ func Show(d *shm.Dir, name string) (Queue, error) {
 // and knows how fast their counters grow and which entries are new. One goroutine may use it at a
 // time.
 type Monitor struct {
-	dir   *shm.Dir
-	views map[string]*view
+	dir    *shm.Dir
+	views  map[string]*view
+	copied func() // what a test does to a queue after each copy of an entry
 }
 
 type view struct {
@@ -60,7 +61,7 @@ func (g *growth) since(value uint64, nowNs int64) *Since {
 
 // NewMonitor returns a monitor. The directory must stay open as long as the monitor is.
 func NewMonitor(d *shm.Dir) *Monitor {
-	return &Monitor{dir: d, views: map[string]*view{}}
+	return &Monitor{dir: d, views: map[string]*view{}, copied: func() {}}
 }
 
 // Close unmaps everything. It may be called again.
