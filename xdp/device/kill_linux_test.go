@@ -300,9 +300,9 @@ func TestFlip(t *testing.T) {
 	if err := testdata.CheckFrozen(testdata.FrozenDeviceFlip, names); err != nil {
 		t.Error(err)
 	}
-	o := flip.Options{Values: 2}
+	var o flip.Options
 	if *flipFull {
-		o = flip.Options{Values: flip.AllValues}
+		o.Values = flip.AllValues
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
