@@ -185,6 +185,8 @@ func TestDying(t *testing.T) {
 // TestSocketOwner: the process is found that has a socket.
 func TestSocketOwner(t *testing.T) {
 	t.Parallel()
+	syscall.ForkLock.RLock() // a child of another test has the socket until it executes
+	defer syscall.ForkLock.RUnlock()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	var st unix.Stat_t
