@@ -155,8 +155,8 @@ func TestEntriesOfEvents(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestEntriesWhileBusy: a queue changes after one of its entries was copied. What was read meanwhile
-// is not said to wait, since its copy may be torn. What was overwritten is left out.
+// TestEntriesWhileBusy: a queue changes after one of its entries was copied. What was read since is
+// not said to wait, since its copy may be torn. What was overwritten is left out.
 func TestEntriesWhileBusy(t *testing.T) {
 	const size = 4
 	for name, c := range map[string]struct {
