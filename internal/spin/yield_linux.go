@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// goroutineEvery is how many looks there are between two that let other goroutines of this P run:
-// of a goroutine that is locked to its thread that takes as long as waking a thread.
+// Every look of this number lets other goroutines run, and not each one: a goroutine that is locked
+// to its thread waits there for as long as it takes to wake another thread.
 const goroutineEvery = 64
 
 // Yield gives the processor to other threads of the machine, those of other processes too. look is

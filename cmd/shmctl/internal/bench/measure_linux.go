@@ -51,12 +51,13 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	if o.CPUs, err = processors(o.CPUs); err != nil {
 		return nil, err
 	}
-	b := &bencher{o: o}
-	if b.tools = o.rivals; b.tools != nil {
-	} else if b.tools, b.why = newToolchain(o.Compiler); b.tools != nil {
-		defer b.tools.close()
-	} else if !errors.Is(b.why, ErrNoCompiler) {
-		return nil, b.why
+	b := &bencher{o: o, tools: o.rivals}
+	if b.tools == nil {
+		if b.tools, b.why = newToolchain(o.Compiler); b.tools != nil {
+			defer b.tools.close()
+		} else if !errors.Is(b.why, ErrNoCompiler) {
+			return nil, b.why
+		}
 	}
 	if b.shared, err = newShared(); err != nil {
 		return nil, err
