@@ -147,6 +147,7 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 	results := map[string][]bench.Row{}
 	t := benchTable()
 	packets, slower := false, 0
+	var failed error // rows that were measured before it are shown
 	for _, b := range bench.Benches {
 		if len(args) > 0 && !slices.Contains(args, b.Name) {
 			continue
@@ -158,9 +159,6 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 			fmt.Fprintf(cmd.ErrOrStderr(), "shmctl: %s left out: %v\n", b.Name, err)
 			continue
 		}
-		if err != nil {
-			return opFailed(b.Name, err)
-		}
 		results[b.Name] = rows
 		for i := range rows {
 			t.add(benchRow(b.Name, &rows[i])...)
@@ -169,6 +167,16 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 				slower++
 			}
 		}
+		if err != nil {
+			if cmd.Context().Err() != nil {
+				err = errInterrupted
+			}
+			failed = opFailed(b.Name, err)
+			break
+		}
+	}
+	if failed != nil && len(t.rows) == 0 {
+		return failed
 	}
 	if !packets {
 		t.drop("CPU/PKT", "PKT/CALL")
@@ -186,11 +194,16 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options,
 		}
 		return lines
 	})
-	if err == nil && slower > 0 {
+	switch {
+	case err != nil || failed != nil:
+		return cmp.Or(err, failed)
+	case slower > 0:
 		return opFailed("", fmt.Errorf("%d rows are slower than before", slower))
 	}
-	return err
+	return nil
 }
+
+var errInterrupted = errors.New("interrupted: what follows was not measured")
 
 // benchTable has a cell for each that [benchRow] returns.
 func benchTable() *table {

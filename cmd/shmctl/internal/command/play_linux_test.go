@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
 	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
@@ -259,5 +262,41 @@ func TestBench(t *testing.T) {
 	rows := all["wake"]
 	if len(all) != 1 || len(rows) != 2 || rows[0].Ours == nil || rows[0].Rival != nil {
 		t.Errorf("%s", text)
+	}
+}
+
+// TestBenchUnfinished: what was measured before a bench failed, or was interrupted, is shown. Rows
+// of scale need no compiler, those of tail do.
+func TestBenchUnfinished(t *testing.T) {
+	shmtest.Long(t)
+	if runtime.NumCPU() < 2 {
+		shmtest.Require(t, "cpus", errors.New("two processors"))
+	}
+	for name, c := range map[string]struct{ compiler, says string }{
+		"failed":      {"echo moon >&2; exit 1", "moon"},
+		"interrupted": {"echo > \"$0.runs\"; exec sleep 600", "tail: interrupted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cc := filepath.Join(t.TempDir(), "cc")
+			must(t, os.WriteFile(cc, []byte("#!/bin/sh\n"+c.compiler), 0o755))
+			must(t, unix.Mkfifo(cc+".runs", 0o600))
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			if name == "interrupted" {
+				go func() {
+					_, _ = os.ReadFile(cc + ".runs")
+					interrupt()
+				}()
+			}
+			r := runContext(t, ctx, "bench", "scale", "tail", "--pairs", "1", "--round", "1ms",
+				"--case", "[ro]*", "--cc", cc)
+			if r.code != 1 || strings.Count(r.stdout, "\nscale") != 3 {
+				t.Errorf("exit %d\n%s", r.code, r.stdout)
+			}
+			has(t, r.stderr, c.says)
+			if lacks := "canceled"; strings.Contains(r.stderr, lacks) {
+				t.Error(r.stderr)
+			}
+		})
 	}
 }
