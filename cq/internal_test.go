@@ -289,7 +289,7 @@ func (r seatRig) dies() uint64 {
 func (r seatRig) news(what string, m *userDeaths, generation, more uint64) []peerNews {
 	r.Helper()
 	got := m.look()
-	for n := 0; n < 60_000 && len(got) == 0 && generation != 0; n++ {
+	for n := 0; n < 20_000 && len(got) == 0 && generation != 0; n++ {
 		time.Sleep(time.Millisecond) // the notice of who is not in the record may come later
 		got = m.look()
 	}

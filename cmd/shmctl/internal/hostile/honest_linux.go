@@ -121,7 +121,7 @@ func honestMessage(key, who, n uint64) []byte {
 }
 
 func (w *verifier) number(who, n uint64) {
-	if w.c.Spoil == spoilLose && n == 1000 {
+	if w.c.Spoil == spoilLose && n == spoilAfter {
 		return
 	}
 	if n != w.next[who] {

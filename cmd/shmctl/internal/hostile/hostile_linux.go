@@ -318,9 +318,12 @@ const (
 	spoilShut  = "shut" // the victim lets nobody new in
 )
 
+// spoilAfter is how many entries come before that.
+const spoilAfter = 100
+
 // spoilt does what a broken library would, once it has read some entries.
 func (c *child) spoilt(n uint64) {
-	if n < 500 || !c.spoiled.CompareAndSwap(false, true) {
+	if n < spoilAfter || !c.spoiled.CompareAndSwap(false, true) {
 		return
 	}
 	switch c.Spoil {

@@ -275,7 +275,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 	}
 	begin, longest := time.Now(), longestTime
 	if sc.o.spoil == spoilTame {
-		longest = 3 * time.Second
+		longest = time.Second
 	}
 	least := max(shortestTime, time.Duration(float64(timePerMillion)*float64(sc.o.Mutations)/1e6))
 	for {
@@ -297,7 +297,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		all, n, bites := sc.all(), sc.victim.counts, sc.bites()
 		came := all.Attaches > 0 || n[refused] > 0
 		if sc.o.spoil != "" { // until it has been done
-			came = came && n[seen] > 2000
+			came = came && n[seen] > 4*spoilAfter
 		}
 		sc.mu.Unlock()
 		visited := !sc.s.visited || all.Visits >= fewestVisits || all.KeptOut > 0
