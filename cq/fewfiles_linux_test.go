@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -86,7 +89,7 @@ func childPoor() {
 	s := &scarce{d: d, root: d.Path()}
 	empty := objects(s.root)
 	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
-		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorMeeting} {
+		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorMeeting, poorOffer} {
 		f(s)
 		if left := objects(s.root); left != empty {
 			say("at the end there is %s", left)
@@ -110,7 +113,7 @@ func poorQueue(s *scarce) {
 	for _, o := range []cq.Options{
 		{Wait: cq.WaitMutexCond}, {Wait: cq.WaitFD}, {Wait: cq.WaitInSet, WaitSet: set},
 	} {
-		o.Size, o.Lifetime = 4, cq.Persistent
+		o.Size, o.MaxLanes, o.Lifetime = 4, 1, cq.Persistent
 		s.makes("create with "+o.Wait.String(), func() (err error) {
 			q, err = cq.Create(cq.Named(s.d, "q"), o)
 			return err
@@ -122,6 +125,11 @@ func poorQueue(s *scarce) {
 		if w.Lane() != 1 || w.Post(&cq.Entry{Context: 5}) != nil {
 			say("attach: lane %d", w.Lane())
 		}
+		need(w.Close())
+		s.makes("attach in a former writer's place", func() (err error) {
+			w, err = cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
+			return err
+		})
 		need(q.Detach()) // whoever adopts it has a lane to open
 		o.Existing = true
 		s.makes("adopt with "+o.Wait.String(), func() (err error) {
@@ -426,6 +434,66 @@ func poorMeeting(s *scarce) {
 		need(errors.Join(w.Close(), readers[1].Close()))
 	}
 	need(set.Close())
+}
+
+// poorOffer: a reader offers all that a writer needs, or says that it has no descriptor for it.
+func poorOffer(s *scarce) {
+	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{}) // the process has a bell
+	need(err)
+	for _, former := range []bool{false, true} {
+		for more := 0; !poorlyOffers(former, more) && more < 9; more++ {
+		}
+	}
+	need(set.Close())
+}
+
+// poorlyOffers reports whether a reader that can have so many more descriptors offers a lane.
+func poorlyOffers(former bool, more int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	q, err := cq.Create(cq.Unnamed("reader"), cq.Options{Size: 4, MaxLanes: 1})
+	need(err)
+	want := uint32(1<<place.FDReader | 1<<place.FDBell)
+	if former {
+		need(selfMeet(q.Accept, func(conn *net.UnixConn) error {
+			w, err := cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{})
+			return errors.Join(err, w.Close())
+		}))
+		want |= 1 << place.FDLane
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	need(err)
+	a, err := socket(fds[0])
+	need(err)
+	b, err := socket(fds[1])
+	need(err)
+	done := make(chan error, 1)
+	ask := place.Message{Step: place.StepAsk}
+	need(shm.SendFDs(b, ask.Encode()))
+	fillGaps()
+	limit(uint64(slices.Max(openFiles()) + 1 + more))
+	go func() { done <- q.Accept(ctx, a) }()
+	raw, err := b.SyscallConn()
+	need(err)
+	need(raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return n > 0 && err == nil
+	}))
+	limit(4096)
+	buf := make([]byte, place.MessageBytes)
+	_, got, err := shm.RecvFDs(b, buf, 4)
+	need(err)
+	shm.CloseFDs(got)
+	said, err := place.DecodeMessage(buf)
+	need(errors.Join(err, b.Close()))
+	if err := <-done; said.Status == 0 && said.FDs != want || said.Status != 0 &&
+		!(errors.Is(err, syscall.EMFILE) && said.Status == place.StatusOf(cq.ErrNoFiles)) {
+		say("with %d descriptors a reader offers %#b, not %#b, says %v, and ends with %v", more,
+			said.FDs, want, place.StatusError(said.Status), err)
+	}
+	need(errors.Join(a.Close(), q.Close()))
+	return said.Status == 0
 }
 
 // poorlyMet is selfMeet whose sides agree on how it ends.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -141,14 +143,22 @@ func (h *Lanes) offer(m *Meeting, a *Attachment, former *shm.Object) (err error)
 		return err
 	}
 	fds[FDReader], fds[FDBell] = h.Reader.FD(), ProcessBell.FD()
+	some := fds[FDReader] >= 0 && fds[FDBell] >= 0
 	if former != nil {
 		fds[FDLane] = former.FD()
+		some = some && fds[FDLane] >= 0
+	}
+	if !some {
+		return errNoDescriptor
 	}
 	if h.face != nil {
 		fds[FDEvent] = h.face.EventFD()
 	}
 	return m.Say(h.says(StepOffer, a.Row), fds)
 }
+
+// errNoDescriptor: an object that goes to the peer can have no descriptor now.
+var errNoDescriptor = os.NewSyscallError("open", syscall.EMFILE)
 
 // says is a message about a row.
 func (h *Lanes) says(step uint16, row int) Message {
@@ -226,7 +236,7 @@ func (h *Lanes) leave(m *Meeting) {
 // allot returns a row that no living writer has, with its former lane if there was one, and keeps
 // it from others until release. The user is that of the peer, with CrossUser.
 func (h *Lanes) allot(user int) (row int, former *shm.Object, err error) {
-	others := h.Queue.Others()
+	none := NoLane(OpMeet, h.Name, h.Queue)
 	for row := 1; row < len(h.lanes); row++ {
 		if h.Rows[row].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue
@@ -240,12 +250,17 @@ func (h *Lanes) allot(user int) (row int, former *shm.Object, err error) {
 		if !mine {
 			continue
 		}
-		if obj == nil || !others && h.vacant(obj, row) {
+		if obj == nil {
+			return row, nil, nil
+		}
+		if err = h.vacant(obj, row); err == nil {
 			return row, obj, nil
 		}
-		h.release(row)
+		if h.release(row); kind.Starved(err) {
+			none = err
+		}
 	}
-	return 0, nil, NoLane(OpMeet, h.Name, h.Queue)
+	return 0, nil, none
 }
 
 // reserve keeps a row from others if it is nobody's. most says that the user has as many rows as it
@@ -277,19 +292,25 @@ func (h *Lanes) ofUser(user int) (n int) {
 	return n
 }
 
-// vacant reports whether a next writer can go on in a lane. It looks as that writer will: the last
-// one may have written over what was checked when it came.
-func (h *Lanes) vacant(obj *shm.Object, row int) bool {
+// vacant is nil if a next writer can go on in a lane. It looks as that writer will: the last one may
+// have written over what was checked when it came.
+func (h *Lanes) vacant(obj *shm.Object, row int) error {
+	if h.Queue.Others() {
+		return kind.ErrLanes // it is another writer's until it is retired
+	}
 	life, err := obj.Life()
-	if err != nil || life != shm.Dead && life != shm.Released {
-		return false
+	if err == nil && life != shm.Dead && life != shm.Released {
+		err = kind.ErrLanes
+	}
+	if err != nil {
+		return err
 	}
 	fresh, err := OpenPassed(obj.FD(), obj.Name(), shm.ReadOnly)
 	if err != nil {
-		return false
+		return err
 	}
 	defer fresh.Close()
-	return h.Queue.LaneFits(fresh, row, h.Reader.Header().UUID, &h.Rows[row]) == nil
+	return h.Queue.LaneFits(fresh, row, h.Reader.Header().UUID, &h.Rows[row])
 }
 
 func (h *Lanes) release(row int) {

@@ -204,7 +204,7 @@ func (c *Claim) take(row int) (*shm.Object, error) {
 		}
 		_ = obj.Close()
 		switch {
-		case errors.Is(err, kind.ErrClosed), errors.Is(err, collect.ErrContested):
+		case errors.Is(err, kind.ErrClosed), errors.Is(err, collect.ErrContested), kind.Starved(err):
 			return nil, err
 		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, shm.ErrStale):
 			return nil, nil
