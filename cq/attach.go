@@ -13,7 +13,6 @@ import (
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/wake"
@@ -266,10 +265,10 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	e.Start.Store(at)
 	e.Generation.Store(gen)
 	cfg := wake.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
-		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.Ring}
-	w.bell = place.BellHold{Words: &words.Bell, Owner: w.reader.Owner, FD: -1, Own: w.own}
-	if w.side != nil {
-		w.bell.Dir, w.bell.FD = w.side.Bell()
+		Beside: w.beside}
+	if !w.own {
+		w.reach = reach{w: w, words: words, hints: hints}
+		w.bell, cfg.Face, cfg.Domain = w.reach.hold(), w.reach.face, w.reach.domain
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
@@ -283,17 +282,6 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	crash.At(crash.AttachAnnounced)
 	w.woke = countLoad(&m.Words.Wakes)
 	return nil
-}
-
-// openFace returns a descriptor that wakes the reader's user, or -1.
-func (w *laneWriter) openFace(words *kind.QueueWords, generation uint16) int {
-	if !w.own {
-		return w.side.OpenFace(w.reader, words, generation)
-	}
-	if w.face == nil {
-		return -1
-	}
-	return eventfd.Dup(w.face.EventFD())
 }
 
 // Writer returns a writer on the queue's own lane, for completions that the reader's process makes
@@ -327,7 +315,7 @@ func (q *core) ownWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{laneWriter{name: q.name, reader: q.obj, face: q.face, own: true, trust: q.opt.Trust}}
+	w := &Writer{laneWriter{name: q.name, reader: q.obj, beside: q.bell, own: true, trust: q.opt.Trust}}
 	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt)
 }
 
@@ -371,6 +359,9 @@ func (w *laneWriter) end() error {
 	}
 	w.ringer.Close()
 	w.bell.Drop()
+	if w.reach.late.Load() { // nobody will later
+		_ = w.reach.ring()
+	}
 	w.peer.Close()
 	w.unmap()
 	if last {

@@ -108,7 +108,7 @@ func RingLane(w *Writer) { w.ringer.Announce() }
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
 	if d, ok := w.side.(*place.Joining); ok {
-		fd := d.OpenFace(nil, nil, uint16(w.reader.Owner().Generation))
+		fd, _ := d.OpenFace(nil, nil, uint16(w.reader.Owner().Generation))
 		_ = eventfd.Write(fd)
 		eventfd.Close(fd)
 	}

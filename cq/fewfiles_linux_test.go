@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -89,7 +90,7 @@ func childPoor() {
 	s := &scarce{d: d, root: d.Path()}
 	empty := objects(s.root)
 	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
-		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorMeeting, poorOffer} {
+		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorMeeting, poorOffer} {
 		f(s)
 		if left := objects(s.root); left != empty {
 			say("at the end there is %s", left)
@@ -377,6 +378,77 @@ func poorChannelWaits(s *scarce) {
 	}
 	need(errors.Join(ch.Detach(ctx, q), ch.Close(), w.Close()))
 	end()
+}
+
+// poorRings: who sleeps elsewhere than on the queue is woken at once by the queue's own writer, and by
+// another one as soon as that can have a descriptor, though there is no other post, or when that is
+// closed.
+func poorRings(s *scarce) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD})
+	need(err)
+	w, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{})
+	need(err)
+	own, err := q.Writer()
+	need(err)
+	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{})
+	need(err)
+	object, err := q.GetWait()
+	need(errors.Join(err, passes(q, w)))
+	dst := make([]cq.Context, 2)
+	arm := func() {
+		for q.TryWait() != nil {
+			_, _ = cq.Read(q, dst)
+		}
+	}
+	readable := func() error {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(object.FD), Events: unix.POLLIN}}, 20e3)
+		if err == nil && n == 0 {
+			err = cq.ErrTimedOut
+		}
+		return err
+	}
+	for _, by := range []struct {
+		what string
+		arm  func()
+		wait func() error
+	}{
+		{"its descriptor", arm, readable},
+		{"a set", func() {
+			if err := set.Add(q); err != nil && !errors.Is(err, fs.ErrExist) {
+				need(err)
+			}
+		}, func() error {
+			_, err := set.Wait(ctx, nil, cq.WaitOptions{})
+			return err
+		}},
+	} {
+		brief, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{})
+		need(err)
+		need(passes(q, brief))
+		for _, p := range []*cq.Writer{own, w, brief} {
+			by.arm()
+			woken := make(chan error, 1)
+			go func() { woken <- by.wait() }()
+			time.Sleep(20 * time.Millisecond) // it sleeps
+			fillGaps()
+			limit(0)
+			need(p.Post(&cq.Entry{Context: 5}))
+			if p != own {
+				limit(4096)
+			}
+			if p == brief {
+				need(p.Close())
+			}
+			if err := <-woken; err != nil {
+				say("lane %d wakes nobody who sleeps on %s: %v", p.Lane(), by.what, err)
+			}
+			limit(4096)
+			wantRead(q, 5)
+		}
+	}
+	need(errors.Join(set.Remove(q), set.Close(), own.Close(), w.Close(), q.Close()))
 }
 
 // poorMeeting: a writer and its reader meet when both have the descriptors, and so it does with the

@@ -257,7 +257,7 @@ func signalFrom(side *place.Named, obj *shm.Object, o shape) error {
 	defer hold.Drop()
 	fd := -1
 	wake.Signal(&words.Arm, hints, func(generation uint16) int {
-		fd = side.OpenFace(obj, words, generation)
+		fd, _ = side.OpenFace(obj, words, generation)
 		return fd
 	}, hold.Ring)
 	eventfd.Close(fd)

@@ -25,7 +25,7 @@ type laneWriter struct {
 	obj    *shm.Object      // the lane, nil for the reader's own
 	reader *shm.Object      // the queue's reader object
 	side   place.WriterSide // nil for the reader's own
-	face   *wake.Face       // of the reader's own process, on its own lane
+	beside *wake.Bell       // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
 	detail kind.Details
 	words  *kind.LaneWords
@@ -57,6 +57,8 @@ type laneWriter struct {
 	opt     WriterOptions
 	slots   []Entry
 	follows bool // it goes on in the place of another
+
+	reach reach // of one that is not the reader's own
 }
 
 // Why a writer cannot post any more, beyond what the reader tells it.

@@ -161,16 +161,6 @@ func errNoBit() error {
 		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
-// reopen returns another hold on the process's bell, for producers of the process itself.
-func (p *processBell) reopen(uuid shm.UUID) (*shm.Object, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.obj == nil || p.obj.Header().UUID != uuid {
-		return nil, kind.ErrClosed
-	}
-	return openBellFD(uuid, p.obj.FD())
-}
-
 // nameIn gives the bell a name beside the queue, where its producers look for it.
 func (p *processBell) nameIn(dir *shm.Dir) error {
 	if dir == nil || slices.ContainsFunc(p.dirs, dir.Is) {
@@ -246,7 +236,7 @@ type BellHold struct {
 	Dir   *shm.Dir        // directory to look in, which stays the caller's, or nil
 	FD    int             // descriptor of the bell that came by rendezvous, or -1
 	Owner func() shm.Owner
-	Own   bool // the reader is this process
+	Err   error // why the last Ring returned nil, if the bell could not be opened
 	bell  *peerBell
 	// ringer is what the producer rings, for the generation that it was made for.
 	ringer wake.DomainRinger
@@ -255,6 +245,7 @@ type BellHold struct {
 // Ring returns the reader's bell with the queue's bit, or nil if it has none or cannot be reached
 // now: then it is asked for again at the next publish that wants it.
 func (h *BellHold) Ring(generation uint16) *wake.DomainRinger {
+	h.Err = nil
 	g := h.Words.Generation.Load()
 	if g == 0 || uint16(g) != generation {
 		return nil
@@ -266,11 +257,9 @@ func (h *BellHold) Ring(generation uint16) *wake.DomainRinger {
 	}
 	if h.bell == nil || h.bell.uuid != uuid {
 		h.Drop()
-		bell, err := h.hold(uuid, fd)
-		if err != nil {
+		if h.bell, h.Err = h.hold(uuid, fd); h.Err != nil {
 			return nil
 		}
-		h.bell = bell
 	}
 	h.ringer = wake.DomainRinger{Arm: h.bell.arm, Hints: h.bell.hints, Bit: int(bit)}
 	return &h.ringer
@@ -312,20 +301,19 @@ func (h *BellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
 }
 
 // open finds the bell by its name beside the queue, by the descriptor that came with it, or takes
-// its descriptor from the reader. Nobody needs a permission for the bell of its own process.
+// its descriptor from the reader.
 func (h *BellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
-	if h.Own {
-		return ProcessBell.reopen(uuid)
-	}
 	obj, err := openBellFile(uuid, h.Dir)
 	if err != nil && h.FD >= 0 {
 		obj, err = openBellFD(uuid, h.FD)
 	}
 	if err != nil && fd > 0 && fd < 1<<31 {
-		if n, e := descriptorOf(h.Owner(), int(fd-1)); e == nil {
-			obj, err = openBellFD(uuid, n)
-			eventfd.Close(n)
+		n, e := descriptorOf(h.Owner(), int(fd-1))
+		if e != nil {
+			return nil, errors.Join(err, e)
 		}
+		obj, err = openBellFD(uuid, n)
+		eventfd.Close(n)
 	}
 	return obj, err
 }

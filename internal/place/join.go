@@ -214,12 +214,17 @@ func (d *Joining) Settle(err error) {
 // Gone: nobody removes a queue without a name.
 func (d *Joining) Gone(*shm.Object) (bool, error) { return false, nil }
 
-// OpenFace returns the eventfd that came with the offer, as long as the reader is that one.
-func (d *Joining) OpenFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) int {
+// OpenFace returns the descriptor that came with the offer, as long as the reader is that one. That
+// has no successor, so what cannot be duplicated is given away.
+func (d *Joining) OpenFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) (int, error) {
 	if generation != uint16(d.offer.Generation) || d.fds[FDEvent] < 0 {
-		return -1
+		return -1, kind.ErrPeerGone
 	}
-	return eventfd.Dup(d.fds[FDEvent])
+	fd := eventfd.Dup(d.fds[FDEvent])
+	if fd < 0 {
+		fd, d.fds[FDEvent] = d.fds[FDEvent], -1
+	}
+	return fd, nil
 }
 
 // Leave gives the lane back.

@@ -17,8 +17,9 @@ type WriterSide interface {
 	ClaimLane(reader *shm.Object, rows []kind.RowWords, q kind.Queue) (*shm.Object, int, error)
 	// Gone reports whether the queue was destroyed, beyond what its words say.
 	Gone(reader *shm.Object) (bool, error)
-	// OpenFace returns a descriptor that wakes the user of the reader of that generation, or -1.
-	OpenFace(reader *shm.Object, words *kind.QueueWords, generation uint16) int
+	// OpenFace returns a descriptor that wakes the user of the reader of that generation, or -1 and
+	// why there is none.
+	OpenFace(reader *shm.Object, words *kind.QueueWords, generation uint16) (int, error)
 	// Leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
 	// last then reports.
 	Leave(lane *shm.Object, closed func() bool) (last bool, err error)
@@ -74,34 +75,35 @@ func (h *Named) Gone(reader *shm.Object) (bool, error) {
 
 // OpenFace gets the reader's own eventfd, or the queue's FIFO where the kernel does not let us
 // have it.
-func (h *Named) OpenFace(reader *shm.Object, words *kind.QueueWords, _ uint16) int {
-	if fd := takeEvent(reader, words); fd >= 0 {
-		return fd
+func (h *Named) OpenFace(reader *shm.Object, words *kind.QueueWords, _ uint16) (int, error) {
+	fd, err := takeEvent(reader, words)
+	if err == nil {
+		return fd, nil
 	}
-	fd, err := openFIFO(h.Dir, false)
-	if err != nil {
-		return -1
+	fd, e := openFIFO(h.Dir, false)
+	if e != nil {
+		return -1, errors.Join(err, e)
 	}
-	return fd
+	return fd, nil
 }
 
-// takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
-// one that its predecessor left; and the reader clears the word before it closes what the number
-// means, so that one which still stands afterwards was the right one.
-func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
+// takeEvent duplicates the reader's own eventfd. The number must be this reader's, not one that its
+// predecessor left; and the reader clears the word before it closes what the number means, so that
+// one which still stands afterwards was the right one.
+func takeEvent(reader *shm.Object, words *kind.QueueWords) (int, error) {
 	n, owner := words.Face.Load(), reader.Owner()
 	if n == 0 || n >= 1<<31 || words.FaceGen.Load() != owner.Generation {
-		return -1
+		return -1, kind.ErrPeerGone
 	}
 	fd, err := descriptorOf(owner, int(n-1))
 	if err != nil {
-		return -1
+		return -1, err
 	}
 	if words.Face.Load() != n || !eventfd.Is(fd) {
 		eventfd.Close(fd)
-		return -1
+		return -1, kind.ErrPeerGone
 	}
-	return fd
+	return fd, nil
 }
 
 // Leave gives the lane to the next writer, or removes it if the queue is closed.

@@ -31,6 +31,8 @@ type Ringer struct {
 	dom    *DomainRinger
 	domGen uint16 // of dom
 
+	beside *Bell // of the reader, if that is in this process
+
 	// rung is nil unless the reader is another user's: then it is all that this side rings.
 	rung *atomic.Uint32
 	rang uint64 // sequence number of the arming that it rang last, and rangBit
@@ -52,6 +54,9 @@ type RingerConfig struct {
 	// rung and none of this generation is known; nil says that it cannot be reached now, and it
 	// is asked again the next time. What it returned for another generation is not used again.
 	Domain func(generation uint16) *DomainRinger
+	// Beside is the reader's bell if that is the producer's own, who closes the ringer before it. It
+	// is in the place of Face and Domain, and takes no descriptor.
+	Beside *Bell
 	// Rung is the word of the producer's own lane in which it counts its rings, if the reader is
 	// another user's, whose memory it cannot write to. Hints, Bit, Fence and Domain mean nothing
 	// then, and Face returns the writing end of a pipe.
@@ -72,7 +77,7 @@ const (
 // NewRinger returns the ringer of one lane.
 func NewRinger(c RingerConfig) *Ringer {
 	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit,
-		fence: c.Fence, face: c.Face, faceFD: -1, domain: c.Domain, rung: c.Rung}
+		fence: c.Fence, face: c.Face, faceFD: -1, domain: c.Domain, beside: c.Beside, rung: c.Rung}
 }
 
 // Published is P2 to P7, to be called after each publish: tail is the published index. It returns
@@ -178,6 +183,9 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 // reach returns the hold on the bell of the reader's process, asking for it when the reader has
 // changed, or could not be reached so far.
 func (r *Ringer) reach(w uint64) *DomainRinger {
+	if r.beside != nil {
+		return r.beside.domainRinger()
+	}
 	gen := uint16(w >> armGenShift)
 	if r.dom == nil || r.domGen != gen {
 		r.dom, r.domGen = nil, gen
@@ -191,6 +199,9 @@ func (r *Ringer) reach(w uint64) *DomainRinger {
 // descriptor returns the reader's descriptor for the generation in w, asking for it when the
 // reader has changed, or could not be reached so far.
 func (r *Ringer) descriptor(w uint64) int {
+	if r.beside != nil {
+		return r.beside.descriptor(w)
+	}
 	gen := uint16(w >> armGenShift)
 	r.faceMu.Lock()
 	defer r.faceMu.Unlock()
@@ -232,12 +243,24 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 }
 
 // Signal leaves a signal that exactly one waiter of the queue takes: now if one waits, later if
-// not. It is the latch, then P4 to P7 without an index. descriptor is asked for the reader's
-// descriptor if its user sleeps on one, domain for the bell of the reader's process if the queue is
-// a member of a set; both may be nil.
+// not. It is the latch, then [Ring] for all but channels.
 func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int,
 	domain func(generation uint16) *DomainRinger) {
 	h.latch.Store(1)
+	ringAll(arm, h, armDom, descriptor, domain)
+}
+
+// Ring has whoever sleeps on the queue look at what was published and marked: it is P4 to P7 without
+// an index, and safe from anywhere, as one wake too many does no harm. descriptor is asked for the
+// reader's descriptor if its user sleeps on one, domain for the bell of the reader's process if a
+// set or channel has the queue; both may be nil.
+func Ring(arm *Arm, h *Hints, descriptor func(generation uint16) int,
+	domain func(generation uint16) *DomainRinger) {
+	ringAll(arm, h, armDom|armNotify, descriptor, domain)
+}
+
+func ringAll(arm *Arm, h *Hints, domainFlags uint64, descriptor func(generation uint16) int,
+	domain func(generation uint16) *DomainRinger) {
 	w := arm.Word.Load()
 	if w&armFlags == 0 {
 		return
@@ -248,7 +271,7 @@ func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int,
 		}
 		return descriptor(uint16(w >> armGenShift))
 	})
-	if w&armDom == 0 || domain == nil {
+	if w&domainFlags == 0 || domain == nil {
 		return
 	}
 	if d := domain(uint16(w >> armGenShift)); d != nil {

@@ -191,15 +191,26 @@ func (b *Bell) Mark(bit int) {
 func (b *Bell) Signal() {
 	b.hints.latch.Store(1)
 	w := b.arm.Word.Load()
-	ringQueue(w, b.hints, func(uint64) int {
-		if b.face == nil {
-			return -1
-		}
-		return b.face.EventFD()
-	})
-	if s := b.seat.Load(); s != nil && w&armDom != 0 {
-		s.ringer.ring()
+	ringQueue(w, b.hints, b.descriptor)
+	if d := b.domainRinger(); d != nil && w&armDom != 0 {
+		d.ring()
 	}
+}
+
+// descriptor returns what a ring of this process writes to, or -1.
+func (b *Bell) descriptor(uint64) int {
+	if b.face == nil {
+		return -1
+	}
+	return b.face.EventFD()
+}
+
+// domainRinger returns this process's hold on its own bell, or nil if the queue has no place there.
+func (b *Bell) domainRinger() *DomainRinger {
+	if s := b.seat.Load(); s != nil {
+		return &s.ringer
+	}
+	return nil
 }
 
 // renumber gives the next arming its number, which is not the one that was rung last: after 2^32
@@ -371,13 +382,8 @@ func (b *Bell) ringFor(bit int) {
 	if w&armFlags == 0 {
 		return
 	}
-	ringQueue(w, b.hints, func(uint64) int {
-		if b.face == nil {
-			return -1
-		}
-		return b.face.EventFD()
-	})
-	if s := b.seat.Load(); s != nil && w&(armDom|armNotify) != 0 {
-		s.ringer.ring()
+	ringQueue(w, b.hints, b.descriptor)
+	if d := b.domainRinger(); d != nil && w&(armDom|armNotify) != 0 {
+		d.ring()
 	}
 }
