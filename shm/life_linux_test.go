@@ -506,6 +506,40 @@ func TestProcessAlive(t *testing.T) {
 	check("reaped child", peer, false, true)
 }
 
+// TestThreadsAlive: a process whose first thread has ended is dead if all others have, and not if one
+// cannot be looked at.
+func TestThreadsAlive(t *testing.T) {
+	stat := func(flags string) string {
+		return "7 (x) R 1 1 1 0 0 " + flags + strings.Repeat(" 0", 40)
+	}
+	for _, c := range []struct {
+		threads      []string // what their files say
+		alive, known bool
+	}{
+		{[]string{stat("4"), stat("4")}, false, true},
+		{[]string{stat("4"), stat("0")}, true, true},
+		{[]string{stat("4"), ""}, false, false},
+		{[]string{"", stat("0")}, true, true},
+	} {
+		dir := t.TempDir()
+		for i, text := range c.threads {
+			path := filepath.Join(dir, strconv.Itoa(i), "stat")
+			must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			if text == "" {
+				must(t, os.Mkdir(path, 0o700)) // cannot be read
+			} else {
+				must(t, os.WriteFile(path, []byte(text), 0o600))
+			}
+		}
+		if alive, known := threadsAlive(dir); alive != c.alive || known != c.known {
+			t.Errorf("%q: alive %v, known %v", c.threads, alive, known)
+		}
+	}
+	if alive, known := threadsAlive("/nowhere"); alive || known {
+		t.Error("nothing is known of no threads")
+	}
+}
+
 // childOtherNS runs in a PID namespace of its own, where it is process 1.
 func childOtherNS() {
 	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)

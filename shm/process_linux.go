@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -90,16 +91,25 @@ func processAlive(w Owner) (alive, known bool) {
 		return true, true
 	}
 	// The first thread is leaving; a process lives as long as any of its threads does.
-	tasks, err := os.ReadDir(dir + "/task")
-	if err != nil {
-		return false, gone(w.PID)
-	}
+	alive, known = threadsAlive(dir + "/task")
+	return alive, known || gone(w.PID)
+}
+
+// threadsAlive reports whether one of the threads that a directory lists can still run user code.
+// One that is there and cannot be looked at, for want of a descriptor say, may.
+func threadsAlive(dir string) (alive, known bool) {
+	tasks, err := os.ReadDir(dir)
+	known = err == nil
 	for _, t := range tasks {
-		if st, ok := readStat(dir + "/task/" + t.Name() + "/stat"); ok && !st.exiting() {
+		path := dir + "/" + t.Name() + "/stat"
+		if st, ok := readStat(path); ok && !st.exiting() {
 			return true, true
+		} else if !ok {
+			_, err := sysStatAt(noDir, path)
+			known = known && errors.Is(err, fs.ErrNotExist)
 		}
 	}
-	return false, true
+	return false, known
 }
 
 func gone(pid int) bool { return unix.Kill(pid, 0) == unix.ESRCH }

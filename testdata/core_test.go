@@ -124,7 +124,7 @@ var byPath = map[string]string{
 var mayByPath = map[string]string{
 	"shm/sys_linux.go readOrNothing":                      "what the kernel says below /proc and /sys",
 	"shm/process_linux.go sysStatFollow":                  "below /proc",
-	"shm/process_linux.go processAlive":                   "below /proc",
+	"shm/process_linux.go threadsAlive":                   "below /proc",
 	"internal/collect/leftover_linux.go isBound":          "below /proc/self/fd, for connect",
 	"ctl/check.go path":                                   "it is the user's, and only read",
 	"ctl/check.go entry":                                  "as above",
