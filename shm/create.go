@@ -20,8 +20,8 @@ import (
 // the header written, init called (it may be nil) to fill the sections, the lock taken, and only
 // then the name appears. The caller is its owner until Release, Close or death.
 //
-// Errors: [ErrName]; fs.ErrExist (EEXIST) if the name is taken; [ErrNoSpace] with a
-// [ErrNoSpace]; what init returned. After an error nothing is left.
+// Errors: [ErrName]; fs.ErrExist (EEXIST) if the name is taken; [ErrNoSpace]; what init returned.
+// After an error nothing is left.
 func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object, error) {
 	const op = "create"
 	if err := checkNew(op, name, spec.Kind); err != nil {

@@ -351,8 +351,10 @@ func TestSpareFD(t *testing.T) {
 		if kept.SpareFD(); kept.fd >= 0 {
 			t.Errorf("descriptor %d is left", kept.fd)
 		}
-		if _, err := kept.Linked(); !errors.Is(err, syscall.EBADF) {
-			t.Error(err)
+		_, linked := kept.Linked()
+		_, shared := kept.ShareFD()
+		if !errors.Is(linked, syscall.EBADF) || !errors.Is(shared, syscall.EBADF) {
+			t.Error(linked, shared)
 		}
 		wantLife(t, kept, want)
 		if linked, err := kept.Linked(); !linked || err != nil {

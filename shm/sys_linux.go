@@ -145,6 +145,9 @@ func sysDense(fd int, size uint64) error {
 
 // sysReopen makes a new open file description of the file behind fd.
 func sysReopen(fd int, write bool) (int, error) {
+	if fd < 0 {
+		return -1, unix.EBADF
+	}
 	own, err := openFD(noDir, procFD(fd), accessBits(write), 0)
 	return own, throughProc(err, fd)
 }
