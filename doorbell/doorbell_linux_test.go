@@ -208,8 +208,10 @@ func TestSignal(t *testing.T) {
 	if ready, signaled, err := bell.TryWait(); !ready || !signaled || err != nil {
 		t.Error("a signal before arming", ready, signaled, err)
 	}
-	if err := bell.Wait(time.Millisecond); err != nil || bell.TakeSignal() {
-		t.Error("a wait with a timeout", err)
+	for _, timeout := range []time.Duration{time.Millisecond, -time.Millisecond} {
+		if err := bell.Wait(timeout); err != nil || bell.TakeSignal() {
+			t.Error("a wait with a timeout of", timeout, err)
+		}
 	}
 }
 
