@@ -47,6 +47,8 @@ type CheckOptions struct {
 	// More checks what is in an object of a kind that package cq does not know, while it is mapped
 	// for reading. nil: such an object is checked for what every object has.
 	More func(*shm.Object) []shm.Violation
+
+	pause time.Duration // the longest between two looks; 0: checkPause
 }
 
 // Invariants returns all invariants that this package knows.
@@ -76,7 +78,7 @@ func (r *CheckReport) path(o CheckOptions, path string) error {
 	}
 	if !info.IsDir() {
 		if dir, base := filepath.Split(path); kind.IsQueueObject(base) {
-			return r.queue(filepath.Clean(dir))
+			return r.queue(o, filepath.Clean(dir))
 		}
 		return r.object(o, path)
 	}
@@ -85,7 +87,7 @@ func (r *CheckReport) path(o CheckOptions, path string) error {
 		return err
 	}
 	if isQueue(entries) {
-		return r.queue(path)
+		return r.queue(o, path)
 	}
 	var errs error
 	for _, e := range entries {
@@ -101,7 +103,7 @@ func (r *CheckReport) entry(o CheckOptions, path string, e os.DirEntry) error {
 		if inside, err := os.ReadDir(path); err != nil || !isQueue(inside) {
 			return err
 		}
-		return r.queue(path)
+		return r.queue(o, path)
 	case !e.Type().IsRegular():
 		return nil
 	}
@@ -117,8 +119,8 @@ func isQueue(entries []os.DirEntry) bool {
 	})
 }
 
-func (r *CheckReport) queue(path string) error {
-	return r.take(filepath.Base(path), func() (all []inspect.Checked, part, err error) {
+func (r *CheckReport) queue(o CheckOptions, path string) error {
+	return r.take(o, filepath.Base(path), func() (all []inspect.Checked, part, err error) {
 		if all, err = inspect.CheckQueue(path); all != nil {
 			part, err = err, nil
 		}
@@ -127,7 +129,7 @@ func (r *CheckReport) queue(path string) error {
 }
 
 func (r *CheckReport) object(o CheckOptions, path string) error {
-	return r.take(filepath.Base(path), func() ([]inspect.Checked, error, error) {
+	return r.take(o, filepath.Base(path), func() ([]inspect.Checked, error, error) {
 		c, err := inspect.CheckObject(path, o.More)
 		if err != nil {
 			return nil, nil, err
@@ -147,12 +149,12 @@ const (
 type look func() (all []inspect.Checked, part, err error)
 
 // take adds what is found at every look.
-func (r *CheckReport) take(name string, look look) error {
+func (r *CheckReport) take(o CheckOptions, name string, look look) error {
 	all, part, err := look()
 	if err != nil {
 		return err
 	}
-	pause := checkPause >> (checkLooks - 2)
+	pause := cmp.Or(o.pause, checkPause) >> (checkLooks - 2)
 	for range checkLooks - 1 {
 		if !doubtful(all) {
 			break
@@ -259,7 +261,7 @@ func CheckProcess(o CheckOptions, pid int) (CheckReport, error) {
 		return r, processError(pid, err)
 	}
 	defer p.close()
-	err = r.take("", func() (all []inspect.Checked, part, err error) {
+	err = r.take(o, "", func() (all []inspect.Checked, part, err error) {
 		held, part, err := p.held()
 		if err != nil {
 			return nil, nil, err

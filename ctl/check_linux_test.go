@@ -302,7 +302,7 @@ func TestCheckFindsDamage(t *testing.T) {
 				paths = append(paths, filepath.Join(dir, name))
 			}
 		}
-		r, err := ctl.Check(ctl.CheckOptions{}, paths...)
+		r, err := ctl.Check(ctl.CheckOptions{}.InARow(), paths...)
 		must(t, err)
 		var got []string
 		for _, f := range r.Findings {
