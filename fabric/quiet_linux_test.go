@@ -93,6 +93,33 @@ func TestQuiet(t *testing.T) {
 			}
 			noError(t, <-sent)
 		},
+		"fence": func(t *testing.T, q *injector) { // it waits for the injects before it
+			noError(t, errors.Join(q.a.Inject(q.buf[:], q.to), q.a.SendMsg(&fabric.Msg{Addr: q.to,
+				Context: 3, Flags: cq.FlagFence})))
+			moves(t, q.b, q.a, q.b, q.a)
+			if done := q.a.completions(t); len(done) != 1 || done[0].Context != 3 {
+				t.Errorf("a send behind injects completes as %+v", done)
+			}
+		},
+		"grant": func(t *testing.T, q *injector) { // what was granted meanwhile a write may use
+			a, b := opened(t, "c", fabric.Options{Slots: 1024}),
+				opened(t, "d", fabric.Options{Window: 4096, Remote: 4096})
+			r, err := b.Register(8, allAccess)
+			noError(t, err)
+			to := a.knows(t, "d")
+			for i := range 20 + 4096/64 { // all that the last look has found
+				noError(t, errors.Join(b.Recv(nil, 1), a.Inject(nil, to)))
+				if b.steps(t); i == 19 {
+					a.steps(t)
+					a.steps(t)
+				}
+			}
+			m := fabric.Msg{Addr: to, Flags: cq.FlagRemoteCQData}
+			for i := 0; i == 0 || err == cq.ErrFull && i < 10; i++ {
+				err = a.WriteMsg(&m, fabric.Remote{Key: r.Key()})
+			}
+			noError(t, err)
+		},
 		"closes": func(t *testing.T, q *injector) {
 			q.ends(t, fabric.ErrPeerClosed, func() { noError(t, q.b.Endpoint.Close()) })
 		},

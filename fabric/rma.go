@@ -170,6 +170,7 @@ func (p *peer) reach(op *reaching) (err error) {
 	tells := op.tells(access)
 	if err == nil && tells && (!l.hasSlot() || l.bytes+charge(0) > l.granted ||
 		l.asks.full(&op.sendOp)) {
+		l.watch()
 		err = cq.ErrFull
 	}
 	if err == nil {

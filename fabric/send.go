@@ -324,6 +324,7 @@ func (l *outLane) takes(op *sendOp) bool {
 func (l *outLane) begin(payload []byte, op *sendOp) {
 	if l.waits(op) {
 		l.later.add(l.p.e, payload, op)
+		l.watch() // the call may have looked too early, and ignored the lane again
 		l.resume()
 	} else {
 		l.put(payload, op)
