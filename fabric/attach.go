@@ -105,7 +105,18 @@ func (e *Endpoint) noPeers(p *peer) error {
 	return fault("send", p.addr.String(), ErrPeers)
 }
 
-func (e *Endpoint) freePlace() int { return slices.Index(e.out, nil) }
+// freePlace returns a place that nobody has, or -1. One that has refused us, and closes its
+// endpoint, says nothing of that.
+func (e *Endpoint) freePlace() int {
+	place := slices.Index(e.out, nil)
+	for i := 0; place < 0 && i < len(e.out); i++ {
+		if l := e.out[i]; l.err != nil {
+			l.p.vacate()
+			place = slices.Index(e.out, nil)
+		}
+	}
+	return place
+}
 
 // claim takes a row that nobody has, or -1. Then the receiver is told of rows that it has not given
 // to who claimed them: a sender may have died before it rang, or after it was refused.

@@ -292,10 +292,16 @@ func (p *peer) bury() {
 	e.collect(p.addr.Outbox)
 }
 
-// vacate takes back what a peer had when it was cut off, and that has died since: places of our
-// outbox, and what it may have read.
+// vacate takes back what a peer had when it was cut off, if that has died since, or has closed its
+// endpoint: its row, places of our outbox, and what it may have read.
 func (p *peer) vacate() {
-	e := p.e
+	e, dead := p.e, p.dead.Load()
+	if !dead && (p.obj == nil || p.words.page.State.Load() != kind.FabricClosed) {
+		return
+	}
+	if p.in != nil && p.in.refused {
+		p.in.free()
+	}
 	for place, l := range e.out {
 		if l == nil || l.p != p || l.err == nil {
 			continue
@@ -309,8 +315,12 @@ func (p *peer) vacate() {
 		l.head.ID.Store(0)
 		e.out[place] = nil
 	}
-	p.outBit.Store(0)
-	p.bury()
+	if p.out == nil || p.out.err != nil {
+		p.outBit.Store(0)
+	}
+	if dead {
+		p.bury()
+	}
 	p.forget()
 }
 

@@ -49,17 +49,13 @@ type inLane struct {
 // at a mark.
 func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	if bit >= len(e.rows) { // a forged mark, or the notice of one that was cut off
-		if l := e.out[bit-len(e.rows)]; l != nil && l.p.dead.Load() {
+		if l := e.out[bit-len(e.rows)]; l != nil {
 			l.p.vacate()
 		}
 		return c, false
 	}
-	if l := e.in[bit]; l != nil { // refused, and it rang: its process may have died
-		if l.p.dead.Load() {
-			l.free()
-			l.p.bury()
-			l.p.forget()
-		}
+	if l := e.in[bit]; l != nil { // refused, and it rang: it may have gone
+		l.p.vacate()
 		return c, false
 	}
 	id := e.claims[bit].Load()

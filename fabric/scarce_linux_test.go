@@ -109,7 +109,7 @@ func TestPlaceSought(t *testing.T) {
 }
 
 // TestCutOffDies: who was cut off, or has refused us, keeps its place of our outbox and what it may
-// read until its process has ended, and no longer, whether it closes before or not.
+// read until its process has ended, or it has closed its endpoint, and no longer.
 func TestCutOffDies(t *testing.T) {
 	refuses := func(of scribbled) { of.rows[0].Owner.Store(of.claims[0].Load() | kind.FabricRefused) }
 	lies := func(of scribbled) {
@@ -117,18 +117,21 @@ func TestCutOffDies(t *testing.T) {
 		of.rows[0].Head.Store(1 << 40)
 	}
 	for name, c := range map[string]struct {
-		writes       func(of scribbled)
-		closes, dead bool
+		writes      func(of scribbled)
+		closes      string // and says how much is stored
+		dead, lives bool
 	}{
 		"refuses and dies":   {writes: refuses},
 		"lies and dies":      {writes: lies},
-		"refuses and closes": {writes: refuses, closes: true},
+		"refuses and closes": {writes: refuses, closes: "0"},
+		"refuses and lives":  {writes: refuses, closes: "0", lives: true},
+		"lies and lives":     {writes: lies, closes: "1", lives: true},
 		"is dead":            {writes: lies, dead: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, p := opened(t, "main", onePlace), started(t, "idle")
 			to := e.knows(t, "idle")
-			if c.closes {
+			if c.closes != "" {
 				p.obeys(t, "send", "0")
 				e.steps(t)
 			}
@@ -154,20 +157,27 @@ func TestCutOffDies(t *testing.T) {
 				}
 			}
 			switch {
-			case c.closes:
-				p.obeys(t, "close", "0")
+			case c.closes != "":
+				p.obeys(t, "close", c.closes)
 				e.steps(t)
-				p.ends(t)
+				if !c.lives {
+					p.ends(t)
+				}
 			case !c.dead:
 				p.kill(t)
 			}
-			opened(t, "c", fabric.Options{})
-			err := fabric.ErrPeers
-			for i := 0; errors.Is(err, fabric.ErrPeers) && i < 1000; i++ {
-				time.Sleep(time.Millisecond)
-				err = e.Inject(nil, e.knows(t, "c"))
+			next, soon := opened(t, "c", fabric.Options{}), func(inject func() error) {
+				t.Helper()
+				err := fabric.ErrPeers
+				for i := 0; errors.Is(err, fabric.ErrPeers) && i < 1000; i++ {
+					time.Sleep(time.Millisecond)
+					err = inject()
+					e.steps(t)
+				}
+				noError(t, err)
 			}
-			noError(t, err)
+			soon(func() error { return e.Inject(nil, e.knows(t, "c")) })
+			soon(func() error { return next.Inject(nil, next.knows(t, "main")) })
 			account(t, e, 8, 0, 0)
 		})
 	}
