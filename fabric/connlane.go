@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"syscall"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
@@ -53,6 +54,7 @@ const (
 type line struct {
 	conns map[*conn]bool
 	owed  []connMessage
+	tries int // to have a lane, after the first
 }
 
 type connMessage struct {
@@ -147,10 +149,8 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 	if !stream && !asksLink(here) || number&connWhat != 0 {
 		return false
 	}
-	if p.out == nil {
-		if _, err := m.e.attach(p); err != nil {
-			return !errors.Is(err, ErrPeers) // else it has gone, and hears nothing
-		}
+	if !m.hears(p) {
+		return true
 	}
 	l := m.listener
 	full := func() bool { return m.unopened()+len(l.ready) >= mostBacklog }
@@ -171,6 +171,37 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 	}
 	crash.At(crash.ConnOffered)
 	return m.say(p, connAccept|number, c.number, windowBytes())
+}
+
+// hears has a lane lead to who asks, and reports whether it hears anything, soon at least: without
+// a place here, or a row there, for that lane what is said waits.
+func (m *mux) hears(p *peer) bool {
+	if p.out == nil {
+		switch _, err := m.e.attach(p); {
+		case errors.Is(err, ErrNoPeer), errors.Is(err, ErrPeerDied):
+			return false
+		case err != nil:
+			m.e.again()
+		}
+	}
+	return true
+}
+
+// answerAgain looks for lanes to those who wait for an answer. Who has waited for long is refused,
+// so that its dials end.
+func (m *mux) answerAgain() {
+	for _, p := range m.e.peers {
+		l := p.line
+		if l == nil || len(l.owed) == 0 || p.out != nil || !m.hears(p) {
+			continue
+		}
+		if l.tries++; p.out != nil {
+			m.roomy(p)
+		} else if time.Duration(l.tries)*acceptAgain > 10*m.patience {
+			p.in.refuse()
+		}
+	}
+	m.e.makeRoom()
 }
 
 // unopened counts those that their clients have not opened yet, or that wait for an answer.
@@ -216,12 +247,12 @@ func windowBytes() []byte { return binary.LittleEndian.AppendUint64(nil, connWin
 // say sends a message of at most MaxInline bytes, or has it wait for room. It reports false if too
 // many do.
 func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
-	if p.out == nil || p.out.err != nil {
+	if p.out != nil && p.out.err != nil || p.out == nil && (p.in == nil || p.in.refused) {
 		return true // nobody hears it
 	}
 	l := p.lines()
 	msg := connMessage{tag, data, payload}
-	if len(l.owed) > 0 || !p.out.says(msg) {
+	if len(l.owed) > 0 || p.out == nil || !p.out.says(msg) {
 		msg.payload = bytes.Clone(payload) // which may be the program's
 		l.owed = append(l.owed, msg)
 		m.owing++

@@ -77,7 +77,7 @@ type Endpoint struct {
 	freeMulticasts []int
 
 	passed  *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
-	starved bool        // a lane could not be mapped, and will be looked at again
+	starved bool        // something was wanting for a lane, and will be looked at again
 	waits
 }
 

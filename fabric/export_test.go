@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"net"
 	"time"
 
 	"github.com/shmring/shmring/internal/wake"
@@ -15,6 +16,16 @@ func SetClosePatience(d time.Duration) (back func()) {
 	closePatience = d
 	return func() { closePatience = was }
 }
+
+// SetConnPeers is that of how many peers a listener, or who dials, can have.
+func SetConnPeers(n int) (back func()) {
+	was := connOptions
+	connOptions.Peers = n
+	return func() { connOptions = was }
+}
+
+// Below returns the endpoint of a listener.
+func Below(l net.Listener) *Endpoint { return l.(*listener).m.e }
 
 // SetUses has each place of the outbox have had so many users.
 func (e *Endpoint) SetUses(n int) {

@@ -1,0 +1,89 @@
+package fabric_test
+
+import (
+	"context"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
+)
+
+// TestAskedInWant: a listener that has no lane to who asks, for want of a place of its own or of a
+// row there, answers when there is one, and refuses if that takes too long. Nobody is cut off.
+func TestAskedInWant(t *testing.T) {
+	for name, want := range map[string]func(t *testing.T) (l net.Listener, ends func()){
+		"place": func(t *testing.T) (net.Listener, func()) { // of one that has given its row back
+			defer fabric.SetConnPeers(1)()
+			l := listens(t, directory(t), "server")
+			e := holder(t, fabric.Options{})
+			noError(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
+			e.hears(t)
+			s, server := scribble(t, e.end, "holder"), scribbleOn(t, e.end, "server",
+				fabric.Below(l).Address())
+			s.slots[1].Head.Store(kind.FabricFin)
+			s.slots[1].Seq.Store(2)
+			server.rings()
+			shmtest.Eventually(t, "the row", func() bool { return server.claims[0].Load() == 0 })
+			return l, func() { noError(t, e.Endpoint.Close()) }
+		},
+		"row": func(t *testing.T) (net.Listener, func()) {
+			d := directory(t)
+			other, l := listens(t, d, "other"), listens(t, d, "server")
+			from := dials(t, d, "other").LocalAddr().String()
+			accepts(t, other)
+			e := opened(t, "watcher", fabric.Options{})
+			a, err := e.Lookup(e.knows(t, from))
+			noError(t, err)
+			s := scribbleOn(t, e, from, a)
+			for row := range s.claims { // their owners seem to live
+				if id := kind.FabricLaneID(1<<40, row, 1); s.claims[row].CompareAndSwap(0, id) {
+					s.rows[row].Owner.Store(id)
+				}
+			}
+			return l, func() { s.claims[len(s.claims)-1].Store(0) }
+		},
+	} {
+		t.Run(name+" passes", func(t *testing.T) {
+			l, over := want(t)
+			answer := dialing(t)
+			select {
+			case err := <-answer:
+				t.Fatalf("it is not asked again: %v", err)
+			case <-time.After(120 * time.Millisecond): // more than once
+			}
+			over()
+			noError(t, <-answer)
+			reads(t, accepts(t, l), "at last")
+			if s := fabric.Below(l).Stats(); s.Corrupt > 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+		t.Run(name+" stays", func(t *testing.T) {
+			defer fabric.SetClosePatience(20 * time.Millisecond)()
+			l, over := want(t)
+			failsWith(t, "dial", <-dialing(t), syscall.ECONNREFUSED)
+			if s := fabric.Below(l).Stats(); s.Corrupt > 0 {
+				t.Errorf("%+v", s)
+			}
+			over()
+		})
+	}
+}
+
+// dialing dials the server, and writes to it.
+func dialing(t *testing.T) (answer chan error) {
+	d := directory(t)
+	answer = make(chan error, 1)
+	go func() {
+		c, err := fabric.Dial(context.Background(), d, "server")
+		if err == nil {
+			_, err = c.Write([]byte("at last"))
+		}
+		answer <- err
+	}()
+	return answer
+}
