@@ -47,9 +47,11 @@ func TestSimKick(t *testing.T) {
 		t.Errorf("down: %v", err)
 	}
 	k.SetDown(false)
-	k.FailKicks(syscall.ENOBUFS)
-	if left, err := s.Kick(); left != 1 || err != nil {
-		t.Errorf("no memory: %d, %v", left, err)
+	for _, want := range []syscall.Errno{syscall.ENOBUFS, syscall.ENOMEM} {
+		k.FailKicks(want)
+		if left, err := s.Kick(); left != 1 || err != nil {
+			t.Errorf("%v: %d, %v", want, left, err)
+		}
 	}
 	if left, err := s.Kick(); left != 0 || err != nil {
 		t.Errorf("memory again: %d, %v", left, err)

@@ -289,8 +289,8 @@ func (s *Socket) KernelStats() (KernelStats, error) {
 }
 
 // Kick makes the kernel send what was flushed, if it needs to be told, and returns how many packets
-// it has not begun with. That is not zero while the completion ring or the socket's buffer is full:
-// Reap and kick again.
+// it has not begun with. That is not zero while the completion ring, the socket's buffer or the
+// device is full, or the kernel has no memory: Reap and kick again.
 //
 // Errors: [ErrLinkDown], after which the packets wait for the link; [ErrDeviceGone].
 func (s *Socket) Kick() (unsent int, err error) {
@@ -326,7 +326,7 @@ func (s *Socket) Kick() (unsent int, err error) {
 			progress = true
 		case unix.EINTR:
 			progress = true
-		case unix.ENOBUFS:
+		case unix.ENOBUFS, unix.ENOMEM:
 			return int(left), nil // no memory just now
 		default:
 			return int(left), s.deviceError(e)

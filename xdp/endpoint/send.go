@@ -100,11 +100,14 @@ func (e *Endpoint) InjectMsg(m *Msg) error {
 	return err
 }
 
-// Flush shows the kernel what was posted with FlagMore.
-func (e *Endpoint) Flush() {
+// Flush shows the kernel what was posted with FlagMore, and returns how many packets it did not
+// take, for want of memory or of room in the device: the next call that sends, Flush or Progress
+// has it try again.
+func (e *Endpoint) Flush() (left int) {
 	e.lock()
+	defer e.unlock()
 	e.push()
-	e.unlock()
+	return e.left
 }
 
 // post puts one operation into the transmit ring, or answers it. The kernel is not told.
@@ -310,7 +313,7 @@ func (e *Endpoint) completeEarly(o *sendOp) {
 // that is all of it, and whoever reads the queue next finds the completion.
 func (e *Endpoint) push() {
 	e.round++
-	if e.unkicked == 0 || e.over {
+	if e.unkicked == 0 && e.left == 0 || e.over {
 		return
 	}
 	if err := e.kick(); err != nil {
@@ -328,11 +331,14 @@ func (e *Endpoint) kick() error {
 	e.unkicked = 0
 	e.socket.Flush()
 	unsent := e.socket.Unsent()
-	if unsent == 0 {
+	if e.left = 0; unsent == 0 {
 		return nil
 	}
 	dropped := e.socket.SyscallStats().SendDropped
-	_, err := e.socket.Kick()
+	left, err := e.socket.Kick()
+	if e.limits.Mode == xdp.BindCopy { // else the driver goes on
+		e.left = left
+	}
 	if posted == 1 && unsent == 1 && e.socket.SyscallStats().SendDropped == dropped+1 {
 		// The device refused a packet, and there was only this one. Of several nobody knows which.
 		e.ops[e.lastSent].refused = true
@@ -467,5 +473,5 @@ func (e *Endpoint) cancelSends() {
 		e.stats.Cancelled++
 		e.failSend(o, errCanceled)
 	})
-	e.sending = 0
+	e.sending, e.left = 0, 0
 }

@@ -121,10 +121,7 @@ func (b *onEndpoint) whyNot(to netip.Addr, err error) error {
 	return why
 }
 
-func (b *onEndpoint) Flush() error {
-	b.e.Flush()
-	return nil
-}
+func (b *onEndpoint) Flush() (all bool) { return b.e.Flush() == 0 }
 
 // Arm has nothing to do: every packet that arrives makes the runtime's poller look.
 func (b *onEndpoint) Arm() (bool, error) { return false, nil }
@@ -302,7 +299,7 @@ func (b *onDevice) Send(payload []byte, from, to netip.AddrPort) error {
 	return err
 }
 
-func (b *onDevice) Flush() error { return nil }
+func (b *onDevice) Flush() (all bool) { return true }
 
 func (b *onDevice) Arm() (ready bool, err error) {
 	err = b.q.TryWait()

@@ -388,6 +388,31 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 	return s, es
 }
 
+// TestUnsent: what the kernel does not take at once, for want of memory or of room in the device, is
+// sent when it does, though nobody writes or reads any more; and a write that waits for a frame goes
+// on then.
+func TestUnsent(t *testing.T) {
+	t.Parallel()
+	for _, writes := range []int{1, 300} { // 256 frames send
+		b, k, _ := onSim(t, "a", endpoint.Static{addrB: {LocalMAC: macA, NextMAC: macB,
+			Source: addrA, MTU: 1500}})
+		s, err := udp.NewStack(udp.StackOptions{}, b)
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		c := listen(t, s, addrA, 1000)
+		must(t, c.SetWriteDeadline(time.Now().Add(long)))
+		for range writes {
+			k.FailKicks(syscall.ENOBUFS)
+		}
+		for range writes {
+			_, err := c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(addrB, 1))
+			must(t, err)
+		}
+		sent := 0
+		await(t, func() bool { sent += len(k.TakeSent()); return sent == writes })
+	}
+}
+
 // TestParitySim compares with sockets of the kernel over a simulated device.
 func TestParitySim(t *testing.T) {
 	t.Parallel()

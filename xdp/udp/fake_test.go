@@ -101,7 +101,7 @@ func (f *fake) Send(payload []byte, from, to netip.AddrPort) error {
 	return nil
 }
 
-func (f *fake) Flush() error {
+func (f *fake) Flush() bool {
 	f.mu.Lock()
 	f.flushes++
 	ds := f.unflushed
@@ -112,7 +112,7 @@ func (f *fake) Flush() error {
 	}
 	f.mu.Unlock()
 	f.peer.arrive(ds)
-	return nil
+	return true
 }
 
 func (f *fake) arrive(ds []udp.Datagram) {

@@ -106,8 +106,8 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 	if !last && err == nil {
 		return nil // who comes next flushes
 	}
-	if e := s.b.Flush(); err == nil {
-		err = e
+	if !s.b.Flush() {
+		s.stack.again()
 	}
 	return err
 }
@@ -180,8 +180,9 @@ type backend interface {
 	// EAGAIN when there is no room at the moment, and [packet.ErrResolving] while the next hop's
 	// address is being asked for.
 	Send(payload []byte, from, to netip.AddrPort) error
-	// Flush shows what was sent to the device.
-	Flush() error
+	// Flush shows what was sent to the device. It reports false if the device has not taken all of
+	// it: then it is to be called again.
+	Flush() (all bool)
 	// Arm makes Wait look again for what comes from now on. It reports whether something has come
 	// since the last Receive.
 	Arm() (ready bool, err error)

@@ -206,9 +206,10 @@ const (
 var resolveTries = 3 * time.Second
 
 // pending is the datagrams of which the next hop is not known yet. They are tried again at
-// intervals while there are any.
+// intervals while there are any, and so is what the device did not take at once.
 type pending struct {
-	waiting  atomic.Int32 // len(held)
+	waiting  atomic.Int32  // len(held)
+	wanted   atomic.Uint64 // calls of again since retryAll was begun; 0 if it does not run
 	lost     atomic.Uint64
 	failOnce sync.Once
 
@@ -246,21 +247,26 @@ func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 	s.held = append(s.held, heldDatagram{sh, slices.Clone(b), from, to,
 		time.Now().Add(resolveTries)})
 	s.waiting.Store(int32(len(s.held)))
-	first := len(s.held) == 1
 	s.heldMu.Unlock()
-	if first { // after heldMu, which all writers need: whoever has mu may wait for a device process
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.closed {
-			s.running.Go(s.retryAll)
-		}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !sh.closed {
+		s.again()
 	}
 	return nil
 }
 
+// again has retryAll try until nothing is left. The lock of a shard that is not closed is held.
+func (s *Stack) again() {
+	if s.wanted.Add(1) == 1 {
+		s.running.Go(s.retryAll)
+	}
+}
+
 // retryAll tries until nothing is left to try.
 func (s *Stack) retryAll() {
-	for pause := firstRetry; s.waiting.Load() > 0; pause = min(2*pause, lastRetry) {
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		wanted, all := s.wanted.Load(), true
 		select {
 		case <-s.done:
 			return
@@ -270,11 +276,12 @@ func (s *Stack) retryAll() {
 			sh.mu.Lock()
 			if !sh.closed {
 				s.retry(sh, netip.Addr{})
-				if err := sh.b.Flush(); err != nil {
-					s.fail(err)
-				}
+				all = sh.b.Flush() && all
 			}
 			sh.mu.Unlock()
+		}
+		if all && s.waiting.Load() == 0 && s.wanted.CompareAndSwap(wanted, 0) {
+			return
 		}
 	}
 }
