@@ -49,7 +49,8 @@ func SimulateShared(first *Socket, o Options) (*Socket, *xskernel.Kernel, error)
 	if first.sim == nil || first.closed {
 		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
 	}
-	s, o, err := first.sibling(o)
+	s := first.sibling(o)
+	o, err := s.enter(first, o)
 	if err != nil {
 		return nil, nil, first.error(simOp, err, "")
 	}

@@ -153,6 +153,14 @@ func (o Options) resolve(g Geometry) (Options, error) {
 	return o, nil
 }
 
+// given is the descriptor that was handed over, or -1.
+func (o Options) given() int {
+	if o.SocketFD > 0 {
+		return o.SocketFD
+	}
+	return -1
+}
+
 // split divides the frames that a socket takes into those that receive and those that send.
 func (o Options) split(frames uint32) (sendFrames uint32, err error) {
 	if o.SendFrames == 0 {

@@ -59,10 +59,7 @@ type programSlot struct {
 // the frames may have been used up.
 func Open(ctx context.Context, ifname string, queue uint32, umem *UMEM, o Options) (*Socket,
 	error) {
-	s := &Socket{fd: -1, ifname: ifname, queue: queue, umem: umem}
-	if o.SocketFD > 0 {
-		s.fd = o.SocketFD
-	}
+	s := &Socket{fd: o.given(), ifname: ifname, queue: queue, umem: umem}
 	if err := s.openOn(ctx, o); err != nil {
 		_ = s.release()
 		return nil, err
@@ -152,23 +149,13 @@ func (s *Socket) initCore(mtu int, o Options) {
 // program on the interface decides which of them gets a packet. Each receives what was sent to it,
 // and reaps what it sent; either may call Fill for all. One goroutine uses all of them.
 //
-// Of the options, RxEntries, TxEntries, SendBufferBytes, NoTxBudget, BusyPoll and SocketFD count.
-// The calling thread is to be in
-// the network namespace of the interface, and the MTU is that of the first socket.
+// Of the options, RxEntries, TxEntries, SendBufferBytes, NoTxBudget, BusyPoll and SocketFD count. The
+// calling thread is to be in the network namespace of the interface, and the MTU is that of the
+// first socket.
 //
 // Errors: [ErrOptions], [ErrNoCapability], os.ErrClosed.
 func OpenShared(first *Socket, o Options) (*Socket, error) {
-	const op = "share queue of"
-	if first.closed {
-		return nil, first.error(op, os.ErrClosed, "")
-	}
-	if first.sim != nil {
-		return nil, first.error(op, ErrOptions, "a simulated socket has its queue alone")
-	}
-	s, o, err := first.sibling(o)
-	if err != nil {
-		return nil, first.error(op, err, "")
-	}
+	s := first.sibling(o)
 	if err := s.openShared(first, o); err != nil {
 		_ = s.release()
 		return nil, err
@@ -176,31 +163,45 @@ func OpenShared(first *Socket, o Options) (*Socket, error) {
 	return s, nil
 }
 
-// sibling makes a member of the pool of s, with no rings yet.
-func (s *Socket) sibling(o Options) (*Socket, Options, error) {
-	o.Frames, o.SendFrames, o.FillEntries, o.CompEntries = 0, 0, 0, 0
-	o.CompEntries = maxEntries // is as large as it is
-	o.MultiBuffer = s.chains
-	o, err := o.resolve(s.umem.geo)
-	if err != nil {
-		return nil, o, err
-	}
-	n := &Socket{fd: -1, ifname: s.ifname, ifindex: s.ifindex, addr: s.addr, queue: s.queue,
-		umem: s.umem}
-	if !s.pool.join(&n.core) {
-		return nil, o, fmt.Errorf("%w: too many sockets on one queue", ErrOptions)
-	}
-	s.umem.hold()
-	n.holds = true
-	n.initCore(int(s.mtu), o)
-	return n, o, nil
+// sibling is a socket on the queue of s, which is not in its pool yet.
+func (s *Socket) sibling(o Options) *Socket {
+	return &Socket{fd: o.given(), ifname: s.ifname, ifindex: s.ifindex, addr: s.addr,
+		queue: s.queue, umem: s.umem}
 }
 
-func (s *Socket) openShared(first *Socket, o Options) error {
-	if o.SocketFD > 0 {
-		s.fd = o.SocketFD
-	} else if err := s.newSocket(); err != nil {
-		return err
+// enter makes a sibling of first a member of its pool, with no rings yet.
+func (s *Socket) enter(first *Socket, o Options) (Options, error) {
+	o.Frames, o.SendFrames, o.FillEntries, o.CompEntries = 0, 0, 0, 0
+	o.CompEntries = maxEntries // is as large as it is
+	o.MultiBuffer = first.chains
+	o, err := o.resolve(s.umem.geo)
+	if err == nil && !first.pool.join(&s.core) {
+		err = fmt.Errorf("%w: too many sockets on one queue", ErrOptions)
+	}
+	if err != nil {
+		return o, err
+	}
+	s.umem.hold()
+	s.holds = true
+	s.initCore(int(first.mtu), o)
+	return o, nil
+}
+
+func (s *Socket) openShared(first *Socket, o Options) (err error) {
+	const op = "share queue of"
+	if first.closed {
+		return first.error(op, os.ErrClosed, "")
+	}
+	if first.sim != nil {
+		return first.error(op, ErrOptions, "a simulated socket has its queue alone")
+	}
+	if o, err = s.enter(first, o); err != nil {
+		return first.error(op, err, "")
+	}
+	if s.fd < 0 {
+		if err := s.newSocket(); err != nil {
+			return err
+		}
 	}
 	if _, err := s.mapOwnRings(o); err != nil {
 		return err

@@ -252,19 +252,18 @@ func TestOpenSharedFails(t *testing.T) { // by itself: it looks at the number of
 			t.Errorf("%s: no error", what)
 		}
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	must(t, err)
-	fails("no socket", func() error {
-		_, err := xdp.OpenShared(x.rx, xdp.Options{SocketFD: null})
-		return err
-	})
-	if err := unix.Close(null); !errors.Is(err, unix.EBADF) {
-		t.Errorf("the descriptor that was handed over: %v", err)
+	for what, o := range map[string]xdp.Options{"no socket": {}, "options": {RxEntries: 3}} {
+		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		must(t, err)
+		o.SocketFD = null
+		fails(what, func() error {
+			_, err := xdp.OpenShared(x.rx, o)
+			return err
+		})
+		if err := unix.Close(null); !errors.Is(err, unix.EBADF) {
+			t.Errorf("%s: the descriptor that was handed over: %v", what, err)
+		}
 	}
-	fails("ring of 3", func() error {
-		_, err := xdp.OpenShared(x.rx, xdp.Options{RxEntries: 3})
-		return err
-	})
 	must(t, x.pair.A.Do(func() error { // where the interface of the first has another number, or none
 		_, err := xdp.OpenShared(x.rx, xdp.Options{BusyTimeout: -1})
 		if err == nil {
