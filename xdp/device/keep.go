@@ -208,7 +208,7 @@ func (e *Endpoint) switchTo(s *session) error {
 var helloWait = 10 * time.Second
 
 // Take takes one more UDP port; datagrams to it arrive from then on. Errors are those of Dial, and
-// [ErrServerGone].
+// [ErrServerGone]. If the context ends first, a port that is granted later is given back.
 func (e *Endpoint) Take(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "take port", stepTake, port)
 }
@@ -237,8 +237,15 @@ func (e *Endpoint) ask(ctx context.Context, op string, what uint16, port uint16)
 		}
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	if what == stepTake { // the caller does not have the port, whatever the answer will be
+		go func() {
+			if <-done == nil {
+				_ = e.Drop(e.ctx, port)
+			}
+		}()
+	}
+	return context.Cause(ctx)
 }
 
 func (e *Endpoint) question(s *session, what uint16, port uint16) error {

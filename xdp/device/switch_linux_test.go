@@ -91,6 +91,35 @@ func TestTakenBeforeTold(t *testing.T) {
 	}
 }
 
+// TestForsaken: a port that is granted when whoever asked for it has gone is given back.
+func TestForsaken(t *testing.T) {
+	t.Parallel()
+	e := &Endpoint{ctx: t.Context()}
+	s, server := linked(t)
+	e.sess = s
+	listened, asked := make(chan error, 1), make(chan error, 1)
+	go func() { listened <- e.listen(s) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { asked <- e.Take(ctx, 5001) }()
+	soon, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	w := meet(soon, server)
+	h, err := w.next()
+	cancel()
+	if err := <-asked; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	must(t, errors.Join(err, w.send(hello{step: stepDone})))
+	if h, err = w.next(); err != nil || h.step != stepDrop || !slices.Equal(h.ports, []uint16{5001}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if got := e.takenPorts(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	must(t, server.Close())
+	<-listened
+}
+
 // TestFrozenAsking: an answer that lies unread for however long, since its reader was stopped, is
 // the answer to the question all the same. An answer to nothing is none.
 func TestFrozenAsking(t *testing.T) {
