@@ -372,11 +372,15 @@ func (p *Program) RemoveRule(id RuleID) error {
 }
 
 // SetLocal says which destinations rules with Local mean; there are none before. It takes the place
-// of what was said before, and what is in both never misses a frame. Error: [ErrRulesFull].
+// of what was said before, and what is in both never misses a frame. Groups get half of the room,
+// since anybody joins them; those that were told first stay. Error: [ErrRulesFull], with which all
+// is told that there is room for.
 func (p *Program) SetLocal(l Local) error {
 	return p.locked("set local addresses", func() error {
+		groups, most := 0, int(p.objs.Locals.MaxEntries()/2)
 		for a := range p.local {
 			if _, ok := l[a]; ok {
+				groups += groupCount(a)
 				continue
 			}
 			err := present(p.objs.Locals.Delete(keyOf(netip.PrefixFrom(a, a.BitLen()))))
@@ -385,17 +389,34 @@ func (p *Program) SetLocal(l Local) error {
 			}
 			delete(p.local, a)
 		}
+		var left error
 		for a, mac := range l {
-			if old, ok := p.local[a]; ok && old == mac {
+			old, ok := p.local[a]
+			if ok && old == mac {
 				continue
 			}
-			if err := p.objs.Locals.Put(keyOf(netip.PrefixFrom(a, a.BitLen())), mac); err != nil {
-				return full(err)
+			err := error(ErrRulesFull)
+			if ok || groups+groupCount(a) <= most {
+				err = full(p.objs.Locals.Put(keyOf(netip.PrefixFrom(a, a.BitLen())), mac))
 			}
-			p.local[a] = mac
+			if err != nil {
+				left = err
+				continue
+			}
+			if p.local[a] = mac; !ok {
+				groups += groupCount(a)
+			}
 		}
-		return nil
+		return left
 	})
+}
+
+// groupCount is 1 for a group.
+func groupCount(a netip.Addr) int {
+	if a.IsMulticast() {
+		return 1
+	}
+	return 0
 }
 
 // install makes the maps those of the rules. If that fails they are as before.

@@ -333,6 +333,22 @@ func TestLocalsAreBounded(t *testing.T) {
 	if err := p.SetLocal(nil); err != nil || len(p.local) != 0 {
 		t.Errorf("%d left, %v", len(p.local), err)
 	}
+	// Anybody joins groups: they leave room for the addresses.
+	many = Local{}
+	for a := netip.MustParseAddr("239.0.0.0"); len(many) <= int(p.objs.Locals.MaxEntries()); {
+		many[a] = [6]byte{1, 0, 0x5e}
+		a = a.Next()
+	}
+	if err := p.SetLocal(many); !errors.Is(err, ErrRulesFull) {
+		t.Errorf("%d groups: %v", len(many), err)
+	}
+	many[netip.MustParseAddr("192.0.2.2")] = [6]byte{2, 1}
+	if err := p.SetLocal(many); !errors.Is(err, ErrRulesFull) {
+		t.Errorf("%d groups and an address: %v", len(many)-1, err)
+	}
+	if _, by, _ := decide(t, p, datagram(t, 1)); by != id {
+		t.Errorf("an address beside too many groups: by rule %d", by)
+	}
 }
 
 // TestRulesRollBack: a rule whose entries do not all fit leaves nothing behind.

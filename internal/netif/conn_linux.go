@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"runtime"
@@ -159,28 +160,34 @@ func openSystem() (*system, error) {
 	}
 	s := &system{conn: c, fd: fd}
 	for i, path := range groupFiles {
-		s.groups[i], _ = os.Open(path) // without /proc, or a family, there are no groups
+		f, err := os.Open(path)
+		switch {
+		case err == nil:
+			s.groups[i] = f
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
+			return nil, errors.Join(err, s.Close())
+		} // without /proc, or a family, there are no groups
 	}
 	return s, nil
 }
 
-func (s *system) Groups(index int) map[netip.Addr]bool {
+func (s *system) Groups(index int) (map[netip.Addr]bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	groups := map[netip.Addr]bool{}
 	for i, add := range []func(map[netip.Addr]bool, []byte, int){addGroups4, addGroups6} {
 		f := s.groups[i]
-		if f == nil || s.fd < 0 {
+		if f == nil {
 			continue
 		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			continue
+		_, err := f.Seek(0, io.SeekStart) // a closed one fails
+		text, err2 := io.ReadAll(f)
+		if err = errors.Join(err, err2); err != nil {
+			return nil, err
 		}
-		if text, err := io.ReadAll(f); err == nil {
-			add(groups, text, index)
-		}
+		add(groups, text, index)
 	}
-	return groups
+	return groups, nil
 }
 
 func (s *system) Channels(name string) (rx, tx int, err error) {

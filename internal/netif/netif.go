@@ -169,8 +169,9 @@ type WatchOptions struct {
 	OnEvent func(Event) bool
 	// OnLocal gets what is addressed to the interface itself: once before Watch returns, and then
 	// as often as it changes, from a goroutine of the watcher. The kernel tells of addresses at
-	// once; groups are looked at each Poll. It must not call Close.
-	OnLocal func(xdp.Local)
+	// once; groups are looked at each Poll. If it returns false the same comes again with the next
+	// change or poll. It must not call Close.
+	OnLocal func(xdp.Local) bool
 
 	patience time.Duration // patienceNs, for tests
 }

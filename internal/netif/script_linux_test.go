@@ -33,6 +33,7 @@ type script struct {
 	mtu    uint32
 	addrs  []netip.Addr
 	groups map[netip.Addr]bool
+	unread error  // of the groups
 	busy   int    // so many dumps are refused
 	broken int    // so many dumps are of two states
 	cut    int    // so many are, and lack all addresses: only their end says so
@@ -52,9 +53,9 @@ func (s *script) Port() uint32                            { return ourPort }
 func (s *script) Channels(string) (rx, tx int, err error) { return 1, 1, nil }
 func (s *script) Close() error                            { close(s.end); return nil }
 
-func (s *script) Groups(int) (groups map[netip.Addr]bool) {
-	s.set(func(s *script) { groups = maps.Clone(s.groups) })
-	return groups
+func (s *script) Groups(int) (groups map[netip.Addr]bool, err error) {
+	s.set(func(s *script) { groups, err = maps.Clone(s.groups), s.unread })
+	return groups, err
 }
 
 func (s *script) set(f func(*script)) {

@@ -15,7 +15,7 @@ type prober interface {
 	// Channels returns how many queues the interface uses. Not every driver says.
 	Channels(name string) (rx, tx int, err error)
 	// Groups returns those that are joined on an interface; none if the kernel does not say.
-	Groups(index int) map[netip.Addr]bool
+	Groups(index int) (map[netip.Addr]bool, error)
 }
 
 // Watcher tells what happens to one interface. All methods may be called from anywhere.
@@ -26,7 +26,7 @@ type Watcher struct {
 	is     State                 // but for what loop.link says
 	answer map[netip.Prefix]bool // of a dump of the addresses, under way
 	told   State                 // the worker's
-	local  xdp.Local             // that was told, the worker's
+	local  xdp.Local             // that was told, and taken; the worker's
 }
 
 // Watch follows the interface of an index in the network namespace of the calling thread, until
@@ -145,27 +145,31 @@ func (w *Watcher) tell() bool {
 	return true
 }
 
-// tellLocal tells what is local if that is another than was told.
+// tellLocal tells what is local if that is another than was taken.
 func (w *Watcher) tellLocal(is *State) {
 	if w.opt.OnLocal == nil {
 		return
 	}
 	if l := is.Local(); w.local == nil || !maps.Equal(l, w.local) {
-		w.local = l
-		w.opt.OnLocal(maps.Clone(l))
+		if w.local = nil; w.opt.OnLocal(maps.Clone(l)) {
+			w.local = l
+		}
 	}
 }
 
 // look counts the queues, and looks at the groups.
 func (w *Watcher) look() {
 	var groups map[netip.Addr]bool
+	unread := error(nil)
 	if w.opt.OnLocal != nil {
-		groups = w.sys.Groups(w.index)
+		groups, unread = w.sys.Groups(w.index)
 	}
 	rx, tx, err := w.sys.Channels(w.State().Name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.is.Groups = groups
+	if unread == nil {
+		w.is.Groups = groups
+	}
 	if err == nil { // that it has been removed, or renamed just now, is no change of the queues
 		w.is.RxQueues, w.is.TxQueues = rx, tx
 	}

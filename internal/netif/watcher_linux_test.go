@@ -243,7 +243,7 @@ func TestGroupFiles(t *testing.T) {
 func localOf(poll time.Duration) (WatchOptions, chan xdp.Local) {
 	told := make(chan xdp.Local, 100)
 	return WatchOptions{Poll: poll, OnEvent: func(Event) bool { return true },
-		OnLocal: func(l xdp.Local) { told <- l }}, told
+		OnLocal: func(l xdp.Local) bool { told <- l; return true }}, told
 }
 
 // become waits until that is local which is wanted, beside the groups that each IPv6 interface is
@@ -280,11 +280,38 @@ func TestLocalTold(t *testing.T) {
 	become(t, told, xdp.Local{a: ourMAC, b: ourMAC, group: groups[group]})
 	s.out <- addressMessage(unix.RTM_DELADDR, 0, 0, 0, a)
 	become(t, told, xdp.Local{b: ourMAC, group: groups[group]})
-	s.set(func(s *script) { s.groups = nil })
+	s.set(func(s *script) { s.groups, s.unread = nil, unix.ENOMEM }) // those of before stand
+	s.out <- addressMessage(unix.RTM_NEWADDR, 0, 0, 0, a)
+	become(t, told, xdp.Local{a: ourMAC, b: ourMAC, group: groups[group]})
+	s.out <- addressMessage(unix.RTM_DELADDR, 0, 0, 0, a)
+	become(t, told, xdp.Local{b: ourMAC, group: groups[group]})
+	s.set(func(s *script) { s.unread = nil })
 	s.out <- addressMessage(unix.RTM_NEWADDR, 0, 0, 0, b) // nothing new but the groups
 	become(t, told, xdp.Local{b: ourMAC})
 	s.fails <- errors.New("deaf")
 	become(t, told, xdp.Local{})
+}
+
+// TestLocalAgain: what is local comes again, though nothing changes, until it is taken.
+func TestLocalAgain(t *testing.T) {
+	t.Parallel()
+	told := make(chan bool, 100)
+	times := 0
+	watchScript(t, newScript(), WatchOptions{Poll: time.Millisecond, OnLocal: func(xdp.Local) bool {
+		times++
+		told <- times == 3
+		return times == 3
+	}})
+	for end := time.After(time.Minute); ; {
+		select {
+		case taken := <-told:
+			if taken {
+				return
+			}
+		case <-end:
+			t.Fatal("it did not come again")
+		}
+	}
 }
 
 // TestLocalFollowed: addresses of either family, the hardware address and the groups of a real

@@ -125,12 +125,12 @@ func (s *Server) open(ctx context.Context) (err error) {
 }
 
 // setLocal has packets to these destinations come from now on, and no others. What the engine
-// knows the program knows too.
-func (s *Server) setLocal(l xdp.Local) {
-	if err := s.program.SetLocal(l); err != nil {
-		s.report(err)
-	}
+// knows the program knows too, if it has room.
+func (s *Server) setLocal(l xdp.Local) (taken bool) {
+	err := s.program.SetLocal(l)
+	s.report(err)
 	s.engine.local.Store(&l)
+	return err == nil
 }
 
 // maxQueues bounds the search for all queues of an interface.

@@ -291,12 +291,16 @@ func (p *opener) watch(s *Stack) error {
 		}
 		return true
 	}}
-	if program := p.program; !p.o.Any {
+	var first error // of SetLocal; what it could not take later comes again
+	if told, program := false, p.program; !p.o.Any {
 		o.Poll = 0 // groups are looked at
-		o.OnLocal = func(l xdp.Local) {
-			if err := program.SetLocal(l); err != nil {
-				s.fail(err)
+		o.OnLocal = func(l xdp.Local) bool {
+			err := program.SetLocal(l)
+			if !told && !errors.Is(err, xdp.ErrRulesFull) {
+				first = err
 			}
+			told = true
+			return err == nil
 		}
 	}
 	w, err := netif.Watch(p.ifi.Index, o)
@@ -304,7 +308,7 @@ func (p *opener) watch(s *Stack) error {
 		return err
 	}
 	s.watcher = w.Close
-	return nil
+	return first
 }
 
 // claim holds an address by a socket of the kernel that gets nothing: it is bound, and a filter

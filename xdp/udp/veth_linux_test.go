@@ -9,11 +9,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -231,6 +233,33 @@ func TestRemoved(t *testing.T) {
 	if _, err := s.Listen(netip.AddrPortFrom(p.B.Addr, 0)); err == nil {
 		t.Error("a connection on a device that is gone")
 	}
+}
+
+// TestManyGroups: somebody who joins more groups on the interface than the program has room for does
+// not keep connections from what is for the interface's own address.
+func TestManyGroups(t *testing.T) {
+	t.Parallel()
+	p := xdptest.NewPair(t, veth.Config{})
+	xdptest.Do(t, p.B, func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/igmp_max_memberships", []byte("1050"), 0)
+	})
+	for i := range 4 {
+		raw, err := xdptest.UDP(t, p.B, 0).SyscallConn()
+		must(t, err)
+		must(t, raw.Control(func(fd uintptr) {
+			for k := range 1050 {
+				must(t, unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
+					&unix.IPMreqn{Ifindex: int32(p.B.Index),
+						Multiaddr: [4]byte{239, byte(i), byte(k >> 8), byte(k)}}))
+			}
+		}))
+	}
+	c := listen(t, openOn(t, p.B, udp.Options{}), netip.IPv4Unspecified(), 5000)
+	must(t, c.SetReadDeadline(time.Now().Add(long)))
+	_, err := xdptest.UDP(t, p.A, 0).WriteTo([]byte("x"), net.UDPAddrFromAddrPort(
+		netip.AddrPortFrom(p.B.Addr, 5000)))
+	must(t, err)
+	reads(t, c, 'x')
 }
 
 // TestMTU: one datagram is one packet, or none.
