@@ -35,7 +35,7 @@ type onEndpoint struct {
 // newOnEndpoint returns a backend that uses an endpoint and reads its receive completions from q.
 // The endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it.
 // The queue stays the caller's.
-func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (backend, error) {
+func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (*onEndpoint, error) {
 	p, err := pollable(e.Socket().FD())
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: err}
@@ -125,8 +125,6 @@ func (b *onEndpoint) Flush() (all bool) { return b.e.Flush() == 0 }
 
 // Arm has nothing to do: every packet that arrives makes the runtime's poller look.
 func (b *onEndpoint) Arm() (bool, error) { return false, nil }
-
-func (b *onEndpoint) Check() error { return b.e.Socket().Check() }
 
 func (b *onEndpoint) Close() error {
 	err := b.poller.Close()
@@ -312,9 +310,6 @@ func (b *onDevice) Arm() (ready bool, err error) {
 	}
 	return false, err
 }
-
-// Check has nothing to look at: the endpoint knows when its device process goes.
-func (b *onDevice) Check() error { return nil }
 
 func (b *onDevice) Close() error {
 	err := b.poller.Close()

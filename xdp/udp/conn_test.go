@@ -359,11 +359,12 @@ func TestCloseTwice(t *testing.T) {
 // TestDeviceGone: reads end with what the device said, after what had come.
 func TestDeviceGone(t *testing.T) {
 	t.Parallel()
-	a, b, _, fb := newPair(t, udp.StackOptions{CheckEvery: time.Millisecond})
+	a, b, _, fb := newPair(t, udp.StackOptions{})
 	_, err := a.WriteTo([]byte("x"), b.LocalAddr())
 	must(t, err)
 	await(t, func() bool { return fb.loans() == 1 })
-	fb.set(func() { fb.checkErr = syscall.ENXIO })
+	fb.set(func() { fb.gone = syscall.ENXIO })
+	fb.ring()
 	buf := make([]byte, 8)
 	n, _, err := b.ReadFrom(buf)
 	if n != 1 || err != nil {

@@ -18,9 +18,6 @@ type (
 	Datagram = datagram
 )
 
-// OnEndpoint is the backend of a real interface.
-var OnEndpoint = newOnEndpoint
-
 // NewStack runs UDP where there is no kernel to be asked for addresses.
 func NewStack(o StackOptions, b ...Backend) (*Stack, error) {
 	s, err := newStack(o, b...)

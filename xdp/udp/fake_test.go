@@ -36,7 +36,7 @@ type fake struct {
 	room      int // sends that are accepted until Flush; 0: any number
 	unflushed []udp.Datagram
 	sendErr   error
-	checkErr  error
+	gone      error
 	unknown   map[netip.Addr]bool // next hops that are being resolved
 	refusals  int                 // sends that find the next hop unknown yet
 	wake      chan struct{}
@@ -59,7 +59,7 @@ func (f *fake) Receive(dst []udp.Datagram) (int, error) {
 	n := copy(dst, f.queue)
 	f.queue = f.queue[n:]
 	f.lent += n
-	return n, nil
+	return n, f.gone
 }
 
 func (f *fake) Frames() int { return f.frames * 3 / 4 }
@@ -152,12 +152,6 @@ func (f *fake) Wait(look func() bool) error {
 		}
 	}
 	return nil
-}
-
-func (f *fake) Check() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.checkErr
 }
 
 func (f *fake) Close() error {

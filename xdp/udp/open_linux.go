@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
@@ -119,24 +118,17 @@ func (p *opener) attach() (err error) {
 
 // openQueues opens those that were asked for, or all that there are.
 func (p *opener) openQueues() error {
-	queues, all := p.o.Queues, false
-	if len(queues) == 0 {
-		all = true
-		n, err := queueCount(p.ifi.Index)
-		if err != nil {
-			return &shm.Error{Pkg: pkg, Op: "count queues of", Name: p.ifi.Name, Err: err}
-		}
-		for q := range n {
-			queues = append(queues, uint32(q))
-		}
-	}
-	for i, q := range queues {
+	for i := 0; len(p.o.Queues) == 0 || i < len(p.o.Queues); i++ {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
+		q, all := uint32(i), len(p.o.Queues) == 0
+		if !all {
+			q = p.o.Queues[i]
+		}
 		err := p.openQueue(q)
 		if all && i > 0 && errors.Is(err, xdp.ErrNoQueue) {
-			return nil // there may be fewer in use than the device has
+			return nil
 		}
 		if err != nil {
 			return err
@@ -193,9 +185,9 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		p.defers(e.Close)
 		return err
 	}
-	b.(*onEndpoint).resolver = p.o.Resolver
+	b.resolver = p.o.Resolver
 	if n := p.o.Socket.SendFrames; n > 0 {
-		b.(*onEndpoint).limit = int(umem.Geometry().Frames-n) * 2 / 3
+		b.limit = int(umem.Geometry().Frames-n) * 2 / 3
 	}
 	p.backends = append(p.backends, b)
 	return nil
@@ -365,13 +357,4 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 		sa.ZoneId = uint32(i)
 	}
 	return sa
-}
-
-// queueCount is how many queues the device has; there may be fewer in use.
-func queueCount(index int) (int, error) {
-	l, err := netlink.LinkByIndex(index)
-	if err != nil {
-		return 0, err
-	}
-	return max(1, l.Attrs().NumRxQueues), nil
 }

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
-	"github.com/shmring/shmring/xdp/endpoint"
 )
 
 // Open needs Linux.
@@ -21,9 +19,4 @@ func Open(_ context.Context, ifname string, _ Options) (*Stack, error) {
 func OpenDevice(_ context.Context, path string, _ device.Request, _ StackOptions) (*Stack,
 	error) {
 	return nil, &shm.Error{Pkg: pkg, Op: "open", Name: path, Err: errors.ErrUnsupported}
-}
-
-// newOnEndpoint needs Linux.
-func newOnEndpoint(*endpoint.Endpoint, *cq.Queue) (backend, error) {
-	return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: errors.ErrUnsupported}
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -142,18 +141,6 @@ func (s *shard) gone(err error) {
 	}
 }
 
-// check looks after a device that went away without a word.
-func (s *shard) check() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	if err := s.b.Check(); err != nil && !errors.Is(err, syscall.ENETDOWN) {
-		s.stack.fail(err)
-	}
-}
-
 // close ends the backend. Nobody uses it any more once the lock was held.
 func (s *shard) close() error {
 	s.mu.Lock()
@@ -189,9 +176,6 @@ type backend interface {
 	// Wait calls look at once, and again whenever something may have come since, until look
 	// returns true or the backend is closed.
 	Wait(look func() (done bool)) error
-	// Check reports a device that is gone, of which Wait need not learn. It is called once a
-	// second.
-	Check() error
 	Close() error
 }
 

@@ -30,8 +30,6 @@ type StackOptions struct {
 	MaxBacklog int
 	// Zone names the interface in link-local addresses.
 	Zone string
-	// CheckEvery is how often the devices are looked after; a second by default.
-	CheckEvery time.Duration
 	// bind claims an address for a connection, and has datagrams to it sent to the backends. It
 	// chooses a port if that is 0. What it returns is undone by unbind.
 	bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
@@ -43,9 +41,6 @@ func (o StackOptions) resolve() StackOptions {
 	}
 	if o.MaxBacklog <= 0 {
 		o.MaxBacklog = max(o.Backlog, 1024)
-	}
-	if o.CheckEvery <= 0 {
-		o.CheckEvery = time.Second
 	}
 	return o
 }
@@ -102,24 +97,7 @@ func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 	for _, sh := range s.shards {
 		s.running.Go(sh.run)
 	}
-	s.running.Go(s.watch)
 	return s, nil
-}
-
-// watch looks after the devices: not every one that goes away wakes somebody.
-func (s *Stack) watch() {
-	t := time.NewTicker(s.o.CheckEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			for _, sh := range s.shards {
-				sh.check()
-			}
-		case <-s.done:
-			return
-		}
-	}
 }
 
 // Listen returns a connection on an address of the interface. Without an address, 0.0.0.0 or ::, it

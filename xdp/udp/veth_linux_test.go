@@ -212,9 +212,7 @@ func TestRemoved(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
-	o := udp.Options{}
-	o.CheckEvery = time.Hour // it is told, and does not have to look
-	s := openOn(t, p.B, o)
+	s := openOn(t, p.B, udp.Options{})
 	c := listen(t, s, p.B.Addr, 0)
 	done := make(chan error)
 	go func() {

@@ -1,0 +1,4 @@
+package udp
+
+// OnEndpoint is the backend of a real interface.
+var OnEndpoint = newOnEndpoint
