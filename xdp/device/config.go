@@ -35,9 +35,9 @@ type Config struct {
 	Directory *shm.Dir
 	NoObject  bool
 	// Report is told of applications that were refused or broke the protocol, and of what the server
-	// itself ran out of. Of each cause it is told a few times, and then once in a while how often it
-	// was left out, with the last one; Stats counts all. It may be called from several
-	// goroutines.
+	// itself ran out of. Of each cause it is told a few times, and then once in a while, with how
+	// many were left out before, and the last of those; Stats counts all. It may be called from
+	// several goroutines.
 	Report func(error)
 
 	// RxBatch and TxBatch are how many packets of a queue and commands of an application are

@@ -171,21 +171,19 @@ type reports struct {
 
 	mu     sync.Mutex // guards what follows; not held while tell runs
 	causes map[error]*cause
-	closed bool
 	told   int       // of all causes since
 	since  time.Time // this, which is not longer ago than lastWindow
-	timers sync.WaitGroup
 }
 
-// cause is what was told and not told of one cause in a window of time. A window in which there was
-// anything is followed by one twice as long, whatever was left out: who keeps below what a window
-// allows would fill a log as well. Only a quiet time as long as the last window begins anew.
+// cause is what was told and not told of one cause in a window of time, the first of which begins
+// with its first error. Each is twice as long as the one before, whatever was left out in that: who
+// keeps below what a window allows would fill a log as well. Only a quiet time as long as the last
+// window begins anew.
 type cause struct {
 	told, left int
 	last       error
+	until      time.Time // the end of the window
 	window     time.Duration
-	quiet      time.Duration // since the last window in which there was anything
-	timer      *time.Timer   // ends the window
 }
 
 const (
@@ -212,41 +210,45 @@ func causeOf(err error) error {
 	return nil
 }
 
-// add tells of an error, or counts it.
+// add tells of an error, and how many of its cause were left out before it, or counts it.
 func (r *reports) add(err error) {
 	if r.tell == nil {
 		return
 	}
-	key := causeOf(err)
+	key, now := causeOf(err), time.Now()
 	r.mu.Lock()
 	c := r.causes[key]
 	if c == nil {
 		if r.causes == nil {
 			r.causes = map[error]*cause{}
 		}
-		c = &cause{window: firstWindow}
+		c = &cause{}
 		r.causes[key] = c
 	}
-	most := reportsAtFirst
-	if c.window > firstWindow {
-		most = reportsLater
+	switch late := now.Sub(c.until); {
+	case late >= lastWindow:
+		c.told, c.window, c.until = 0, firstWindow, now.Add(firstWindow)
+	case late >= 0:
+		c.told, c.window = reportsAtFirst-reportsLater, min(2*c.window, lastWindow)
+		c.until = now.Add(c.window)
 	}
-	if c.timer == nil && !r.closed {
-		r.open(c)
-	}
-	c.told++
-	if !r.closed && (c.told > most || !r.mayTell()) {
+	if c.told == reportsAtFirst || !r.mayTell(now) {
 		c.left, c.last = c.left+1, err
 		r.mu.Unlock()
 		return
 	}
+	c.told++
+	omitted := c.take()
 	r.mu.Unlock()
+	if omitted != nil {
+		r.tell(omitted)
+	}
 	r.tell(err)
 }
 
 // mayTell counts one report of those that all causes have together. The lock is held.
-func (r *reports) mayTell() bool {
-	if now := time.Now(); now.Sub(r.since) >= lastWindow {
+func (r *reports) mayTell(now time.Time) bool {
+	if now.Sub(r.since) >= lastWindow {
 		r.since, r.told = now, 0
 	}
 	if r.told == reportsOfAll {
@@ -254,39 +256,6 @@ func (r *reports) mayTell() bool {
 	}
 	r.told++
 	return true
-}
-
-// open begins a window. The lock is held.
-func (r *reports) open(c *cause) {
-	r.timers.Add(1)
-	c.timer = time.AfterFunc(c.window, func() {
-		defer r.timers.Done()
-		r.over(c)
-	})
-}
-
-// over ends a window, and begins the next one unless it has been quiet for long.
-func (r *reports) over(c *cause) {
-	r.mu.Lock()
-	omitted := c.take()
-	busy := c.told > 0
-	c.told, c.timer = 0, nil
-	if busy {
-		c.quiet, c.window = 0, min(2*c.window, lastWindow)
-	} else {
-		c.quiet += c.window
-	}
-	switch {
-	case r.closed:
-	case c.quiet >= lastWindow:
-		c.quiet, c.window = 0, firstWindow
-	default:
-		r.open(c)
-	}
-	r.mu.Unlock()
-	if omitted != nil {
-		r.tell(omitted)
-	}
 }
 
 // take returns what is to be said of what was left out.
@@ -299,21 +268,16 @@ func (c *cause) take() error {
 	return err
 }
 
-// close ends all windows. Errors that come later are told as they come.
+// close tells what was left out.
 func (r *reports) close() {
 	r.mu.Lock()
-	r.closed = true
 	var rest []error
 	for _, c := range r.causes {
-		if c.timer != nil && c.timer.Stop() {
-			r.timers.Done()
-		}
 		if err := c.take(); err != nil {
 			rest = append(rest, err)
 		}
 	}
 	r.mu.Unlock()
-	r.timers.Wait()
 	for _, err := range rest {
 		r.tell(err)
 	}
