@@ -25,21 +25,19 @@ type Path struct {
 	Src, Dst          netip.AddrPort
 	HopLimit          uint8 // 0 stands for 64, or 1 to a multicast group, as sockets have it
 	TrafficClass      uint8 // differentiated services and ECN
-	NoChecksum        bool  // send no UDP checksum; IPv4 only
 }
 
 // Template holds the headers of all frames of a [Path]. Building a frame is then a copy, the
 // lengths, and the checksums. It is used by one goroutine.
 type Template struct {
-	header     [EthernetBytes + maxTags*VLANBytes + IPv6Bytes + UDPBytes]byte
-	ipOff      int
-	udpOff     int
-	headerLen  int
-	v6         bool
-	noChecksum bool
-	ipSum      uint64 // over the IPv4 header with total length, identification and checksum zero
-	udpSum     uint64 // over the pseudo header and the ports, without the lengths
-	id         uint16
+	header    [EthernetBytes + maxTags*VLANBytes + IPv6Bytes + UDPBytes]byte
+	ipOff     int
+	udpOff    int
+	headerLen int
+	v6        bool
+	ipSum     uint64 // over the IPv4 header with total length, identification and checksum zero
+	udpSum    uint64 // over the pseudo header and the ports, without the lengths
+	id        uint16
 }
 
 // NewTemplate makes the headers of untagged frames from src to dst.
@@ -58,17 +56,15 @@ func (p Path) Template() (*Template, error) {
 	if len(p.Tags) > maxTags {
 		return nil, fmt.Errorf("packet: %d VLAN tags, possible are %d", len(p.Tags), maxTags)
 	}
-	if p.NoChecksum && src.Is6() {
-		return nil, errors.New("packet: UDP over IPv6 needs a checksum")
-	}
 	if p.HopLimit == 0 {
 		p.HopLimit = 64
 		if dst.IsMulticast() {
 			p.HopLimit = 1
 		}
 	}
-	t := &Template{v6: src.Is6(), noChecksum: p.NoChecksum}
-	t.SetMACs(p.LocalMAC, p.NextMAC)
+	t := &Template{v6: src.Is6()}
+	copy(t.header[:], p.NextMAC[:])
+	copy(t.header[6:], p.LocalMAC[:])
 	t.ethernet(p.Tags)
 	if t.v6 {
 		t.ipv6(p, src.As16(), dst.As16())
@@ -76,12 +72,6 @@ func (p Path) Template() (*Template, error) {
 		t.ipv4(p, src.As4(), dst.As4())
 	}
 	return t, nil
-}
-
-// SetMACs changes where frames built from now on come from and go to, when the next hop moved.
-func (t *Template) SetMACs(local, next [6]byte) {
-	copy(t.header[:], next[:])
-	copy(t.header[6:], local[:])
 }
 
 func (t *Template) ethernet(tags []Tag) {
@@ -153,22 +143,6 @@ func (t *Template) Build(frame, payload []byte) (int, error) {
 	return t.finish(frame, len(payload)), nil
 }
 
-// BuildV is Build with a payload in pieces (the iov of fi_sendmsg).
-func (t *Template) BuildV(frame []byte, payload [][]byte) (int, error) {
-	n := 0
-	for _, b := range payload {
-		n += len(b)
-	}
-	if err := t.fits(len(frame), n); err != nil {
-		return 0, err
-	}
-	at := t.headerLen
-	for _, b := range payload {
-		at += copy(frame[at:], b)
-	}
-	return t.finish(frame, n), nil
-}
-
 // BuildInPlace puts headers in front of the n bytes of payload at frame[HeaderLen():].
 func (t *Template) BuildInPlace(frame []byte, n int) (int, error) {
 	if n < 0 {
@@ -206,14 +180,12 @@ func (t *Template) finish(frame []byte, n int) int {
 	}
 	udp := frame[t.udpOff:]
 	be.PutUint16(udp[4:], udpLen)
-	if !t.noChecksum {
-		// The length is summed twice: it stands in the pseudo header and in the header.
-		c := ^fold(sum(add(t.udpSum, 2*word(udpLen)), udp[UDPBytes:]))
-		if c == 0 {
-			c = 0xffff // zero would say that there is none
-		}
-		be.PutUint16(udp[6:], c)
+	// The length is summed twice: it stands in the pseudo header and in the header.
+	c := ^fold(sum(add(t.udpSum, 2*word(udpLen)), udp[UDPBytes:]))
+	if c == 0 {
+		c = 0xffff // zero would say that there is none
 	}
+	be.PutUint16(udp[6:], c)
 	return len(frame)
 }
 

@@ -36,10 +36,7 @@ func paths() map[string]Path {
 		four := Path{LocalMAC: macA, NextMAC: macB, Tags: tags, Src: adrA, Dst: adrB}
 		six := four
 		six.Src, six.Dst = sixA, sixB
-		bare := four
-		bare.NoChecksum = true
 		out[fmt.Sprint("IPv4/", n)], out[fmt.Sprint("IPv6/", n)] = four, six
-		out[fmt.Sprint("bare/", n)] = bare
 	}
 	return out
 }
@@ -69,8 +66,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestBuildWays: a payload in one piece, in many, and in place makes the same frame, and Parse
-// finds in it what went in.
+// TestBuildWays: a payload that is copied and one in place make the same frame, and Parse finds in it
+// what went in.
 func TestBuildWays(t *testing.T) {
 	for name, p := range paths() {
 		for _, n := range []int{0, 1, 2, 3, 63, 64, 65, 1472} {
@@ -78,22 +75,14 @@ func TestBuildWays(t *testing.T) {
 			for i := range payload {
 				payload[i] = byte(i*7 + n)
 			}
-			var pieces [][]byte
-			for rest, k := payload, 1; len(rest) > 0; k += 2 {
-				k = min(k, len(rest))
-				pieces, rest = append(pieces, rest[:k], nil), rest[k:]
-			}
-			var frames [3][]byte
+			var frames [2][]byte
 			for i := range frames {
 				tpl := mustTemplate(t, p) // its own, so that all have the same identification
 				b := bytes.Repeat([]byte{0xee}, 1600)
 				size, err := 0, error(nil)
-				switch i {
-				case 0:
+				if i == 0 {
 					size, err = tpl.Build(b, payload)
-				case 1:
-					size, err = tpl.BuildV(b, pieces)
-				case 2:
+				} else {
 					copy(b[tpl.HeaderLen():], payload)
 					size, err = tpl.BuildInPlace(b, n)
 				}
@@ -105,8 +94,8 @@ func TestBuildWays(t *testing.T) {
 				}
 				frames[i] = b[:size]
 			}
-			if !bytes.Equal(frames[0], frames[1]) || !bytes.Equal(frames[0], frames[2]) {
-				t.Fatalf("%s: %d bytes: three ways, different frames", name, n)
+			if !bytes.Equal(frames[0], frames[1]) {
+				t.Fatalf("%s: %d bytes: two ways, different frames", name, n)
 			}
 			comesBack(t, p, frames[0], payload)
 		}
@@ -117,14 +106,10 @@ func comesBack(t *testing.T, p Path, frame, payload []byte) {
 	t.Helper()
 	var d Datagram
 	shmtest.Must(t, Parse(frame, &d))
-	want := ChecksumOK
-	if p.NoChecksum {
-		want = ChecksumAbsent
-	}
 	if d.SrcMAC != p.LocalMAC || d.DstMAC != p.NextMAC || d.Src != p.Src || d.Dst != p.Dst ||
 		d.Tags != len(p.Tags) || d.Tags > 0 && d.VLAN != p.Tags[0].TCI ||
 		!bytes.Equal(frame[d.PayloadOff:][:d.PayloadLen], payload) ||
-		VerifyUDP(frame, &d) != want {
+		VerifyUDP(frame, &d) != ChecksumOK {
 		t.Fatalf("%+v came back as %+v, checksum %v", p, d, VerifyUDP(frame, &d))
 	}
 }
@@ -160,17 +145,6 @@ func TestIPv6NeedsAChecksum(t *testing.T) {
 	}
 }
 
-func TestSetMACs(t *testing.T) {
-	tpl := mustTemplate(t, Path{Src: adrA, Dst: adrB})
-	tpl.SetMACs(macB, macA)
-	frame := make([]byte, 128)
-	n, err := tpl.Build(frame, nil)
-	var d Datagram
-	if err != nil || Parse(frame[:n], &d) != nil || d.SrcMAC != macB || d.DstMAC != macA {
-		t.Errorf("%v, %+v", err, d)
-	}
-}
-
 func TestHopLimit(t *testing.T) {
 	for dst, want := range map[string]byte{"192.0.2.2:1": 64, "224.0.0.251:1": 1} {
 		tpl := mustTemplate(t, Path{Src: adrA, Dst: netip.MustParseAddrPort(dst)})
@@ -186,10 +160,9 @@ func TestHopLimit(t *testing.T) {
 
 func TestTemplateRefuses(t *testing.T) {
 	for name, p := range map[string]Path{
-		"families":    {Src: sixA, Dst: adrB},
-		"no address":  {},
-		"three tags":  {Src: adrA, Dst: adrB, Tags: make([]Tag, 3)},
-		"no checksum": {Src: sixA, Dst: sixB, NoChecksum: true},
+		"families":   {Src: sixA, Dst: adrB},
+		"no address": {},
+		"three tags": {Src: adrA, Dst: adrB, Tags: make([]Tag, 3)},
 	} {
 		if _, err := p.Template(); err == nil {
 			t.Errorf("%s: a template was made", name)
@@ -203,11 +176,10 @@ func TestTemplateRefuses(t *testing.T) {
 	tpl := mustTemplate(t, Path{Src: adrA, Dst: adrB})
 	small, big := make([]byte, HeaderBytes+3), make([]byte, 80000)
 	_, err := tpl.Build(small, make([]byte, 4))
-	_, errV := tpl.BuildV(small, [][]byte{{1, 2}, {3, 4}})
 	_, errIn := tpl.BuildInPlace(small[:10], 0)
 	_, errBig := tpl.Build(big, make([]byte, 65508))
 	_, errSix := mustTemplate(t, Path{Src: sixA, Dst: sixB}).Build(big, make([]byte, 65528))
-	for i, err := range []error{err, errV, errIn, errBig, errSix} {
+	for i, err := range []error{err, errIn, errBig, errSix} {
 		if !errors.Is(err, ErrTooBig) {
 			t.Errorf("%d: %v", i, err)
 		}
@@ -262,7 +234,6 @@ func TestMulticastMAC(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	frame, payload := make([]byte, 2048), make([]byte, 100)
-	pieces := [][]byte{payload[:33], payload[33:]}
 	var d Datagram
 	for name, p := range paths() {
 		tpl := mustTemplate(t, p)
@@ -272,10 +243,8 @@ func TestNoAllocation(t *testing.T) {
 				VerifyUDP(frame[:n], &d) > ChecksumOK {
 				t.Error("frame does not come back")
 			}
-			_, err = tpl.BuildV(frame, pieces)
-			_, err2 := tpl.BuildInPlace(frame, 100)
-			if err != nil || err2 != nil {
-				t.Error(err, err2)
+			if _, err = tpl.BuildInPlace(frame, 100); err != nil {
+				t.Error(err)
 			}
 		}); n != 0 {
 			t.Errorf("%s: %v allocations a frame", name, n)
@@ -289,14 +258,14 @@ func FuzzBuild(f *testing.F) {
 	f.Add([]byte{}, uint8(5), uint16(0))
 	f.Fuzz(func(t *testing.T, payload []byte, shape uint8, port uint16) {
 		p := Path{LocalMAC: macA, NextMAC: macB, Src: adrA, Dst: adrB,
-			Tags: make([]Tag, shape%3), NoChecksum: shape&0x30 == 0x10}
+			Tags: make([]Tag, shape%3)}
 		if shape&0x80 != 0 {
-			p.Src, p.Dst, p.NoChecksum = sixA, sixB, false
+			p.Src, p.Dst = sixA, sixB
 		}
 		p.Dst = netip.AddrPortFrom(p.Dst.Addr(), port)
 		tpl := mustTemplate(t, p)
 		frame := make([]byte, tpl.HeaderLen()+len(payload))
-		n, err := tpl.BuildV(frame, [][]byte{payload[:len(payload)/3], payload[len(payload)/3:]})
+		n, err := tpl.Build(frame, payload)
 		if err != nil {
 			if !errors.Is(err, ErrTooBig) || len(payload) < 65507 {
 				t.Fatal(err)
@@ -311,7 +280,6 @@ func BenchmarkBuild(b *testing.B) {
 	for _, n := range []int{64, 1452} {
 		for name, p := range map[string]Path{
 			"IPv4": {Src: adrA, Dst: adrB}, "IPv6": {Src: sixA, Dst: sixB},
-			"IPv4, no checksum": {Src: adrA, Dst: adrB, NoChecksum: true},
 		} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				tpl := mustTemplate(b, p)
