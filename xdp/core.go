@@ -296,10 +296,8 @@ func (c *core) Reclaim(before uint32) int { return c.frames.reclaim(before, c.id
 func (c *core) SetMTU(mtu int) {
 	c.mtu = uint32(max(0, mtu))
 	c.maxPacket = min(uint32(c.room), c.mtu+frameOverhead)
-	c.noteLimits()
+	c.limits.Store(uint64(c.mtu)<<32 | uint64(c.maxPacket))
 }
-
-func (c *core) noteLimits() { c.limits.Store(uint64(c.mtu)<<32 | uint64(c.maxPacket)) }
 
 func (c *core) chainBytes() int { return c.longestChain(c.mtu, c.maxPacket) }
 

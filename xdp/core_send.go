@@ -192,7 +192,7 @@ func (c *core) Reap(dst []Sent) int {
 		avail = 0
 	}
 	for range avail {
-		m, s, ok := c.complete()
+		m, s, ok := c.completion(c.comp.take())
 		switch {
 		case !ok:
 			c.stats.BadDescriptors++

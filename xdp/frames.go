@@ -364,11 +364,8 @@ func (p *pool) place(addr uint64) uint64 {
 // base returns the offset of a frame's chunk.
 func (p *pool) base(frame uint32) uint64 { return uint64(frame) * p.chunk }
 
-// complete takes one address out of the completion ring: the packet that it ends, if it ends one,
+// completion looks up an address from the completion ring: the packet that it ends, if it ends one,
 // and the member that sent it, if it still is one.
-func (p *pool) complete() (m *core, s Sent, ok bool) { return p.completion(p.comp.take()) }
-
-// completion looks up whose packet ended.
 func (p *pool) completion(addr uint64) (m *core, s Sent, ok bool) {
 	id := p.frameOf(addr)
 	if !p.frames.fromKernel(id, frameSend, frameFree) {

@@ -137,9 +137,7 @@ func (s *Socket) newPool(o Options) error {
 
 // initCore sets what does not depend on rings.
 func (s *Socket) initCore(mtu int, o Options) {
-	s.maxPacket = min(s.umem.geo.packetBytes(), uint32(max(0, mtu))+frameOverhead)
-	s.mtu = uint32(max(0, mtu))
-	s.noteLimits()
+	s.SetMTU(mtu)
 	s.chains = o.MultiBuffer
 	s.rx, s.tx = deadConsumer[xskernel.Desc](), deadProducer[xskernel.Desc]()
 }

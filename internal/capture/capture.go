@@ -366,25 +366,18 @@ const (
 	kernelEveryNs = 100e6
 )
 
-// Observe is Follow for who works all the same where there is no directory, or no room in it, or
-// where tools are to see nothing.
+// Observe makes the object of a socket in a directory, the default one if dir is nil. Of info it
+// fills in what the socket knows. Where there is no directory, or no room in it, or where tools are
+// to see nothing, the follower has no object, and works all the same.
 func Observe(none bool, dir *shm.Dir, s *xdp.Socket, info status.Info) *Follower {
-	if !none {
-		if f, err := Follow(dir, s, info); err == nil {
-			return f
-		}
-	}
-	return &Follower{socket: s}
-}
-
-// Follow makes the object of a socket in a directory, the default one if dir is nil. Of info it
-// fills in what the socket knows. Errors are those of shared memory; a socket works without.
-func Follow(dir *shm.Dir, s *xdp.Socket, info status.Info) (*Follower, error) {
 	f := &Follower{dir: dir, socket: s}
+	if none {
+		return f
+	}
+	var err error
 	if dir == nil {
-		var err error
 		if f.dir, err = shm.OpenDir(""); err != nil {
-			return nil, err
+			return f
 		}
 		f.ours = true
 	}
@@ -398,12 +391,11 @@ func Follow(dir *shm.Dir, s *xdp.Socket, info status.Info) (*Follower, error) {
 		info.Local = netip.AddrPortFrom(i.Address, info.Local.Port())
 	}
 	info.UMEM = s.UMEM().Region().Object().Header().UUID
-	var err error
 	if f.obj, err = status.Create(f.dir, info); err != nil {
+		f.obj = nil
 		f.leave()
-		return nil, err
 	}
-	return f, nil
+	return f
 }
 
 func (f *Follower) leave() {

@@ -3,7 +3,6 @@
 package drive
 
 import (
-	"errors"
 	"sync"
 
 	"github.com/shmring/shmring/internal/eventfd"
@@ -19,11 +18,8 @@ type Device interface {
 	// the loop. now is CLOCK_MONOTONIC in nanoseconds.
 	Round(now int64) (work int, err error)
 	// Rest says what ends a sleep. It is called after a round that found nothing to do.
-	Rest(now int64, s *Sleep) error
+	Rest(now int64, s *Sleep)
 }
-
-// ErrStopped is what a Round returns that wants the loop to end, without an error.
-var ErrStopped = errors.New("the loop is to end")
 
 // Loop is one goroutine's, but for Wake. The zero value is ready for Run.
 type Loop struct {

@@ -2,7 +2,6 @@ package drive
 
 import (
 	"context"
-	"errors"
 	"os"
 	"time"
 
@@ -42,8 +41,7 @@ func (s *Sleep) Briefly() { s.pauses = true }
 func (s *Sleep) Not() { s.ready = true }
 
 // Run drives d until the context ends or a round fails. It looks for as long as look before it
-// sleeps, which is a poll on a thread of its own. The error is nil at the end of the context,
-// and for a round that wanted that.
+// sleeps, which is a poll on a thread of its own. The error is nil at the end of the context.
 func (l *Loop) Run(ctx context.Context, look time.Duration, d Device) error {
 	if err := l.Open(); err != nil {
 		return err
@@ -61,8 +59,6 @@ func (l *Loop) Run(ctx context.Context, look time.Duration, d Device) error {
 		now := spin.Now()
 		work, err := d.Round(now)
 		switch {
-		case errors.Is(err, ErrStopped):
-			return nil
 		case err != nil:
 			return err
 		case work > 0:
@@ -109,8 +105,8 @@ func (l *Loop) rest(now int64, d Device) error {
 	s := &l.sleep
 	s.fds, s.timeoutNs, s.pauses, s.ready = s.fds[:0], int64(time.Hour), false, false
 	s.On(l.fd)
-	if err := d.Rest(now, s); err != nil || s.ready {
-		return err
+	if d.Rest(now, s); s.ready {
+		return nil
 	}
 	if s.pauses {
 		s.AtMost(s.pauseNs)

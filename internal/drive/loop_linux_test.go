@@ -10,41 +10,25 @@ import (
 // device is driven by functions.
 type device struct {
 	round func(n int) (int, error)
-	rest  func(s *Sleep) error
+	rest  func(s *Sleep)
 	n     int
 }
 
 func (d *device) Round(int64) (int, error) { d.n++; return d.round(d.n) }
 
-func (d *device) Rest(_ int64, s *Sleep) error { return d.rest(s) }
+func (d *device) Rest(_ int64, s *Sleep) { d.rest(s) }
 
-// TestLoop: a loop works while there is work, and ends by its context, by an error of either kind,
-// and by a round that wants it.
+// TestLoop: a loop works while there is work, and ends by an error of a round.
 func TestLoop(t *testing.T) {
 	wrong := errors.New("wrong")
-	until := func(last int, err error) func(int) (int, error) {
-		return func(n int) (int, error) {
-			if n == last {
-				return 1, err
-			}
-			return 1, nil
+	d := &device{round: func(n int) (int, error) {
+		if n == 5 {
+			return 1, wrong
 		}
-	}
-	idle := func(int) (int, error) { return 0, nil }
-	for name, c := range map[string]struct {
-		round  func(n int) (int, error)
-		rest   error
-		rounds int
-		want   error
-	}{
-		"round":   {until(5, wrong), nil, 5, wrong},
-		"rest":    {idle, wrong, 1, wrong},
-		"stopped": {until(7, ErrStopped), nil, 7, nil},
-	} {
-		d := &device{round: c.round, rest: func(*Sleep) error { return c.rest }}
-		if err := new(Loop).Run(t.Context(), 0, d); !errors.Is(err, c.want) || d.n != c.rounds {
-			t.Errorf("%s: %v after %d rounds", name, err, d.n)
-		}
+		return 1, nil
+	}}
+	if err := new(Loop).Run(t.Context(), 0, d); !errors.Is(err, wrong) || d.n != 5 {
+		t.Errorf("%v after %d rounds", err, d.n)
 	}
 }
 
@@ -68,7 +52,7 @@ func TestSleepEnds(t *testing.T) {
 				cancel()
 			}
 			return 0, nil
-		}, rest: func(s *Sleep) error { c.rest(s); asleep <- struct{}{}; return nil }}
+		}, rest: func(s *Sleep) { c.rest(s); asleep <- struct{}{} }}
 		if c.wake {
 			go func() {
 				for range asleep {
@@ -82,23 +66,5 @@ func TestSleepEnds(t *testing.T) {
 		}
 		close(asleep)
 		l.Wake() // of a loop that has ended
-	}
-}
-
-// TestFree: numbers come back as they were given, the last one first.
-func TestFree(t *testing.T) {
-	f := NewFree(3)
-	for want := range uint32(3) {
-		if i, ok := f.Take(); !ok || i != want {
-			t.Errorf("took %d, %v", i, ok)
-		}
-	}
-	if i, ok := f.Take(); ok {
-		t.Errorf("took %d of nothing", i)
-	}
-	f.Give(1)
-	f.Give(0)
-	if i, _ := f.Take(); i != 0 || len(f) != 1 {
-		t.Errorf("took %d, %d are left", i, len(f))
 	}
 }

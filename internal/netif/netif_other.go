@@ -3,7 +3,6 @@
 package netif
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 
@@ -39,14 +38,6 @@ func (t *Table) Generation() uint64 { return 0 }
 func (t *Table) Lookup(netip.Addr) (xdp.Hop, error) {
 	return xdp.Hop{}, errors.ErrUnsupported
 }
-
-// Resolve is Lookup that waits.
-func (t *Table) Resolve(context.Context, netip.Addr) (xdp.Hop, error) {
-	return xdp.Hop{}, errors.ErrUnsupported
-}
-
-// Learn notes that a packet from src came with this source hardware address.
-func (t *Table) Learn(netip.Addr, [6]byte) {}
 
 // Forget gives up what is known of dst.
 func (t *Table) Forget(netip.Addr) {}

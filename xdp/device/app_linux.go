@@ -209,7 +209,7 @@ type sendState int
 const (
 	sendUnderWay sendState = iota
 	sendParked             // its destination is being resolved
-	sendWaits              // no frame or row is free
+	sendWaits              // no frame is free
 	sendFailed
 )
 
@@ -247,14 +247,9 @@ func (a *app) send(en *engine, e *cq.Entry, t target) (why cq.Errno, state sendS
 func (a *app) build(en *engine, t *packet.Template, loan shm.Loan, r sendRow) (why cq.Errno,
 	state sendState) {
 	defer loan.Release() // also when reading it faults
-	row, ok := en.sends.take(r)
-	if !ok {
-		return 0, sendWaits
-	}
 	sock := a.queue.sock
 	frame, buf, ok := sock.Acquire()
 	if !ok {
-		en.sends.end(uint64(row))
 		return 0, sendWaits
 	}
 	crash.At(crash.DevBuilding)
@@ -262,18 +257,19 @@ func (a *app) build(en *engine, t *packet.Template, loan shm.Loan, r sendRow) (w
 	defer func() {
 		if !posted { // reading the payload may have faulted
 			sock.Drop(frame)
-			en.sends.end(uint64(row))
 		}
 	}()
 	payload := loan.Bytes()
 	n, err := t.Build(buf, payload)
 	if err == nil {
-		err = sock.Post(frame, n, uint64(row))
+		err = sock.Post(frame, n, 0)
 	}
 	if err != nil {
 		return cq.Errno(syscall.EMSGSIZE), sendFailed
 	}
 	posted = true
+	a.queue.sends[frame] = r
+	en.sending++
 	crash.At(crash.DevPosted)
 	a.bytesOut += uint64(len(payload))
 	return 0, sendUnderWay

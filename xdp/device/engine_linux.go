@@ -26,6 +26,7 @@ type queue struct {
 	sock    *xdp.Socket
 	packets []xdp.Received
 	done    []xdp.Sent
+	sends   []sendRow // by frame, of what the kernel has to send
 	parsed  packet.Datagram
 	sums    []packet.Checksum // of the packets in this batch
 	touched []*app            // applications with packets in this batch
@@ -39,18 +40,18 @@ type queue struct {
 
 // engine is the goroutine that moves packets. Everybody else talks to it by calls.
 type engine struct {
-	s      *Server
-	queues []*queue
-	apps   []*app // in turn
-	turn   int
-	byPort []*app // 65536
-	sends  *sends
-	local  atomic.Pointer[xdp.Local] // what is the interface's own
-	calls  chan func()
-	loop   drive.Loop
-	stop   context.CancelFunc
-	ended  chan struct{}
-	err    error
+	s       *Server
+	queues  []*queue
+	apps    []*app // in turn
+	turn    int
+	byPort  []*app                    // 65536
+	sending int                       // packets that the kernel has to send
+	local   atomic.Pointer[xdp.Local] // what is the interface's own
+	calls   chan func()
+	loop    drive.Loop
+	stop    context.CancelFunc
+	ended   chan struct{}
+	err     error
 
 	now       int64
 	checkAt   int64
@@ -134,14 +135,14 @@ func (en *engine) reap(q *queue) int {
 		crash.At(crash.DevReaped)
 	}
 	for i := range q.done[:n] {
-		if r, mine := en.sends.end(q.done[i].Context); mine {
-			if r.app.completed(r) {
-				q.touched = append(q.touched, r.app)
-			}
-		} else {
+		r := &q.sends[q.done[i].Frame]
+		if r.app == nil {
 			en.stats.Orphans++
+		} else if r.app.completed(*r) {
+			q.touched = append(q.touched, r.app)
 		}
 	}
+	en.sending -= n
 	for i, a := range q.touched {
 		a.complete()
 		q.touched[i] = nil
@@ -265,12 +266,12 @@ func (en *engine) expel() {
 }
 
 // Rest says what ends a sleep: packets, commands of those who can be served, and time.
-func (en *engine) Rest(now int64, s *drive.Sleep) error {
+func (en *engine) Rest(now int64, s *drive.Sleep) {
 	s.AtMost(en.checkAt - now)
 	if en.dirty { // counters are to be shown soon, and not before each sleep
 		s.AtMost(en.publishAt - now)
 	}
-	if len(en.sends.free) < len(en.sends.rows) {
+	if en.sending > 0 {
 		s.Briefly()
 	}
 	for _, q := range en.queues {
@@ -288,13 +289,12 @@ func (en *engine) Rest(now int64, s *drive.Sleep) error {
 		}
 		if a.arm() {
 			s.Not()
-			return nil
+			return
 		}
 		wait, _ := a.q.GetWait()
 		s.On(wait.FD)
 	}
 	en.stats.Polls++
-	return nil
 }
 
 // publish shows counters to other goroutines, and to the applications after those: who sees what it
@@ -302,7 +302,7 @@ func (en *engine) Rest(now int64, s *drive.Sleep) error {
 func (en *engine) publish() {
 	en.dirty, en.publishAt = false, en.now+publishEveryNs
 	s := en.stats
-	s.SendsInUse = len(en.sends.rows) - len(en.sends.free)
+	s.SendsInUse = en.sending
 	for _, a := range en.apps {
 		s.addQueues(a)
 	}
@@ -341,7 +341,7 @@ func (en *engine) detach(a *app) {
 	en.assign(a, nil)
 	a.reclaim()
 	en.stats.addQueues(a)
-	en.sends.forget(a)
+	en.forget(a)
 	a.forsake()
 	en.stats.Evicted++
 	en.publish()
@@ -435,13 +435,7 @@ func (s *Server) own(a *app, first bool) bool {
 	})
 }
 
-// sends remembers for whom the packets are that the kernel has not sent yet. The number of a row is
-// the context of its packet.
-type sends struct {
-	rows []sendRow
-	free drive.Free
-}
-
+// sendRow says for whom a packet is that the kernel has not sent yet.
 type sendRow struct {
 	app     *app // nil once the application is gone
 	context uint64
@@ -449,33 +443,13 @@ type sendRow struct {
 	inject  bool
 }
 
-func newSends(rows int) *sends {
-	return &sends{rows: make([]sendRow, rows), free: drive.NewFree(rows)}
-}
-
-func (s *sends) take(r sendRow) (row uint32, ok bool) {
-	if row, ok = s.free.Take(); ok {
-		s.rows[row] = r
-	}
-	return row, ok
-}
-
-// end gives a row back and returns what stood in it.
-func (s *sends) end(row uint64) (sendRow, bool) {
-	if row >= uint64(len(s.rows)) {
-		return sendRow{}, false
-	}
-	r := s.rows[row]
-	s.rows[row] = sendRow{}
-	s.free.Give(uint32(row))
-	return r, r.app != nil
-}
-
-// forget makes the rows of an application nobody's. They come back as the kernel sends them.
-func (s *sends) forget(a *app) {
-	for i := range s.rows {
-		if s.rows[i].app == a {
-			s.rows[i].app = nil
+// forget makes the packets of an application nobody's. They come back as the kernel sends them.
+func (en *engine) forget(a *app) {
+	for _, q := range en.queues {
+		for i := range q.sends {
+			if q.sends[i].app == a {
+				q.sends[i].app = nil
+			}
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -18,23 +17,29 @@ type pool struct {
 	out        int // and has
 	loaned     []bool
 	generation []uint32 // of the last hand-out; a return has to name it
-	free       drive.Free
-	stale      uint64 // returns refused: twice, of an old generation, or of no frame
+	free       []uint32 // a stack: what was used last is still in the cache
+	stale      uint64   // returns refused: twice, of an old generation, or of no frame
 	returned   uint64
 }
 
 func newPool(frames int) *pool {
-	return &pool{limit: frames, loaned: make([]bool, frames), generation: make([]uint32, frames),
-		free: drive.NewFree(frames)}
+	p := &pool{limit: frames, loaned: make([]bool, frames), generation: make([]uint32, frames)}
+	for i := range frames {
+		p.free = append(p.free, uint32(frames-1-i))
+	}
+	return p
 }
 
 // loan hands a frame out under a generation.
 func (p *pool) loan(generation uint32) (frame uint32, ok bool) {
-	if frame, ok = p.free.Take(); ok {
-		p.loaned[frame], p.generation[frame] = true, generation
-		p.out++
+	n := len(p.free) - 1
+	if n < 0 {
+		return 0, false
 	}
-	return frame, ok
+	frame, p.free = p.free[n], p.free[:n]
+	p.loaned[frame], p.generation[frame] = true, generation
+	p.out++
+	return frame, true
 }
 
 // giveBack takes a frame back if it was handed out under this generation. Both numbers are the
@@ -45,7 +50,7 @@ func (p *pool) giveBack(frame uint64, generation uint64) bool {
 		return p.took(false)
 	}
 	p.loaned[frame] = false
-	p.free.Give(uint32(frame))
+	p.free = append(p.free, uint32(frame))
 	return p.took(true)
 }
 

@@ -116,11 +116,6 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.mtu = min(ifi.MTU, room)
 	s.maxPayload = s.mtu - packet.IPv4Bytes - packet.UDPBytes
 	s.slotBytes = (s.maxPayload + 63) &^ 63
-	rows := 0
-	for _, q := range s.engine.queues {
-		rows += int(q.umem.Geometry().Frames)
-	}
-	s.engine.sends = newSends(rows)
 	return nil
 }
 
@@ -165,6 +160,7 @@ func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 	if q.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "device", Frames: s.c.Frames}); err != nil {
 		return nil, err
 	}
+	q.sends = make([]sendRow, q.umem.Geometry().Frames)
 	q.sock, err = xdp.Open(ctx, s.c.Interface, number, q.umem, s.c.Socket)
 	if err == nil {
 		if err = q.sock.Register(s.program, 0); err != nil {

@@ -379,7 +379,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	}
 	err := e.loop.Run(ctx, e.cfg.Spin, run{e})
 	switch {
-	case err == nil && e.closed.Load():
+	case e.closed.Load():
 		err = os.ErrClosed
 	case err == nil:
 		err = ctx.Err()
@@ -401,9 +401,6 @@ func (r run) Round(now int64) (work int, err error) {
 	r.lock()
 	defer r.unlock()
 	if err := r.usable(); err != nil {
-		if r.closed.Load() {
-			err = drive.ErrStopped
-		}
 		return 0, err
 	}
 	return r.turn(now)

@@ -11,7 +11,7 @@ import (
 )
 
 // Rest implements drive.Device.
-func (r run) Rest(now int64, s *drive.Sleep) error {
+func (r run) Rest(now int64, s *drive.Sleep) {
 	r.lock()
 	defer r.unlock()
 	s.AtMost(r.checkAt - now)
@@ -25,7 +25,6 @@ func (r run) Rest(now int64, s *drive.Sleep) error {
 		r.publish(now)
 	}
 	r.stats.Polls++
-	return nil
 }
 
 // joinGroup returns a socket that is a member of the group on an interface, in the network

@@ -328,8 +328,7 @@ func TestLocalShown(t *testing.T) {
 		t.Errorf("local %+v, want %v", e.Local, want)
 	}
 	socket := xdptest.Open(t, d.pair.B, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
-	f, err := xcapture.Follow(nil, socket, xstatus.Info{})
-	must(t, err)
+	f := xcapture.Observe(false, nil, socket, xstatus.Info{})
 	defer f.Close()
 	if e := shown(t, f.Name())[0]; e.Local == nil || *e.Local != d.pair.B.Addr.String() {
 		t.Errorf("local %+v, want %v", e.Local, d.pair.B.Addr)
