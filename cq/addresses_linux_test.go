@@ -135,6 +135,7 @@ func childAddressReader() {
 // that stays is found at every moment, whatever else moves in the index.
 func TestAddressesReadWhileWritten(t *testing.T) {
 	t.Parallel()
+	shmtest.Conforms(t)
 	d := openDir(t)
 	env := envQueue + "=" + queueName(t)
 	owner := startChild(t, "address-owner", env)

@@ -212,6 +212,7 @@ func (f *feeder) Overrun(q *cq.Queue) { f.overun.Store(q) }
 // TestOverrunNotice: an overrun is told to the bound event queue and to feeders, once, and the
 // queue's valid entries are still read.
 func TestOverrunNotice(t *testing.T) {
+	shmtest.Conforms(t)
 	d := openDir(t)
 	q, w := member(t, d, "q", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
 	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 16, Write: true})

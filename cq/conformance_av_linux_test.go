@@ -2,12 +2,10 @@ package cq_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
@@ -90,13 +88,31 @@ func TestConformanceAVOpen(t *testing.T) {
 func TestConformanceAVInsert(t *testing.T) {
 	t.Parallel()
 	o := cq.AddressOptions{Count: 8, UserID: true}
-	conformAV(t, "one", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		dst := []cq.Addr{99}
-		got, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{Into: dst})
-		if err != nil || dst[0] == cq.AddrNotAvail || &got[0] != &dst[0] {
-			t.Errorf("%v, %v, %v", got, err, dst)
+	conformAV(t, "stages", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		for i := 0; i < 4; i += 2 {
+			dst := []cq.Addr{99, 99}
+			got, err := v.Insert(sockaddrs(i, i+2), cq.InsertOptions{Into: dst})
+			if err != nil || &got[0] != &dst[0] {
+				t.Errorf("%v, %v, %v", got, err, dst)
+			}
+			finds(t, look, dst[0], sockaddr(i))
+			finds(t, look, cq.Addr(i+1), sockaddr(i+1))
 		}
-		finds(t, look, dst[0], sockaddr(0))
+		finds(t, look, 0, sockaddr(0))
+	})
+	conformAV(t, "good-and-bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		dst := []cq.Addr{99, 99}
+		_, err := v.Insert([][]byte{sockaddr(0), {1, 2, 3}}, cq.InsertOptions{Into: dst})
+		if dst[0] != 0 || dst[1] != cq.AddrNotAvail {
+			t.Error(dst)
+		}
+		wantErr(t, "insert", err, cq.ErrInvalid, syscall.EINVAL)
+		var each *cq.InsertError
+		if !errors.As(err, &each) || each.Inserted != 1 || each.Errs[0] != nil || each.Errs[1] == nil {
+			t.Errorf("the error of each: %+v", err)
+		}
+		finds(t, look, 0, sockaddr(0))
+		findsNot(t, look, 1)
 	})
 	conformAV(t, "no-output", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		wantAddrs(t, insert(t, v, sockaddrs(0, 1)...), 0)
@@ -108,36 +124,6 @@ func TestConformanceAVInsert(t *testing.T) {
 			_, err := v.Insert(sockaddrs(0, 2), o)
 			wantErr(t, name, err, cq.ErrInvalid)
 		}
-	})
-	conformAV(t, "stages", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		for i := 0; i < 4; i += 2 {
-			_, err := v.Insert(sockaddrs(i, i+2), cq.InsertOptions{Into: make([]cq.Addr, 2)})
-			must(t, err)
-			finds(t, look, cq.Addr(i+1), sockaddr(i+1))
-		}
-		finds(t, look, 0, sockaddr(0))
-	})
-	conformAV(t, "bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		dst := []cq.Addr{99}
-		_, err := v.Insert([][]byte{{1, 2, 3}}, cq.InsertOptions{Into: dst})
-		if dst[0] != cq.AddrNotAvail {
-			t.Error(dst)
-		}
-		wantErr(t, "insert", err, cq.ErrInvalid, syscall.EINVAL)
-		findsNot(t, look, 0)
-	})
-	conformAV(t, "good-and-bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		dst := []cq.Addr{99, 99}
-		_, err := v.Insert([][]byte{sockaddr(0), {9}}, cq.InsertOptions{Into: dst})
-		if dst[0] != 0 || dst[1] != cq.AddrNotAvail {
-			t.Error(dst)
-		}
-		var each *cq.InsertError
-		if !errors.As(err, &each) || each.Inserted != 1 || each.Errs[0] != nil || each.Errs[1] == nil {
-			t.Errorf("the error of each: %+v", err)
-		}
-		finds(t, look, 0, sockaddr(0))
-		findsNot(t, look, 1)
 	})
 	conformAV(t, "lowest-free-index", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		wantAddrs(t, insert(t, v, sockaddrs(0, 5)...), 0, 1, 2, 3, 4)
@@ -273,49 +259,5 @@ func TestConformanceAVClose(t *testing.T) {
 		if _, ok := look.Resolve(sockaddr(0)); ok {
 			t.Error("an address of a closed vector is found")
 		}
-	})
-}
-
-// TestConformanceAVShared is a vector that others read by name or descriptor while it changes.
-func TestConformanceAVShared(t *testing.T) {
-	t.Parallel()
-	o := cq.AddressOptions{Count: 8, Format: cq.AddrOpaque, AddrMaxBytes: 64}
-	conformAV(t, "read-while-written", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		addr := func(i uint64) []byte {
-			return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, i), 8)
-		}
-		_ = insert(t, v, addr(0))
-		stop, done := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(done)
-			for i := uint64(0); ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if v.Remove(0) != nil || len(insert(t, v, addr(i))) != 1 {
-					t.Error("cannot change it")
-					return
-				}
-			}
-		}()
-		buf := make([]byte, 64)
-		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
-			n, err := look.Lookup(0, buf)
-			if err != nil {
-				wantErr(t, "lookup", err, cq.ErrInvalid) // it is being changed
-				continue
-			}
-			if n != 64 || !bytes.Equal(buf, addr(binary.LittleEndian.Uint64(buf))) {
-				t.Errorf("torn: %d bytes, %x", n, buf)
-			}
-		}
-		close(stop)
-		<-done
-		eventually(t, "it is seen", func() bool {
-			n, err := look.Lookup(0, buf)
-			return n == 64 && err == nil
-		})
 	})
 }

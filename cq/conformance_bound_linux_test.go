@@ -87,78 +87,40 @@ func TestConformanceCQBound(t *testing.T) {
 		}
 		must(t, r.q.Close())
 	})
-	o := cq.Options{Size: 4, Overrun: cq.OverrunQueue}
-	conform(t, "overrun-told-to-feeders", o, func(t *testing.T, r *rig) {
-		f := &fed{}
-		unbind, err := r.q.Bind(f, false)
-		must(t, err)
-		defer unbind()
-		r.post(t, 0, 4)
-		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
-		_ = overrun(t, r.q)
-		if f.overran.Load() != r.q {
-			t.Error("the feeder was not told")
-		}
-	})
-	conform(t, "overrun-told-to-event-queue", o, func(t *testing.T, r *rig) {
-		e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{})
-		must(t, err)
-		must(t, r.q.BindEvents(e))
-		defer func() { must(t, r.q.BindEvents(nil)); must(t, e.Close()) }()
-		r.post(t, 0, 4)
-		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
-		_, err = eqSread(e, &cq.Event{}, tooLong) // nobody reads the queue
-		wantErr(t, "read of events", err, cq.ErrAvail)
-		var ev cq.EventError
-		_, err = e.ReadErr(&ev, 0)
-		if err != nil || ev.FID != r.q.FID() {
-			t.Errorf("%+v, %v", ev, err)
-		}
-		wantErr(t, "event", &ev, cq.EOverrun)
-		_ = overrun(t, r.q)
-		_, err = e.ReadErr(&ev, 0)
-		wantErr(t, "it is told once", err, cq.ErrWouldBlock)
-	})
+}
+
+// natives are the wait objects, and how a user of the library is refused who asks for one.
+var natives = map[cq.WaitObject]error{cq.WaitNone: cq.ErrNoData, cq.WaitUnspec: syscall.ENOSYS,
+	cq.WaitYield: syscall.ENOSYS, cq.WaitFD: nil, cq.WaitPollFD: nil, cq.WaitMutexCond: nil}
+
+// wantNative checks what a queue of either kind, which has a wait object, says when it is asked.
+func wantNative(t *testing.T, has, wait cq.WaitObject, q interface {
+	GetWait() (cq.Native, error)
+}) {
+	t.Helper()
+	n, err := q.GetWait()
+	if has != wait || n.Object != wait || (n.FD >= 0) != (wait == cq.WaitFD) ||
+		(len(n.PollFDs) == 1) != (wait == cq.WaitPollFD) ||
+		(n.Cond != nil) != (wait == cq.WaitMutexCond) {
+		t.Errorf("%v: %+v; want %v", has, n, wait)
+	}
+	if refused := natives[wait]; refused != nil {
+		wantErr(t, "getwait", err, refused)
+		return
+	}
+	must(t, err)
+	if again, err := q.GetWait(); err != nil || again.ChangeIndex != n.ChangeIndex {
+		t.Errorf("the list is the same but its index is not: %+v, %v", again, err)
+	}
 }
 
 // TestConformanceCQControl is fi_control of a queue.
 func TestConformanceCQControl(t *testing.T) {
 	t.Parallel()
-	conform(t, "getwait-fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
-		n, err := r.q.GetWait()
-		if err != nil || n.Object != cq.WaitFD || n.FD != waitFD(r.q) || n.FD < 0 {
-			t.Errorf("%+v, %v", n, err)
-		}
-	})
-	conform(t, "getwait-pollfd", cq.Options{Wait: cq.WaitPollFD}, func(t *testing.T, r *rig) {
-		n, err := r.q.GetWait()
-		if err != nil || n.Object != cq.WaitPollFD || len(n.PollFDs) != 1 || n.PollFDs[0] != waitFD(r.q) {
-			t.Errorf("%+v, %v", n, err)
-		}
-		again, err := r.q.GetWait()
-		if err != nil || again.ChangeIndex != n.ChangeIndex {
-			t.Errorf("the list is the same but its index is not: %+v, %v", again, err)
-		}
-	})
-	conform(t, "getwait-none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
-		_, err := r.q.GetWait()
-		wantErr(t, "getwait", err, cq.ErrNoData, syscall.ENODATA)
-	})
-	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield} {
-		name := "getwait-without"
+	for wait := range natives {
+		name := "getwait"
 		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
-			_, err := r.q.GetWait()
-			wantErr(t, "control", err, syscall.ENOSYS)
-		})
-	}
-	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield, cq.WaitMutexCond,
-		cq.WaitPollFD} {
-		name := "getwaitobj"
-		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
-			n, _ := r.q.GetWait()
-			if kind := r.q.Options().Wait; kind != wait || n.Object != wait {
-				t.Errorf("%v and %v; want %v", kind, n.Object, wait)
-			}
+			wantNative(t, r.q.Options().Wait, wait, r.q)
 		})
 	}
 }
@@ -314,7 +276,7 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel() // what is there is returned all the same
 	n, err := cq.ReadContext(ended, r.q, dst, cq.ReadOptions{})
-	must(t, err)
+	must(t, errors.Join(err, count.Add(1), count.Wait(ended, 1, cq.WaitOptions{})))
 	wantContexts(t, "queue", contexts(dst[:n]), 1)
 	r.post(t, 2, 3)
 	es, err := r.q.PeekContext(ended, 1)

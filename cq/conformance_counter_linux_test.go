@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -197,24 +196,6 @@ func TestConformanceCounterWait(t *testing.T) {
 		must(t, r.w.AddErr(1))
 		must(t, cntrWait(r.c, 1, 0)) // the value is looked at first
 	})
-	conformCounter(t, "many-waiters", o, func(t *testing.T, r *countRig) {
-		var all sync.WaitGroup
-		for i := range uint64(12) {
-			all.Go(func() {
-				if err := cntrWait(r.c, i+1, tooLong); err != nil {
-					t.Errorf("waiter %d: %v", i, err)
-				}
-				if v, err := r.c.Read(); v < i+1 || err != nil {
-					t.Errorf("waiter %d at %d, %v", i, v, err)
-				}
-			})
-		}
-		for range 12 {
-			time.Sleep(time.Millisecond)
-			must(t, r.w.Add(1))
-		}
-		all.Wait()
-	})
 	none := cq.CounterOptions{Wait: cq.WaitNone}
 	conformCounter(t, "without-wait-object", none, func(t *testing.T, r *countRig) {
 		must(t, r.w.Add(1))
@@ -227,24 +208,6 @@ func TestConformanceCounterWait(t *testing.T) {
 		wantErr(t, "trywait", r.c.TryWait(), cq.ErrNoWait, syscall.ENOSYS)
 		if waitFD(r.c) != -1 {
 			t.Errorf("descriptor %d", waitFD(r.c))
-		}
-	})
-	conformCounter(t, "context", o, func(t *testing.T, r *countRig) {
-		why := errors.New("no more interest")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		done := later(func() { cancel(why) })
-		for range 2 { // while it waits, and before
-			wantOnly(t, "cancelled", r.c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
-		}
-		done()
-		must(t, r.w.Add(1))
-		must(t, r.c.Wait(ctx, 1, cq.WaitOptions{})) // what was reached comes first
-		ctx, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		defer stop()
-		err := r.c.Wait(ctx, 9, cq.WaitOptions{})
-		wantOnly(t, "deadline", err, context.DeadlineExceeded)
-		if errors.Is(err, cq.ErrTimedOut) {
-			t.Error("a context's deadline is not a timeout of ours")
 		}
 	})
 	conformCounter(t, "close-ends-it", o, func(t *testing.T, r *countRig) {

@@ -6,15 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // eqRig is an event queue and who writes to it: its owner, or another process.
@@ -196,13 +193,6 @@ func TestConformanceEQWaitObject(t *testing.T) {
 		writeEvents(t, r.w, 1, 2)
 		wantContexts(t, "polled", drainEvents(t, r.e), 1)
 	})
-	conformEQ(t, "futex", cq.EventOptions{Wait: cq.WaitQueue, Spin: -1}, func(t *testing.T, r *eqRig) {
-		defer whenAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
-		var ev cq.Event
-		if _, err := eqSread(r.e, &ev, -1); err != nil || ev.Context != 1 {
-			t.Errorf("%+v, %v", ev, err)
-		}
-	})
 	conformEQ(t, "fd", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
 		for i := range uint64(3) {
 			for err := r.e.TryWait(); err != nil; err = r.e.TryWait() { // an attached lane is looked at
@@ -222,66 +212,5 @@ func TestConformanceEQWaitObject(t *testing.T) {
 			wantErr(t, "trywait with an event", r.e.TryWait(), cq.ErrWouldBlock)
 			wantContexts(t, "event", drainEvents(t, r.e), i)
 		}
-	})
-}
-
-// TestConformanceEQPurge: events of an object that was closed are not read.
-func TestConformanceEQPurge(t *testing.T) {
-	conformEQ(t, "closed-object", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
-		for i := range uint64(6) {
-			_, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fabric(i % 2), Context: i})
-			must(t, err)
-		}
-		_, err := r.w.WriteErr(&cq.EventError{FID: fabric(1), Err: cq.EOther})
-		must(t, err)
-		must(t, r.e.Purge(fabric(1)))
-		wantContexts(t, "the other object's", drainEvents(t, r.e), 0, 2, 4)
-	})
-}
-
-// TestConformanceEQStrError is fi_eq_strerror.
-func TestConformanceEQStrError(t *testing.T) {
-	t.Parallel()
-	conformEQ(t, "text", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
-		text := cq.StrError(int32(cq.ENoKey), []byte{0xab})
-		if !strings.Contains(text, cq.ENoKey.Error()) || !strings.Contains(text, "ab") {
-			t.Errorf("%q", text)
-		}
-		for n, want := range map[int32]string{int32(cq.ETrunc): "truncation",
-			int32(syscall.ENOENT): "no such file or directory", -3: "provider error -3"} {
-			if got := cq.StrError(n, nil); got != want {
-				t.Errorf("%d: %q", n, got)
-			}
-		}
-	})
-}
-
-// TestConformanceEQHandler is the event handler of kfi_eq_open.
-func TestConformanceEQHandler(t *testing.T) {
-	got := make(chan uint64, 64)
-	o := cq.EventOptions{Handler: func(ev *cq.Event, err error) {
-		if err != nil {
-			got <- 1 << 32
-			return
-		}
-		got <- ev.Context
-	}}
-	conformEQ(t, "called-in-order", o, func(t *testing.T, r *eqRig) {
-		writeEvents(t, r.w, 0, 5)
-		_, err := r.w.WriteErr(&cq.EventError{Err: cq.EOther})
-		must(t, err)
-		writeEvents(t, r.w, 5, 8)
-		for _, want := range []uint64{0, 1, 2, 3, 4, 1 << 32, 5, 6, 7} {
-			select {
-			case c := <-got:
-				if c != want {
-					t.Errorf("got %d, want %d", c, want)
-				}
-			case <-time.After(tooLong):
-				t.Fatal("the handler is not called")
-			}
-		}
-		_, err = r.e.Read(&cq.Event{}, 0)
-		wantErr(t, "a read beside the handler", err, cq.ErrHandled)
 	})
 }

@@ -29,16 +29,6 @@ func TestConformanceEQWrite(t *testing.T) {
 			t.Errorf("writeerr: %d, %v", n, err)
 		}
 	})
-	conformEQ(t, "user-event", o, func(t *testing.T, r *eqRig) {
-		want := cq.Event{Event: cq.EventUser + 7, FID: cq.FID{Kind: cq.FIDUser, ID: 1}, Context: 2,
-			Payload: []byte("mine")}
-		_, err := r.w.Write(&want)
-		must(t, err)
-		got := cq.Event{Payload: make([]byte, 0, 4)}
-		_, err = r.e.Read(&got, 0)
-		must(t, err)
-		sameEvent(t, "read", got, want)
-	})
 	conformEQ(t, "only-when-opened-for-it", o, func(t *testing.T, r *eqRig) {
 		if !r.far {
 			e := shmtest.Have(cq.CreateEvents(cq.Named(r.d, r.e.Name()+"-2"), cq.EventOptions{})).In(t)
@@ -169,10 +159,11 @@ func TestConformanceEQEvents(t *testing.T) {
 				t.Errorf("two kinds are %q", k)
 			}
 			seen[k.String()] = true
-			want := cq.Event{Event: k, FID: cq.FID{Kind: cq.FIDUser, ID: ^uint64(0)}}
+			want := cq.Event{Event: k, FID: cq.FID{Kind: cq.FIDUser, ID: ^uint64(0)},
+				Payload: []byte("mine")}
 			_, err := r.w.Write(&want)
 			must(t, err)
-			var ev cq.Event
+			ev := cq.Event{Payload: make([]byte, 0, 4)}
 			_, err = r.e.Read(&ev, 0)
 			must(t, err)
 			sameEvent(t, k.String(), ev, want)

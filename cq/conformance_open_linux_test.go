@@ -50,37 +50,8 @@ func TestConformanceCQOpen(t *testing.T) {
 			wantContexts(t, "a processor that there need not be", read(t, q, 4), 1)
 		})
 	}
-	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield,
-		cq.WaitMutexCond, cq.WaitPollFD} {
-		name := "wait-objects"
-		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
-			if got := r.q.Options().Wait; got != wait {
-				t.Errorf("wait object %v, asked for %v", got, wait)
-			}
-			r.post(t, 1, 2)
-			wantContexts(t, "entry", read(t, r.q, 4), 1)
-		})
-	}
 	conformOnce(t, "sizes", cqOpenSizes)
 	conformOnce(t, "greatest", cqOpenGreatest)
-	conformOnce(t, "many-queues", cqOpenManyQueues)
-}
-
-func cqOpenManyQueues(t *testing.T) {
-	const many = 200 // and ten times as many in TestManyQueues
-	d := openDir(t)
-	var qs []*cq.Queue
-	for i := range many {
-		q, err := cq.Create(cq.Named(d, fmt.Sprint("many-", i)), cq.Options{Size: 1, MaxLanes: 1})
-		if err != nil {
-			t.Errorf("queue %d: %v", i, err)
-			break
-		}
-		qs = append(qs, q)
-	}
-	for _, q := range qs {
-		must(t, q.Close())
-	}
 }
 
 func cqOpenSizes(t *testing.T) {

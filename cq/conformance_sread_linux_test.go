@@ -226,14 +226,6 @@ func TestConformanceCQSignal(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 8, Spin: -1}
 	onEachWait(t, "ends-a-wait", o, cqSignalEndsAWait)
-	onEachWait(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
-		must(t, r.q.Signal())
-		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
-		wantErr(t, "sread", err, cq.ErrSignaled)
-		must(t, r.q.Signal())
-		_, err = r.q.PeekContext(t.Context(), 1)
-		wantErr(t, "peek", err, cq.ErrSignaled)
-	})
 	lone := o
 	lone.MaxLanes = 1
 	conform(t, "from-outside", lone, func(t *testing.T, r *rig) {
@@ -252,29 +244,23 @@ func TestConformanceCQSignal(t *testing.T) {
 			t.Errorf("a lane or the signal stayed: %+v", s)
 		}
 	})
-	onEachWait(t, "coalesce", o, func(t *testing.T, r *rig) {
+	onEachWait(t, "before-the-wait", o, func(t *testing.T, r *rig) {
 		for range 5 {
 			must(t, r.q.Signal())
 		}
-		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
-		wantErr(t, "first", err, cq.ErrSignaled)
-		_, err = sread(r.q, make([]cq.Msg, 1), time.Millisecond)
-		wantErr(t, "second", err, cq.ErrTimedOut)
-	})
-	onEachWait(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
-		must(t, r.q.Signal())
-		_, err := sread(r.q, make([]cq.Msg, 1), 0)
-		wantErr(t, "no time", err, cq.ErrTimedOut)
+		wantErr(t, "no time", wait(r.q, 0), cq.ErrTimedOut)
 		r.post(t, 1, 2)
 		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("an entry beats a signal: %d, %v", n, err)
 		}
 		r.postError(t, 2)
-		_, err = sread(r.q, make([]cq.Msg, 1), -1)
-		wantErr(t, "so does a failure", err, cq.ErrAvail)
+		wantErr(t, "so does a failure", wait(r.q, -1), cq.ErrAvail)
 		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
-		_, err = sread(r.q, make([]cq.Msg, 1), -1)
-		wantErr(t, "afterwards", err, cq.ErrSignaled)
+		wantErr(t, "one for all", wait(r.q, tooLong), cq.ErrSignaled)
+		wantErr(t, "a second", wait(r.q, time.Millisecond), cq.ErrTimedOut)
+		must(t, r.q.Signal())
+		_, err := r.q.PeekContext(t.Context(), 1)
+		wantErr(t, "peek", err, cq.ErrSignaled)
 	})
 	conform(t, "without-wait-object", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
 		wantErr(t, "signal", r.q.Signal(), cq.ErrNoWait, syscall.ENOSYS)

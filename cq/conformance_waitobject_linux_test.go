@@ -23,12 +23,6 @@ func TestConformanceCQWaitObject(t *testing.T) {
 		r.post(t, 1, 2)
 		wantContexts(t, "polled", read(t, r.q, 4), 1)
 	})
-	conform(t, "unspec", cq.Options{Wait: cq.WaitUnspec, Spin: -1}, func(t *testing.T, r *rig) {
-		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
-		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
-	})
 	conform(t, "yield", cq.Options{Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
 		defer later(func() { r.post(t, 1, 2) })()
 		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {

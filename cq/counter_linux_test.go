@@ -229,6 +229,7 @@ func TestCounterCloseWakesOthers(t *testing.T) {
 // TestCounterManyWaiters: one add wakes all whose threshold it reaches, in any number of goroutines
 // and handles, and nobody else; no thread or goroutine is left.
 func TestCounterManyWaiters(t *testing.T) {
+	shmtest.Conforms(t)
 	d, c := counter(t, cq.CounterOptions{Spin: -1})
 	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
 	before := runtime.NumGoroutine()

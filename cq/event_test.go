@@ -123,6 +123,7 @@ func writeAbout(t testing.TB, w eventWriter, objects ...int) {
 
 // TestEventPurge is P36: what was queued about a closed object is never read, wherever it stands.
 func TestEventPurge(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, shared := range []bool{false, true} {
 		for _, tt := range []struct{ own, other, want []int }{
 			{[]int{1}, nil, nil},
@@ -281,6 +282,7 @@ func (l *handled) errors() []error {
 // TestEventHandler is P37: every event goes to the handler, one call at a time, in the order of
 // its writer, whatever the wait object; and nobody else gets one.
 func TestEventHandler(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitYield} {
 		t.Run(wait.String(), func(t *testing.T) {
 			var l handled

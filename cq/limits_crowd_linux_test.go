@@ -396,6 +396,7 @@ func descriptorsBelow(t *testing.T, path string) (n int) {
 // TestManyQueues: 10,000 named queues, or as many as descriptors and memory allow, are in one wait
 // set, which returns just those that have something.
 func TestManyQueues(t *testing.T) {
+	shmtest.Conforms(t)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	n := min(crowd(10_000), int(min(limit.Cur, 1<<20))-256)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func TestPostBatch(t *testing.T) {
@@ -307,6 +308,7 @@ func TestOverrunAfterLook(t *testing.T) {
 // TestOverrunEvent: who only watches an event queue hears of the overrun of a queue that nobody
 // reads, whichever lane it is of, and if it came before the event queue was bound; once.
 func TestOverrunEvent(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, tt := range []struct {
 		name string
 		to   func(*boundParts) cq.EventSink
