@@ -203,8 +203,8 @@ type toldReader struct {
 	conn *net.UnixConn // over which a queue without a name gets its writer
 }
 
-// startReader starts one, which adopts the queue that is named like the test, or makes one. It has
-// envCount entries a lane.
+// startReader starts one, which adopts the queue that is named like the test, or those of envQueue,
+// or makes one, and more when it is told to go to them. They have envCount entries a lane.
 func startReader(t testing.TB, at site, env ...string) *toldReader {
 	t.Helper()
 	r := &toldReader{site: at, t: t}
@@ -215,7 +215,8 @@ func startReader(t testing.TB, at site, env ...string) *toldReader {
 	case at.memfd:
 		r.child, r.conn = startIn(t, "told reader", nil)
 	default:
-		r.child = startChild(t, "told reader", append(env, envQueue+"="+queueName(t))...)
+		r.child = startChild(t, "told reader",
+			append([]string{envQueue + "=" + queueName(t)}, env...)...)
 		r.expect("accept", 0, "") // it has the queue
 	}
 	return r
@@ -278,10 +279,11 @@ func (r *toldReader) expect(what string, n int, want string) {
 	}
 }
 
-// childToldReader is told to peek, read, release, errors, head, peeked, accept, detach, close and
-// steady, each with a number.
+// childToldReader is told to go to a queue, to peek, read, release, errors, head, peeked, accept,
+// detach, close and steady, each with a number.
 func childToldReader() {
-	q, conn := readerOfParent()
+	qs, make, conn := readersOfParent()
+	q := qs[0]
 	in := bufio.NewReader(os.Stdin)
 	for {
 		var what string
@@ -291,6 +293,11 @@ func childToldReader() {
 		}
 		err, out := error(nil), ""
 		switch what {
+		case "queue":
+			for len(qs) <= n {
+				qs = append(qs, make())
+			}
+			q = qs[n]
 		case "accept":
 			if conn != nil {
 				err = q.Accept(context.Background(), conn)
@@ -326,23 +333,29 @@ func childToldReader() {
 	}
 }
 
-// readerOfParent adopts the queue that the parent named, or makes one for a writer of the parent.
-func readerOfParent() (*cq.Queue, *net.UnixConn) {
-	if name := os.Getenv(envQueue); name != "" {
+// readersOfParent adopts the queues that the parent named, or makes one for a writer of the parent.
+func readersOfParent() (qs []*cq.Queue, make func() *cq.Queue, conn *net.UnixConn) {
+	if names := os.Getenv(envQueue); names != "" {
 		d, err := shm.OpenDir("")
 		need(err)
-		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		need(err)
-		return q, nil
+		for name := range strings.SplitSeq(names, ",") {
+			q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
+			need(err)
+			qs = append(qs, q)
+		}
+		return qs, nil, nil
 	}
 	o := cq.Options{Size: number(envCount, 8), Overrun: cq.Overrun(number(envLanes, 0))}
 	conn, others := connToParent()
 	if others {
 		o.Trust, o.Allow = cq.CrossUser, parentOnly
 	}
-	q, err := cq.Create(cq.Unnamed("q"), o)
-	need(err)
-	return q, conn
+	make = func() *cq.Queue {
+		q, err := cq.Create(cq.Unnamed("q"), o)
+		need(err)
+		return q
+	}
+	return []*cq.Queue{make()}, make, conn
 }
 
 // peekAll hands out up to n entries of one lane, as far as they do not differ in the mark.

@@ -5,18 +5,19 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // side is what each of two parties has: two queues on a channel, and a writer to each of the two of
@@ -205,33 +206,82 @@ func TestConformanceChannelSides(t *testing.T) {
 	})
 }
 
+// takers are the ways to read. Each takes some of what comes next, all of it with the mark of what
+// comes again, which makes a context negative, or all without.
+var takers = map[string]func(t *testing.T, q *cq.Queue) []int{
+	"read": func(t *testing.T, q *cq.Queue) (got []int) {
+		dst := make([]cq.Msg, 8)
+		n, err := cq.Read(q, dst)
+		must(t, err)
+		for _, e := range dst[:n] {
+			got = append(got, marked(t, q, e.Context, e.Flags))
+		}
+		return got
+	},
+	"read-without-flags": func(t *testing.T, q *cq.Queue) (got []int) {
+		for _, c := range read(t, q, 8) {
+			got = append(got, sign(q)*int(c))
+		}
+		return got
+	},
+	"read-entries": func(t *testing.T, q *cq.Queue) []int {
+		dst := make([]cq.Entry, 8)
+		n, err := cq.Read(q, dst)
+		must(t, err)
+		return allMarked(t, q, dst[:n])
+	},
+	"peek": func(t *testing.T, q *cq.Queue) []int {
+		es, err := q.Peek(8)
+		must(t, err)
+		defer func() { must(t, q.Release(len(es))) }()
+		return allMarked(t, q, es)
+	},
+	"peek-in-two": func(t *testing.T, q *cq.Queue) []int {
+		first, err := q.PeekContext(t.Context(), 1)
+		must(t, err)
+		rest, err := q.Peek(8)
+		if err != cq.ErrWouldBlock {
+			must(t, err)
+		}
+		defer func() { must(t, q.Release(1+len(rest))) }()
+		return append(allMarked(t, q, first), allMarked(t, q, rest)...)
+	},
+	"entries": func(t *testing.T, q *cq.Queue) (got []int) {
+		for e, err := range q.Entries(0) {
+			must(t, err)
+			got = append(got, marked(t, q, e.Context, e.Flags))
+		}
+		return got
+	},
+}
+
+func allMarked(t *testing.T, q *cq.Queue, es []cq.Entry) (got []int) {
+	for _, e := range es {
+		got = append(got, marked(t, q, e.Context, e.Flags))
+	}
+	return got
+}
+
+// marked checks that an entry says of itself what the queue says of the last call.
+func marked(t *testing.T, q *cq.Queue, context uint64, flags cq.Flags) int {
+	t.Helper()
+	if again := flags&cq.FlagRedelivered != 0; again != q.Redelivered() {
+		t.Errorf("%d: marked %v, redelivered %v", context, again, q.Redelivered())
+	}
+	return sign(q) * int(context)
+}
+
+func sign(q *cq.Queue) int {
+	if q.Redelivered() {
+		return -1
+	}
+	return 1
+}
+
 // TestConformanceSuccessor is what the next reader gets after one that was killed, or left.
 func TestConformanceSuccessor(t *testing.T) {
 	t.Parallel()
-	ways := map[string]func(*testing.T, *cq.Queue) []uint64{
-		"read": func(t *testing.T, q *cq.Queue) (got []uint64) {
-			dst := make([]cq.Msg, 8)
-			n, err := cq.Read(q, dst)
-			must(t, err)
-			for _, e := range dst[:n] {
-				if e.Flags&cq.FlagRedelivered != 0 != q.Redelivered() {
-					t.Errorf("%+v of %d, redelivered %v", e, n, q.Redelivered())
-				}
-				got = append(got, e.Context)
-			}
-			return got
-		},
-		"read-without-flags": func(t *testing.T, q *cq.Queue) []uint64 { return read(t, q, 8) },
-		"peek":               peekSome,
-	}
-	name := "what-was-peeked-is-marked"
-	for way, take := range ways {
-		for held := range 2 { // a read begins with the lane of the held ones, or with the other one
-			conformOnce(t, fmt.Sprint(name, "/", way, "-lane-", held), func(t *testing.T) {
-				afterHolder(t, held, take)
-			})
-		}
-	}
+	conformOnce(t, "what-was-peeked-is-marked", peekedIsMarked)
 	conformOnce(t, "what-was-peeked-is-marked-in-events", func(t *testing.T) {
 		d := openDir(t)
 		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 8, Write: true})
@@ -273,38 +323,64 @@ func succeed(t *testing.T, e *cq.EventQueue) *cq.EventQueue {
 	return e
 }
 
-// afterHolder kills a reader that had three entries of one lane in its hands and left two, and
-// reads what it left while another lane has two more.
-func afterHolder(t *testing.T, held int, take func(*testing.T, *cq.Queue) []uint64) {
-	d, name := openDir(t), queueName(t)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
-	must(t, err)
-	ws := []*cq.Writer{attach(t, d, name), attach(t, d, name)}
-	must(t, q.Detach())
-	c := startReader(t, namedSite)
-	post(t, ws[held], 0, 6)
-	c.expect("peek", 4, "0 1 2 3")
-	c.expect("release", 1, "")
-	c.Kill()
-	post(t, ws[1-held], 10, 12)
-	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
-	seen := map[uint64]int{}
-	for left := 7; left > 0; {
-		got := take(t, q)
-		for _, c := range got {
-			if seen[c]++; q.Redelivered() != (c >= 1 && c <= 3) {
-				t.Errorf("%d of %v: redelivered %v", c, got, q.Redelivered())
+// peekedIsMarked kills a reader of many queues that had three entries of one lane in its hands and
+// left two, in each of them, and reads that while another lane has two more, or none is there. What
+// may have been seen comes marked, and never in one call with what was not.
+func peekedIsMarked(t *testing.T) {
+	type left struct {
+		way   string
+		first int // the lane of the held ones: a read begins with it, or with the other one
+		o     cq.Options
+		ws    []*cq.Writer
+	}
+	d := openDir(t)
+	all := map[string]*left{}
+	for way := range takers {
+		for i, lanes := range []int{1, 2, 2} {
+			for _, shared := range []bool{false, true} {
+				name := fmt.Sprint(way, "-", i, shared)
+				q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
+				must(t, err)
+				l := &left{way: way, first: i % lanes, o: cq.Options{Existing: true, Shared: shared}}
+				for range lanes {
+					l.ws = append(l.ws, attach(t, d, name))
+				}
+				must(t, q.Detach())
+				all[name] = l
 			}
 		}
-		left -= len(got)
 	}
-	if len(seen) != 7 {
-		t.Errorf("seen %v", seen)
+	names := slices.Sorted(maps.Keys(all))
+	c := startReader(t, namedSite, envQueue+"="+strings.Join(names, ","))
+	for i, name := range names {
+		c.expect("queue", i, "")
+		post(t, all[name].ws[all[name].first], 0, 6)
+		c.expect("peek", 4, "0 1 2 3")
+		c.expect("release", 1, "")
 	}
-	closeQueue(t, q)
-	for _, w := range ws {
-		must(t, w.Close())
+	c.Kill()
+	for name, l := range all {
+		lanes := map[bool][]int{}
+		if len(l.ws) > 1 {
+			post(t, l.ws[1-l.first], 10, 12)
+		}
+		q, err := cq.Open(cq.Named(d, name), l.o)
+		must(t, err)
+		for n := 3 + 2*len(l.ws); n > 0; {
+			got := takers[l.way](t, q)
+			for _, c := range got {
+				lanes[c >= 10] = append(lanes[c >= 10], c)
+			}
+			n -= len(got)
+		}
+		if !slices.Equal(lanes[false], []int{-1, -2, -3, 4, 5}) ||
+			len(l.ws) > 1 && !slices.Equal(lanes[true], []int{10, 11}) {
+			t.Errorf("%s: %v", name, lanes)
+		}
+		closeQueue(t, q)
+		for _, w := range l.ws {
+			must(t, w.Close())
+		}
 	}
 }
 
