@@ -225,6 +225,16 @@ func startReader(t testing.TB, at site, env ...string) *toldReader {
 // attach attaches a writer of this process to the reader. The caller closes it.
 func (r *toldReader) attach() *cq.Writer {
 	r.t.Helper()
+	w := r.join()
+	if r.memfd {
+		must(r.t, r.conn.Close()) // the writer has its own
+	}
+	return w
+}
+
+// join is attach over a connection that others follow on.
+func (r *toldReader) join() *cq.Writer {
+	r.t.Helper()
 	if !r.memfd {
 		w, err := cq.Attach(soon(r.t), cq.Named(openDir(r.t), queueName(r.t)), cq.WriterOptions{})
 		must(r.t, err)
@@ -238,7 +248,6 @@ func (r *toldReader) attach() *cq.Writer {
 	w, err := cq.Attach(soon(r.t), cq.Over(r.conn), o)
 	must(r.t, err)
 	done()
-	must(r.t, r.conn.Close()) // the writer has its own
 	return w
 }
 
@@ -279,8 +288,8 @@ func (r *toldReader) expect(what string, n int, want string) {
 	}
 }
 
-// childToldReader is told to go to a queue, to peek, read, release, errors, head, peeked, accept,
-// detach, close and steady, each with a number.
+// childToldReader is told to go to a queue, to peek, read, release, head, peeked, accept, detach,
+// close and steady, each with a number.
 func childToldReader() {
 	qs, make, conn := readersOfParent()
 	q := qs[0]
@@ -311,10 +320,6 @@ func childToldReader() {
 			out, err = readSteadily(q)
 		case "release":
 			err = q.Release(n)
-		case "errors":
-			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
-			err = q.ReadErr(&e)
-			out = fmt.Sprintf("%d %v %s %v", e.Context, e.Err, e.ErrData, e.Redelivered)
 		case "head":
 			cq.StoreHead(q, 1, uint64(n))
 		case "peeked":

@@ -121,12 +121,29 @@ func TestFollowPoisoned(t *testing.T) {
 	}
 }
 
+// followTo has w go on with a queue of this process until the test ends.
+func followTo(t testing.TB, w *cq.Writer, q *cq.Queue) *cq.Writer {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_SEQPACKET)
+	done := accept(soon(t), q, a)
+	next, err := w.Follow(soon(t), b)
+	must(t, errors.Join(err, <-done))
+	return shmtest.Have(next, nil).In(t)
+}
+
+// wantRest checks what a queue has, as a told reader says it.
+func wantRest(t testing.TB, q *cq.Queue, want string) {
+	t.Helper()
+	if got, err := readAll(q, 9); got != want || err != nil {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
 // TestFollowDetached: a reader that detaches and lives leaves its writers what it did not release.
 func TestFollowDetached(t *testing.T) {
 	shmtest.Conforms(t)
 	former, next := anonymousOthers(t, cq.Options{Size: 8}), anonymousOthers(t, cq.Options{Size: 8})
-	w := join(t, former)
-	idle := join(t, former)
+	w, idle := join(t, former), join(t, former)
 	post(t, idle, 100, 101)
 	post(t, w, 0, 5)
 	if got := read(t, former, 1); len(got) != 1 {
@@ -137,11 +154,7 @@ func TestFollowDetached(t *testing.T) {
 	<-idle.ReaderGone()
 	var got []uint64
 	for _, w := range []*cq.Writer{w, idle} {
-		a, b := connect(t, unix.SOCK_SEQPACKET)
-		done := accept(soon(t), next, a)
-		w, err := w.Follow(soon(t), b)
-		must(t, errors.Join(err, <-done))
-		defer w.Close()
+		followTo(t, w, next)
 		got = append(got, drain(t, next)...)
 	}
 	if !slices.Equal(got, []uint64{1, 2, 3, 4, 100}) && !slices.Equal(got, upTo(0, 5)) {
@@ -149,70 +162,68 @@ func TestFollowDetached(t *testing.T) {
 	}
 }
 
+// refusedBy checks that a queue of this process does not take what w brings.
+func refusedBy(t testing.TB, w *cq.Writer, q *cq.Queue, why error) error {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := w.Follow(soon(t), b)
+	wantErr(t, "follow", err, why)
+	if err := <-done; err == nil {
+		t.Error("accepted")
+	}
+	wantRest(t, q, "")
+	return err
+}
+
 // TestFollowRefused: a successor that cannot have all of it gets nothing, and the next one all.
 func TestFollowRefused(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	first := startReader(t, othersSite)
-	w := first.attach()
+	former := anonymousOthers(t, cq.Options{Size: 8})
+	w := join(t, former)
 	post(t, w, 0, 5)
-	first.expect("peek", 2, "0 1")
-	first.end(w)
-	small := startReader(t, othersSite, envCount+"=4")
-	done := make(chan string, 1)
-	go func() { done <- small.do("accept", 0) }()
-	_, err := w.Follow(soon(t), small.conn)
-	wantErr(t, "small lanes", err, cq.ErrInvalid)
+	cq.StorePeeked(former, 1, 2)
+	must(t, former.Detach())
+	err := refusedBy(t, w, anonymousOthers(t, cq.Options{Size: 4}), cq.ErrInvalid)
 	wantField(t, err, "Size")
-	if got := <-done; got == "" {
-		t.Error("accepted")
-	}
-	small.expect("read", 9, "")
-	second := startReader(t, othersSite)
-	next := second.follow(w)
-	defer next.Close()
-	second.expect("read", 9, "0! 1! 2 3 4")
+	next := anonymousOthers(t, cq.Options{Size: 8})
+	followTo(t, w, next)
+	wantRest(t, next, "0! 1! 2 3 4")
 }
 
 // TestFollowOverrun: a lane that was overrun stays so.
 func TestFollowOverrun(t *testing.T) {
-	over := envLanes + "=1"
-	first := startReader(t, othersSite, over)
-	w := first.attach()
+	over := cq.Options{Size: 8, Overrun: cq.OverrunQueue}
+	former := anonymousOthers(t, over)
+	w := join(t, former)
 	post(t, w, 0, 8)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
-	first.end(w)
-	careful := startReader(t, othersSite)
-	done := make(chan string, 1)
-	go func() { done <- careful.do("accept", 0) }()
-	_, err := w.Follow(soon(t), careful.conn)
-	wantErr(t, "without overrun", err, cq.ErrOverrun)
-	<-done
-	second := startReader(t, othersSite, over)
-	next := second.follow(w)
-	defer next.Close()
-	second.expect("read", 8, "0 1 2 3 4 5 6 7")
-	second.expect("read", 1, "error: "+cq.ErrOverrun.Error())
-	wantErr(t, "post", next.Post(&cq.Entry{}), cq.ErrOverrun)
+	must(t, former.Detach())
+	_ = refusedBy(t, w, anonymousOthers(t, cq.Options{Size: 8}), cq.ErrOverrun)
+	next := anonymousOthers(t, over)
+	w = followTo(t, w, next)
+	wantContexts(t, "what is left", overrun(t, next), upTo(0, 8)...)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
 }
 
 // TestFollowErrors: error entries go along with their detail, and what they are marked with.
 func TestFollowErrors(t *testing.T) {
-	t.Parallel()
-	first := startReader(t, othersSite)
-	w := first.attach()
+	former, next := anonymousOthers(t, cq.Options{Size: 8}), anonymousOthers(t, cq.Options{Size: 8})
+	w := join(t, former)
 	post(t, w, 0, 3)
-	first.expect("read", 3, "0 1 2") // so that slots do not keep their places
-	bad := &cq.ErrorEntry{Context: 3, Err: cq.ETrunc, ErrData: []byte("detail")}
-	must(t, w.PostError(bad))
+	wantRest(t, former, "0 1 2") // so that slots do not keep their places
+	must(t, w.PostError(&cq.ErrorEntry{Context: 3, Err: cq.ETrunc, ErrData: []byte("detail")}))
 	must(t, w.Post(&cq.Entry{Context: 4, Meta: cq.MetaSolicited}))
-	first.expect("peeked", 4, "") // a reader that handed it out, if there were a way
-	first.end(w)
-	second := startReader(t, othersSite)
-	next := second.follow(w)
-	defer next.Close()
-	second.expect("errors", 0, "3 "+cq.ETrunc.Error()+" detail true")
-	second.expect("read", 2, "4")
+	cq.StorePeeked(former, 1, 4) // a reader that handed it out, if there were a way
+	must(t, former.Detach())
+	followTo(t, w, next)
+	e := cq.ErrorEntry{ErrData: make([]byte, 8)}
+	must(t, next.ReadErr(&e))
+	if e.Context != 3 || e.Err != cq.ETrunc || string(e.ErrData) != "detail" || !e.Redelivered {
+		t.Errorf("%+v", e)
+	}
+	wantRest(t, next, "4")
 }
 
 // TestFollowImpossible: whatever a dead reader left for indices, nothing that was not released is
@@ -220,35 +231,38 @@ func TestFollowErrors(t *testing.T) {
 func TestFollowImpossible(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	tests := map[string]struct {
+	tests := []struct {
 		what string
 		at   int
 		want string
 	}{
-		"head ahead":    {"head", 9, "2! 3! 4!"},
-		"head behind":   {"head", 0, "2! 3! 4!"},
-		"peeked ahead":  {"peeked", 6, "2 3 4"},
-		"peeked behind": {"peeked", 1, "2 3 4"},
-		"all handed":    {"peeked", 5, "2! 3! 4!"},
-		"all released":  {"head", 5, ""},
+		{"head", 9, "2! 3! 4!"}, // ahead
+		{"head", 0, "2! 3! 4!"}, // behind
+		{"peeked", 6, "2 3 4"},
+		{"peeked", 1, "2 3 4"},
+		{"peeked", 5, "2! 3! 4!"}, // all were handed out
+		{"head", 5, ""},           // and released
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			first := startReader(t, othersSite)
-			w := first.attach()
-			post(t, w, 0, 5)
-			first.expect("read", 2, "0 1")
-			s := w.Stats()
-			if free := w.Free(); free != s.Size-3 || s.Unread != 3 { // Free has seen that much
-				t.Errorf("%d are free, %d unread", free, s.Unread)
-			}
-			first.expect(tt.what, tt.at, "")
-			first.end(w)
-			second := startReader(t, othersSite)
-			next := second.follow(w)
-			defer next.Close()
-			second.expect("read", 9, tt.want)
-		})
+	dead := startReader(t, othersSite)
+	var ws []*cq.Writer
+	for i, tt := range tests {
+		dead.expect("queue", i, "")
+		w := dead.join()
+		post(t, w, 0, 5)
+		dead.expect("read", 2, "0 1")
+		s := w.Stats()
+		if free := w.Free(); free != s.Size-3 || s.Unread != 3 { // Free has seen that much
+			t.Errorf("%d are free, %d unread", free, s.Unread)
+		}
+		dead.expect(tt.what, tt.at, "")
+		ws = append(ws, w)
+	}
+	dead.Kill()
+	for i, tt := range tests {
+		<-ws[i].ReaderGone()
+		next := anonymousOthers(t, cq.Options{Size: 8})
+		followTo(t, ws[i], next)
+		wantRest(t, next, tt.want)
 	}
 }
 
@@ -306,11 +320,12 @@ func TestFollowDecides(t *testing.T) {
 // after them gets everything.
 func TestFollowDies(t *testing.T) {
 	shmtest.Conforms(t)
-	first := startReader(t, othersSite)
-	w := first.attach()
+	former := anonymousOthers(t, cq.Options{Size: 8})
+	w := join(t, former)
 	post(t, w, 0, 4)
-	first.expect("peek", 1, "0")
-	first.end(w)
+	cq.StorePeeked(former, 1, 1)
+	must(t, former.Detach())
+	<-w.ReaderGone()
 	fake := anonymousOthers(t, cq.Options{Size: 8})
 	fds, maps := held(t)
 	for step := range 4 {
@@ -343,10 +358,9 @@ func TestFollowDies(t *testing.T) {
 		f, m := held(t) // the first reader may have been let go of since
 		return f <= fds && m <= maps
 	})
-	second := startReader(t, othersSite)
-	next := second.follow(w)
-	defer next.Close()
-	second.expect("read", 9, "0! 1 2 3")
+	next := anonymousOthers(t, cq.Options{Size: 8})
+	followTo(t, w, next)
+	wantRest(t, next, "0! 1 2 3")
 }
 
 // breakOff is a reader that goes so far: to the connection, to the writer's first message, to its
