@@ -143,58 +143,6 @@ func noRoom(t *testing.T, what string, at site, q *cq.Queue) {
 	wantErr(t, what, err, cq.ErrLanes)
 }
 
-// TestKilledWriter: what it published is read, and the next one goes on in its lane, also in front
-// of what nobody has read yet; one that is stopped has its lane. The lane of another user is
-// unmapped as soon as it was read, and the next one brings memory of its own; while nobody has
-// proved the death there is no room.
-func TestKilledWriter(t *testing.T) {
-	shmtest.Conforms(t)
-	for where, m := range mortals {
-		t.Run(where, func(t *testing.T) {
-			var attr *syscall.SysProcAttr
-			if m.elsewhere {
-				attr = ownPIDs(t)
-			}
-			q := m.at.create(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
-			var fds, maps int
-			var got []uint64
-			for i := range uint64(4) {
-				w := startWriter(t, m.at, q, attr)
-				if w.next != 4*i || w.lane != 1 {
-					t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
-				}
-				w.post(t, 4*i, 4*i+4)
-				noRoom(t, "with a living writer", m.at, q)
-				must(t, w.Process.Signal(syscall.SIGSTOP))
-				time.Sleep(short)
-				noRoom(t, "with a stopped writer", m.at, q)
-				w.Kill()
-				if !m.at.others {
-					continue
-				}
-				eventually(t, "its memory is gone", func() bool { // a sleep ends, or a look finds it
-					dst := make([]cq.Context, 2)
-					n, err := sread(q, dst, time.Millisecond)
-					if err != nil && !errors.Is(err, cq.ErrTimedOut) {
-						t.Fatal(err)
-					}
-					got = append(got, contexts(dst[:n])...)
-					return q.Stats().Retired == i+1
-				})
-				if i == 0 {
-					fds, maps = held(t)
-				} else {
-					eventually(t, "nothing more is held than after the first", func() bool {
-						f, m := held(t) // who watches a peer lets go of it in a goroutine
-						return f <= fds+1 && m <= maps
-					})
-				}
-			}
-			wantContexts(t, "read", append(got, drain(t, q)...), upTo(0, 16)...)
-		})
-	}
-}
-
 // TestDestroyedHalfway: a reader that died while it destroyed its queue leaves one that nobody can
 // use any more, and that makes way for a new one, persistent or not.
 func TestDestroyedHalfway(t *testing.T) {

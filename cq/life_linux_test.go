@@ -387,7 +387,7 @@ func TestBlockedReaderDies(t *testing.T) {
 			_, err := sread(q, make([]cq.Msg, 1), time.Millisecond) // lanes are parked
 			wantErr(t, "nothing", err, cq.ErrTimedOut)
 			must(t, q.Detach())
-			for i := range uint64(5) {
+			for i := range uint64(2) {
 				c := startReader(t, namedSite)
 				c.expect("steady", 0, "reading")
 				post(t, w, 0, 4)

@@ -12,17 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // TestReaderEnds: a writer learns of its reader's end, wherever that was: by posts if it closed,
-// and by one event if it was killed. A stopped one has not ended. Without a reader it posts until
-// the lane is full, or nothing where nobody can follow by himself; its memory goes with it.
+// and by one event if it was killed, or by a post that waits for room. A stopped one has not ended,
+// and is waited for. A successor gets all; where nobody can follow by himself, posts end. The
+// reader's memory goes with it.
 func TestReaderEnds(t *testing.T) {
 	shmtest.Conforms(t)
 	t.Run("all", func(t *testing.T) {
@@ -71,11 +70,11 @@ func readerDies(t *testing.T, at site) {
 		t.Error("a stopped reader is gone")
 	default:
 	}
-	post(t, w, 3, 5)
-	r.Kill()
+	waitsForStopped(t, w)
+	posted := killedWhileWaiting(t, w, r.child)
 	_, p := nextPeer(t, e)
-	if p.Role != cq.PeerReader || p.PID != r.Process.Pid || p.End-p.First != 5 {
-		t.Errorf("%+v", p)
+	if p.Role != cq.PeerReader || p.PID != r.Process.Pid || p.End-p.First != posted || posted != 8 {
+		t.Errorf("%+v of %d", p, posted)
 	}
 	noNews(t, e)
 	if at.others {
@@ -85,14 +84,16 @@ func readerDies(t *testing.T, at site) {
 		wantErr(t, "batch", err, cq.ErrPeerGone)
 		wantErr(t, "credit", w.Credits().Add(1), cq.ErrPeerGone)
 	} else {
-		post(t, w, 5, 8)
 		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
+	}
+	if !at.memfd {
+		q, err := cq.Open(cq.Named(openDir(t), queueName(t)), cq.Options{Existing: true})
+		must(t, err)
+		successorReads(t, w, posted, roomOf(q, w).next)
+		closeQueue(t, q)
 	}
 	must(t, w.Close())
 	wantErr(t, "closed", w.BindEvents(e), cq.ErrClosed)
-	if !at.memfd {
-		must(t, collect.Remove(openDir(t), queueName(t), collect.Options{}))
-	}
 }
 
 // TestOthersNotAllowed: users that are not on the list are refused by either side, before anything

@@ -3,15 +3,12 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/shm"
 )
 
 // patient is a writer of either kind, as far as waiting for room goes.
@@ -33,12 +30,12 @@ func postWaiting(ctx context.Context, w patient, context uint64) error {
 	panic("no writer")
 }
 
-// fillLane posts until there is no room, and returns how many it posted.
-func fillLane(t *testing.T, w patient) (n uint64) {
+// fillLane posts until there is no room, and returns how many were posted.
+func fillLane(t *testing.T, w patient) uint64 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for ; ; n++ {
+	for n := w.Stats().Posted; ; n++ {
 		if err := postWaiting(ctx, w, n); err != nil {
 			wantErr(t, "post to a full lane", err, context.Canceled)
 			return n
@@ -155,78 +152,31 @@ func TestPostContext(t *testing.T) {
 	}
 }
 
-func init() { roles["silent reader"] = childSilentReader }
-
-// childSilentReader opens a queue, or an event queue if envCount is given, and never reads.
-func childSilentReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	if number(envCount, 0) > 0 {
-		_, err = cq.OpenEvents(cq.Named(d, os.Getenv(envQueue)), cq.EventOptions{Size: 2})
-	} else {
-		_, err = cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Size: 2})
-	}
-	need(err)
-	say("reading")
-	time.Sleep(time.Hour)
-}
-
-// silent starts a silent reader and says when it has the queue.
-func silent(t *testing.T, env ...string) *child {
-	t.Helper()
-	c := startChild(t, "silent reader", append(env, envQueue+"="+queueName(t))...)
-	c.Says(t, "reading")
-	return c
-}
-
-// TestPostContextReaderKilled: a writer that waits for room hears that its reader was killed, and
-// goes on with a successor where there can be one.
-func TestPostContextReaderKilled(t *testing.T) {
+// TestWriteContextReaderKilled is about writers of events: TestReaderEnds has those of entries.
+func TestWriteContextReaderKilled(t *testing.T) {
 	t.Parallel()
-	t.Run("named", func(t *testing.T) {
-		d, c := openDir(t), silent(t)
-		w := attach(t, d, queueName(t))
-		n := killedWhileWaiting(t, w, c)
-		q, err := cq.Open(cq.Named(d, queueName(t)), cq.Options{})
-		must(t, err)
-		defer closeQueue(t, q)
-		successorReads(t, w, n, roomOf(q, w).next)
+	d, name := openDir(t), queueName(t)
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Lifetime: cq.Persistent})
+	must(t, err)
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 2, Lifetime: cq.Persistent})
+	must(t, errors.Join(err, q.Detach(), e.Detach()))
+	c := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")
+	c.Says(t, "bound")
+	w := attachEvents(t, d, "events")
+	n := killedWhileWaiting(t, w, c)
+	e = shmtest.Have(cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{})).In(t)
+	successorReads(t, w, n, func() (uint64, error) {
+		var ev cq.Event
+		_, err := e.Read(&ev, 0)
+		return ev.Context, err
 	})
-	t.Run("events", func(t *testing.T) {
-		d, c := openDir(t), silent(t, envCount+"=1")
-		w := attachEvents(t, d, queueName(t))
-		n := killedWhileWaiting(t, w, c)
-		e := shmtest.Have(cq.OpenEvents(cq.Named(d, queueName(t)), cq.EventOptions{})).In(t)
-		successorReads(t, w, n, func() (uint64, error) {
-			var ev cq.Event
-			_, err := e.Read(&ev, 0)
-			return ev.Context, err
-		})
-	})
-	t.Run("unnamed", func(t *testing.T) {
-		c := startReader(t, memfdSite)
-		w := c.attach()
-		defer func() { must(t, w.Close()) }()
-		killedWhileWaiting(t, w, c.child)
-		// The bell of the dead goes with the next bell of a process, unless this one has its own already.
-		d := openDir(t)
-		names, err := d.List()
-		must(t, err)
-		for _, n := range names {
-			must(t, collect.Remove(d, n.Name(), collect.Options{Kinds: []shm.Kind{shm.KindBell}}))
-		}
-	})
-	t.Run("others", func(t *testing.T) {
-		o := startReader(t, othersSite)
-		w := o.attach()
-		defer func() { must(t, w.Close()) }()
-		killedWhileWaiting(t, w, o.child)
-	})
+	must(t, cq.Remove(cq.Named(d, name)))
 }
 
-func killedWhileWaiting(t *testing.T, w patient, reader *child) (posted uint64) {
+// killedWhileWaiting kills the reader of a lane that is full, of which it returns what is in it.
+func killedWhileWaiting(t *testing.T, w patient, reader *child) uint64 {
 	t.Helper()
-	posted = fillLane(t, w)
+	posted := fillLane(t, w)
 	done := postLater(t, soon(t), w, posted)
 	reader.Kill()
 	wantErr(t, "post without a reader", <-done, cq.ErrPeerGone, syscall.ECONNRESET)
@@ -262,20 +212,14 @@ func successorReads(t *testing.T, w patient, n uint64, next func() (uint64, erro
 	}
 }
 
-// TestPostContextStopped: a reader that is stopped is waited for.
-func TestPostContextStopped(t *testing.T) {
-	d, c := openDir(t), silent(t)
-	w := attach(t, d, queueName(t))
+// waitsForStopped: a reader that is stopped is waited for.
+func waitsForStopped(t *testing.T, w *cq.Writer) {
+	t.Helper()
 	w.LookEvery(time.Millisecond)
-	must(t, c.Process.Signal(syscall.SIGSTOP))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := postLater(t, ctx, w, fillLane(t, w))
 	looks := w.Stats().Refused + 5
 	eventually(t, "it looks for its reader", func() bool { return w.Stats().Refused > looks })
 	cancel()
 	wantErr(t, "post", <-done, context.Canceled)
-	c.Kill()
-	q, err := cq.Open(cq.Named(d, queueName(t)), cq.Options{})
-	must(t, err)
-	closeQueue(t, q)
 }
