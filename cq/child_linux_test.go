@@ -2,12 +2,15 @@ package cq_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -214,10 +217,18 @@ func (p site) writer() (o cq.WriterOptions) {
 // create makes a queue for the site.
 func (p site) create(t testing.TB, o cq.Options) *cq.Queue {
 	t.Helper()
+	return p.createAs(t, queueName(t), o)
+}
+
+func (p site) createAs(t testing.TB, name string, o cq.Options) *cq.Queue {
+	t.Helper()
+	place := cq.Named(openDir(t), name)
 	if p.memfd {
-		return anonymous(t, p.queue(o))
+		place = cq.Unnamed(name)
 	}
-	_, q := create(t, o)
+	q, err := cq.Create(place, p.queue(o))
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
 	return q
 }
 
@@ -243,22 +254,32 @@ func ownPIDs(t testing.TB) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 }
 
-// startAt starts a process in a role that calls attachToParent. The writer of a queue for others is
-// another user's.
-func startAt(t testing.TB, role string, at site, q *cq.Queue, attr *syscall.SysProcAttr) *child {
+// startAt starts a process in a role that calls attachToParent, for writers of some queues. Those
+// of queues for others are another user's.
+func startAt(t testing.TB, role string, at site, attr *syscall.SysProcAttr,
+	qs ...*cq.Queue) *child {
 	t.Helper()
+	lanes := fmt.Sprint(envLanes, "=", len(qs))
+	var c *child
+	var conn *net.UnixConn
 	switch {
 	case at.others:
-		c := startOther(t, role)
-		must(t, q.Accept(soon(t), c.conn))
-		must(t, c.conn.Close())
-		return c.child
+		o := startOther(t, role, lanes)
+		c, conn = o.child, o.conn
 	case at.memfd:
-		c, conn := startIn(t, role, attr)
-		must(t, q.Accept(soon(t), conn))
-		return c
+		c, conn = startIn(t, role, attr, lanes)
+	default:
+		var names []string
+		for _, q := range qs {
+			names = append(names, q.Name())
+		}
+		cmd := shmtest.Child(t, role, envQueue+"="+strings.Join(names, "/"))
+		cmd.SysProcAttr = attr
+		return start(t, cmd)
 	}
-	cmd := shmtest.Child(t, role, envQueue+"="+q.Name())
-	cmd.SysProcAttr = attr
-	return start(t, cmd)
+	for _, q := range qs {
+		must(t, q.Accept(soon(t), conn))
+	}
+	must(t, conn.Close())
+	return c
 }

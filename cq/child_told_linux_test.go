@@ -28,8 +28,18 @@ type toldWriter struct {
 // startWriter starts one that is told.
 func startWriter(t testing.TB, at site, q *cq.Queue, attr *syscall.SysProcAttr) *toldWriter {
 	t.Helper()
-	w := &toldWriter{child: startAt(t, at.writerRole(), at, q, attr)}
+	return startWriters(t, at, attr, q)
+}
+
+// startWriters starts one with a writer of each of several queues, which uses that of the first one
+// until it is told to use another.
+func startWriters(t testing.TB, at site, attr *syscall.SysProcAttr, qs ...*cq.Queue) *toldWriter {
+	t.Helper()
+	w := &toldWriter{child: startAt(t, at.writerRole(), at, attr, qs...)}
 	w.begin(t)
+	for range qs[1:] {
+		_ = w.Line(t)
+	}
 	return w
 }
 
@@ -41,8 +51,8 @@ func (w *toldWriter) begin(t testing.TB) {
 	}
 }
 
-// do has it carry out a command: "lane OFFSET", "slot OFFSET" and "detail OFFSET" store the value
-// there, "ring", "flood", "swing" and "pipe" ring so many times.
+// do has it carry out a command: "use" goes to a writer by its number, "lane OFFSET", "slot OFFSET"
+// and "detail OFFSET" store the value there, "ring", "flood", "swing" and "pipe" ring so many times.
 func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 	t.Helper()
 	w.tell(t, fmt.Sprint(what, " ", value), "done")
@@ -70,23 +80,30 @@ func (w *toldWriter) publish(t testing.TB, at, context uint64) {
 	w.do(t, "lane 0", at+1)
 }
 
-// attachToParent attaches to the queue that the parent named, or gives over a connection.
-func attachToParent() (w *cq.Writer, conn *net.UnixConn) {
-	if name := os.Getenv(envQueue); name != "" {
+// attachToParent attaches to the queues that the parent named, or gives over a connection.
+func attachToParent() (ws []*cq.Writer, conn *net.UnixConn) {
+	ctx := context.Background()
+	if names := os.Getenv(envQueue); names != "" {
 		d, err := shm.OpenDir("")
 		need(err)
-		w, err = cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
-		need(err)
-		return w, nil
+		for name := range strings.SplitSeq(names, "/") {
+			w, err := cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{})
+			need(err)
+			ws = append(ws, w)
+		}
+		return ws, nil
 	}
 	var o cq.WriterOptions
 	conn, others := connToParent()
 	if others {
 		o = cq.WriterOptions{Trust: cq.CrossUser, Allow: parentOnly}
 	}
-	w, err := cq.Attach(context.Background(), cq.Over(conn), o)
-	need(err)
-	return w, conn
+	for range number(envLanes, 1) {
+		w, err := cq.Attach(ctx, cq.Over(conn), o)
+		need(err)
+		ws = append(ws, w)
+	}
+	return ws, conn
 }
 
 // parentOnly allows the parent of another user's process.
@@ -104,9 +121,11 @@ func connToParent() (c *net.UnixConn, others bool) {
 
 // childToldWriter does what the parent tells, line by line.
 func childToldWriter() {
-	w, conn := attachToParent()
-	say("lane %d at %d", w.Lane(), w.Next())
-	var mem *ownLane
+	ws, conn := attachToParent()
+	for _, w := range ws {
+		say("lane %d at %d", w.Lane(), w.Next())
+	}
+	w, mem := ws[0], (*ownLane)(nil)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var at, value uint64
 		if n, _ := fmt.Sscan(in.Text(), &at, &value); n == 2 {
@@ -122,9 +141,11 @@ func childToldWriter() {
 			value = at
 		}
 		switch what {
+		case "use":
+			w, mem = ws[value], nil
 		case "lane", "slot", "detail":
 			if mem == nil {
-				mem = openOwnLane()
+				mem = openOwnLane(w)
 			}
 			mem.store(what, at, value)
 		case "ring", "flood":
@@ -147,7 +168,9 @@ func childToldWriter() {
 		}
 		say("done")
 	}
-	need(w.Close())
+	for _, w := range ws {
+		need(w.Close())
+	}
 }
 
 // ownLane is the lane of this process, which it writes to behind the library's back.
@@ -157,9 +180,9 @@ type ownLane struct {
 	at   map[string]uint64
 }
 
-// openOwnLane finds it by what stands in what is mapped: a lane that has a name was mapped before
-// it got that.
-func openOwnLane() *ownLane {
+// openOwnLane finds that of a writer by what stands in what is mapped: a lane that has a name was
+// mapped before it got that.
+func openOwnLane(w *cq.Writer) *ownLane {
 	text, err := os.ReadFile("/proc/self/maps")
 	need(err)
 	l := &ownLane{at: map[string]uint64{}}
@@ -174,16 +197,14 @@ func openOwnLane() *ownLane {
 		_, err = l.mem.ReadAt(page, l.base)
 		need(err)
 		h, err := shm.DecodeHeader(page, uint64(end-l.base))
-		if err != nil {
+		if err != nil || h.UUID != cq.LaneUUID(w) {
 			continue
 		}
 		for _, s := range h.Sections {
 			l.at[map[shm.SectionKind]string{cq.SectLane: "lane", cq.SectSlots: "slot",
 				cq.SectErrors: "detail"}[s.Kind]] = s.Offset
 		}
-		if _, ok := l.at["lane"]; ok {
-			return l
-		}
+		return l
 	}
 	need(errors.New("no lane"))
 	return nil
@@ -343,7 +364,7 @@ func readersOfParent() (qs []*cq.Queue, make func() *cq.Queue, conn *net.UnixCon
 	if names := os.Getenv(envQueue); names != "" {
 		d, err := shm.OpenDir("")
 		need(err)
-		for name := range strings.SplitSeq(names, ",") {
+		for name := range strings.SplitSeq(names, "/") {
 			q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 			need(err)
 			qs = append(qs, q)

@@ -19,14 +19,7 @@ func (r *rig) another(t *testing.T, n int, o cq.Options) *rig {
 	t.Helper()
 	o.UserContext = n
 	out := *r
-	var err error
-	if r.memfd {
-		out.q, err = cq.Create(cq.Unnamed(fmt.Sprint("another-", n)), r.queue(o))
-	} else {
-		out.q, err = cq.Create(cq.Named(r.d, fmt.Sprint("another-", n)), o)
-	}
-	must(t, err)
-	t.Cleanup(func() { closeQueue(t, out.q) })
+	out.q = r.createAs(t, fmt.Sprint("another-", n), o)
 	out.w = out.attach(t)
 	return &out
 }

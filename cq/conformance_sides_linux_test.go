@@ -351,7 +351,7 @@ func peekedIsMarked(t *testing.T) {
 		}
 	}
 	names := slices.Sorted(maps.Keys(all))
-	c := startReader(t, namedSite, envQueue+"="+strings.Join(names, ","))
+	c := startReader(t, namedSite, envQueue+"="+strings.Join(names, "/"))
 	for i, name := range names {
 		c.expect("queue", i, "")
 		post(t, all[name].ws[all[name].first], 0, 6)

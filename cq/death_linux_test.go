@@ -2,21 +2,22 @@ package cq_test
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // mortals are where a writer may die, and whether that gives no notice.
@@ -24,16 +25,16 @@ var mortals = map[string]struct {
 	at        site
 	elsewhere bool
 }{
-	"named":                        {namedSite, false},
-	"named, other PID namespace":   {namedSite, true},
-	"without a name":               {memfdSite, false},
-	"no name, other PID namespace": {memfdSite, true},
-	"other user":                   {othersSite, false},
+	"named":                       {namedSite, false},
+	"named-other-PID-namespace":   {namedSite, true},
+	"unnamed":                     {memfdSite, false},
+	"unnamed-other-PID-namespace": {memfdSite, true},
+	"other-user":                  {othersSite, false},
 }
 
 // ways are how one waits for a queue.
-var ways = map[string]cq.Options{"read": {}, "read beside a descriptor": {Wait: cq.WaitFD},
-	"shared": {Shared: true}, "descriptor": {Wait: cq.WaitFD}, "set": {}, "set's descriptor": {},
+var ways = map[string]cq.Options{"read": {}, "read-beside-descriptor": {Wait: cq.WaitFD},
+	"shared": {Shared: true}, "descriptor": {Wait: cq.WaitFD}, "set": {}, "set-descriptor": {},
 	"channel": {}}
 
 // TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, wherever
@@ -42,47 +43,58 @@ func TestDeathWakes(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	for where, m := range mortals {
-		skip := false
-		for way, o := range ways { // in any order
-			if skip = !skip && testing.Short(); skip {
-				continue // with -short half of them will do
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			var attr *syscall.SysProcAttr
+			if m.elsewhere {
+				attr = ownPIDs(t)
 			}
-			t.Run(where+", "+way, func(t *testing.T) {
-				t.Parallel()
-				var attr *syscall.SysProcAttr
-				if m.elsewhere {
-					attr = ownPIDs(t)
-				}
+			var qs []*cq.Queue
+			names := slices.Sorted(maps.Keys(ways))
+			for _, way := range names {
+				o := ways[way]
 				o.Size, o.Spin = 8, -1
-				q := m.at.create(t, o)
-				w := startWriter(t, m.at, q, attr)
+				qs = append(qs, m.at.createAs(t, where+"-"+way, o))
+			}
+			w := startWriters(t, m.at, attr, qs...)
+			fds, got := make([]int, len(qs)), make([][]uint64, len(qs))
+			done := make([]chan error, len(qs))
+			for i, q := range qs {
+				w.do(t, "use", uint64(i))
 				w.post(t, 0, 1)
 				eventually(t, "the first entry", func() bool { return len(drain(t, q)) == 1 })
-				fd, wait := sleeper(t, way, q)
-				var got []uint64
-				done := make(chan error, 1)
+				var wait func() ([]uint64, error)
+				fds[i], wait = sleeper(t, names[i], q)
+				done[i] = make(chan error, 1)
 				go func() {
 					var err error
-					got, err = wait()
-					done <- err
+					got[i], err = wait()
+					done[i] <- err
 				}()
-				time.Sleep(short) // long enough to be asleep, mostly
+			}
+			time.Sleep(short) // long enough to be asleep, mostly
+			for i := range qs {
+				w.do(t, "use", uint64(i))
 				w.publish(t, 1, 77)
+			}
+			for _, fd := range fds {
 				if fd >= 0 && !m.elsewhere && readable(t, fd, 20) {
 					t.Error("readable before its death")
 				}
-				w.Kill()
-				must(t, <-done)
+			}
+			w.Kill()
+			for i, q := range qs {
+				must(t, <-done[i])
 				eventually(t, "the entry, and what was its memory is gone", func() bool {
-					got = append(got, drain(t, q)...)
-					return len(got) > 0 && (!m.at.others || q.Stats().Retired == 1)
+					got[i] = append(got[i], drain(t, q)...)
+					return len(got[i]) > 0 && (!m.at.others || q.Stats().Retired == 1)
 				})
-				wantContexts(t, "read", got, 77)
+				wantContexts(t, names[i], got[i], 77)
 				if w := m.at.attach(t, q); w.Lane() != 1 || w.Next() != 2 {
-					t.Errorf("the next one goes on in lane %d at %d", w.Lane(), w.Next())
+					t.Errorf("%s: the next one goes on in lane %d at %d", names[i], w.Lane(), w.Next())
 				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -109,7 +121,7 @@ func sleeper(t *testing.T, way string, q *cq.Queue) (fd int, wait func() ([]uint
 	switch way {
 	case "descriptor":
 		return polls(q)
-	case "set's descriptor":
+	case "set-descriptor":
 		s := waitSet(t, openDir(t), cq.WaitSetOptions{Wait: cq.WaitFD})
 		addTo(t, s, q)
 		return polls(s)

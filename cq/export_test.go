@@ -296,6 +296,9 @@ func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte
 // LaneFD is a descriptor of a writer's lane.
 func LaneFD(w *Writer) int { return w.obj.FD() }
 
+// LaneUUID is what the object of a writer's lane is known by.
+func LaneUUID(w *Writer) shm.UUID { return w.obj.Header().UUID }
+
 // ReaderFD is the descriptor of the reader object that a writer gets.
 func ReaderFD(q *Queue) int { return q.obj.FD() }
 

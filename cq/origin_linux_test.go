@@ -63,39 +63,48 @@ func peeked(t *testing.T, q *cq.Queue, es []cq.Entry) (out []uint64, from cq.Lan
 // it is that one's, by what the kernel said.
 func TestOriginOthers(t *testing.T) {
 	t.Parallel()
-	for name, next := range origins {
+	var qs []*cq.Queue
+	var nexts []func(*testing.T, *cq.Queue) ([]uint64, cq.Lane)
+	for _, next := range origins {
 		for _, shared := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				q := anonymousOthers(t, cq.Options{Size: 8, Shared: shared})
-				near, far := join(t, q), startWriter(t, othersSite, q, nil)
-				post(t, near, 5, 7)
-				far.post(t, 5, 7) // the same contexts: it cannot be told by them
-				seen := map[cq.Lane][]uint64{}
-				for n := 0; n < 4; {
-					got, from := next(t, q)
-					n += len(got)
-					id := from
-					id.Published = 0
-					seen[id] = append(seen[id], got...)
-					if from.Published != 2 {
-						t.Errorf("%+v has published 2", from)
-					}
-				}
-				for _, want := range []cq.Lane{
-					{Row: near.Lane(), PID: os.Getpid(), UID: os.Geteuid()},
-					{Row: far.lane, PID: far.Process.Pid, UID: nobody}} {
-					is, err := q.Lane(want.Row, shm.UUID{})
-					must(t, err)
-					is.Published = 0
-					want.Object, want.Generation = is.Object, is.Generation
-					if is != want || !slices.Equal(seen[want], upTo(5, 7)) {
-						t.Errorf("row %d has %+v, want %+v; read %v", want.Row, is, want, seen)
-					}
-				}
-				_, err := q.PeekedLane()
-				wantErr(t, "nothing is handed out", err, cq.ErrInvalid)
-			})
+			qs = append(qs, anonymousOthers(t, cq.Options{Size: 8, Shared: shared}))
+			nexts = append(nexts, next)
 		}
+	}
+	var nears []*cq.Writer
+	for _, q := range qs {
+		nears = append(nears, join(t, q))
+	}
+	far := startWriters(t, othersSite, nil, qs...)
+	for i, q := range qs {
+		near := nears[i]
+		post(t, near, 5, 7)
+		far.do(t, "use", uint64(i))
+		far.post(t, 5, 7) // the same contexts: it cannot be told by them
+		seen := map[cq.Lane][]uint64{}
+		for n := 0; n < 4; {
+			got, from := nexts[i](t, q)
+			n += len(got)
+			id := from
+			id.Published = 0
+			seen[id] = append(seen[id], got...)
+			if from.Published != 2 {
+				t.Errorf("%+v has published 2", from)
+			}
+		}
+		for _, want := range []cq.Lane{
+			{Row: near.Lane(), PID: os.Getpid(), UID: os.Geteuid()},
+			{Row: far.lane, PID: far.Process.Pid, UID: nobody}} {
+			is, err := q.Lane(want.Row, shm.UUID{})
+			must(t, err)
+			is.Published = 0
+			want.Object, want.Generation = is.Object, is.Generation
+			if is != want || !slices.Equal(seen[want], upTo(5, 7)) {
+				t.Errorf("row %d has %+v, want %+v; read %v", want.Row, is, want, seen)
+			}
+		}
+		_, err := q.PeekedLane()
+		wantErr(t, "nothing is handed out", err, cq.ErrInvalid)
 	}
 }
 

@@ -43,12 +43,13 @@ func socket(fd int) (*net.UnixConn, error) {
 }
 
 // startIn starts a child that has a socket to us as its descriptor 3.
-func startIn(t testing.TB, role string, attr *syscall.SysProcAttr) (*child, *net.UnixConn) {
+func startIn(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string) (*child,
+	*net.UnixConn) {
 	t.Helper()
 	ours, theirs := connect(t, unix.SOCK_STREAM)
 	f := shmtest.Have(theirs.File()).In(t)
 	defer theirs.Close()
-	cmd := shmtest.Child(t, role)
+	cmd := shmtest.Child(t, role, env...)
 	cmd.ExtraFiles, cmd.SysProcAttr = append(cmd.ExtraFiles, f), attr
 	return start(t, cmd), ours
 }

@@ -86,7 +86,7 @@ func eachStop(t *testing.T, all []site, f func(t *testing.T, at site, by stoppin
 func runner(t *testing.T, at site) (q *cq.Queue, c *child) {
 	t.Helper()
 	q = at.create(t, cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1})
-	c = startAt(t, "runner", at, q, nil)
+	c = startAt(t, "runner", at, nil, q)
 	c.Says(t, "lane 1")
 	return q, c
 }
@@ -337,7 +337,8 @@ const envKind = "SHMRING_TEST_KIND"
 
 // childRunner posts at full speed until it is told to stop.
 func childRunner() {
-	w, _ := attachToParent()
+	ws, _ := attachToParent()
+	w := ws[0]
 	stop := toldToStop()
 	say("lane %d", w.Lane())
 	for !stop.Load() {
