@@ -229,54 +229,6 @@ func FuzzAddresses(f *testing.F) {
 	})
 }
 
-func BenchmarkResolve(b *testing.B) {
-	for _, count := range []int{16, 1 << 16} {
-		v, err := cq.CreateAddresses(cq.Unnamed("bench"), cq.AddressOptions{Count: count})
-		must(b, err)
-		addrs := sockaddrs(0, count)
-		insert(b, v, addrs...)
-		for name, i := range map[string]int{"IPv4": 10, "IPv6": 11} {
-			raw := addrs[i]
-			b.Run(name+"/of="+fmt.Sprint(count), func(b *testing.B) {
-				for b.Loop() {
-					if _, ok := v.Resolve(raw); !ok {
-						b.Fatal("lost")
-					}
-				}
-			})
-		}
-		b.Run("spread/of="+fmt.Sprint(count), func(b *testing.B) {
-			i := 0
-			for b.Loop() {
-				i = (i + 7919) & (count - 1)
-				if _, ok := v.Resolve(addrs[i]); !ok {
-					b.Fatal("lost")
-				}
-			}
-		})
-		unknown := sockaddr(count + 2)
-		b.Run("unknown/of="+fmt.Sprint(count), func(b *testing.B) {
-			for b.Loop() {
-				_, _ = v.Resolve(unknown)
-			}
-		})
-		must(b, v.Close())
-	}
-}
-
-func BenchmarkLookup(b *testing.B) {
-	v, err := cq.CreateAddresses(cq.Unnamed("bench"), cq.AddressOptions{})
-	must(b, err)
-	defer v.Close()
-	insert(b, v, sockaddrs(0, 100)...)
-	buf := make([]byte, 32)
-	for b.Loop() {
-		if _, err := v.Lookup(51, buf); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // TestBadAddressFiles: a header whose checksum is right can still say what cannot be.
 func TestBadAddressFiles(t *testing.T) {
 	d := openDir(t)

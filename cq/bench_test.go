@@ -39,42 +39,6 @@ func BenchmarkPostRead(b *testing.B) {
 	}
 }
 
-func BenchmarkPeekRelease(b *testing.B) {
-	for _, batch := range []int{1, 32} {
-		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) {
-			q, w := pair(b, cq.Options{Size: 1024})
-			es := make([]cq.Entry, batch)
-			for b.Loop() {
-				if _, err := w.PostBatch(es); err != nil {
-					b.Fatal(err)
-				}
-				got, err := q.Peek(batch)
-				if err != nil || q.Release(len(got)) != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// An empty queue, with many lanes that were written once.
-func BenchmarkReadEmpty(b *testing.B) {
-	for _, shared := range []bool{false, true} {
-		for _, lanes := range []int{1, 16} {
-			b.Run(fmt.Sprintf("shared=%v/lanes=%d", shared, lanes), func(b *testing.B) {
-				d, q := create(b, cq.Options{Size: 8, Shared: shared})
-				for range lanes {
-					post(b, attach(b, d, q.Name()), 0, 1)
-				}
-				dst := make([]cq.Msg, 32)
-				for b.Loop() {
-					_, _ = cq.Read(q, dst)
-				}
-			})
-		}
-	}
-}
-
 // A read that finds nothing in lanes which all had something just before; and one lane that is used
 // while the others are not.
 func BenchmarkLanes(b *testing.B) {
@@ -118,33 +82,6 @@ func sweeps(b *testing.B, q *cq.Queue, ws []*cq.Writer, dst []cq.Msg) {
 		took += time.Since(start)
 	}
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*reads), "ns/read")
-}
-
-// The two halves by themselves, 64 entries a call, in a lane that fits the first cache and in one
-// that does not.
-func BenchmarkBatch64(b *testing.B) {
-	for _, size := range []int{256, 4096} {
-		b.Run(fmt.Sprint("size=", size), func(b *testing.B) {
-			q, w := pair(b, cq.Options{Size: size})
-			es, dst := make([]cq.Entry, 64), make([]cq.Tagged, 64)
-			var post, read time.Duration
-			for b.Loop() {
-				start := time.Now()
-				for range size / 64 {
-					_, _ = w.PostBatch(es)
-				}
-				between := time.Now()
-				for range size / 64 {
-					if n, err := cq.Read(q, dst); n != 64 {
-						b.Fatal(n, err)
-					}
-				}
-				post, read = post+between.Sub(start), read+time.Since(between)
-			}
-			b.ReportMetric(float64(post.Nanoseconds())/float64(b.N*size), "ns/post")
-			b.ReportMetric(float64(read.Nanoseconds())/float64(b.N*size), "ns/read")
-		})
-	}
 }
 
 // TestNoAllocation: what runs once an entry does not allocate.
@@ -248,5 +185,29 @@ func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 				n, _ = cq.Read(q, dst)
 			}
 		},
+	}
+}
+
+// TestCounterNoAllocation: nor do counters.
+func TestCounterNoAllocation(t *testing.T) {
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield} {
+		_, c := counter(t, cq.CounterOptions{Wait: wait})
+		ctx := t.Context()
+		must(t, c.Set(1)) // what Wait waits for
+		for name, call := range map[string]func(){
+			"Read":         func() { _, _ = c.Read() },
+			"ReadErr":      func() { _, _ = c.ReadErr() },
+			"Add":          func() { _ = c.Add(1) },
+			"AddErr":       func() { _ = c.AddErr(1) },
+			"Set":          func() { _ = c.Set(1) },
+			"SetErr":       func() { _ = c.SetErr(1) },
+			"Wait":         func() { _ = c.Wait(ctx, 1, cq.WaitOptions{}) },
+			"Wait in time": func() { _ = c.Wait(ctx, 1, cq.WaitOptions{Timeout: time.Hour}) },
+		} {
+			if n := testing.AllocsPerRun(200, call); n != 0 {
+				t.Errorf("%v: %s: %v allocations", wait, name, n)
+			}
+		}
+		must(t, c.Close())
 	}
 }

@@ -349,6 +349,13 @@ func TestManualProgress(t *testing.T) {
 				t.Errorf("sread %d, %v", n, err)
 			}
 		}
+		if n, err := sread(q, make([]cq.Context, 8), time.Minute, 4); n < 4 || err != nil {
+			t.Errorf("threshold %d, %v", n, err)
+		}
+		eventually(t, "peek drives it", func() bool {
+			es, err := q.Peek(1)
+			return err == nil && q.Release(len(es)) == nil
+		})
 		if o.Wait == cq.WaitFD {
 			for q.TryWait() == nil { // which drives it
 			}

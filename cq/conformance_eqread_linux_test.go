@@ -125,29 +125,6 @@ func TestConformanceEQPeek(t *testing.T) {
 	})
 	conformEQ(t, "the-same-among-writers", cq.EventOptions{Size: 256, MaxLanes: 4}, eqPeekTheSame)
 	conformEQ(t, "alternating", o, eqPeekAlternating)
-	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
-		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if readable(t, waitFD(r.e), 0) {
-			t.Error("readable with nothing there")
-		}
-		done := later(func() { writeEvents(t, r.w, 0, 1) })
-		for range 3 {
-			var ev cq.Event
-			if _, err := eqSread(r.e, &ev, tooLong, cq.FlagPeek); err != nil || ev.Context != 0 {
-				t.Errorf("%v, %+v", err, ev)
-			}
-			if !readable(t, waitFD(r.e), 20_000) {
-				t.Error("not readable after a peek")
-			}
-			wantErr(t, "trywait after a peek", r.e.TryWait(), cq.ErrWouldBlock)
-		}
-		done()
-		wantContexts(t, "event", drainEvents(t, r.e), 0)
-		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if readable(t, waitFD(r.e), 0) {
-			t.Error("readable after the read")
-		}
-	})
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield, cq.WaitFD} {
 		blocking := "blocking"
 		o := cq.EventOptions{Wait: wait, Spin: -1}

@@ -60,57 +60,37 @@ func TestFDEpoll(t *testing.T) {
 	t.Parallel()
 	for name, events := range map[string]uint32{"level": unix.EPOLLIN,
 		"edge": unix.EPOLLIN | unix.EPOLLET} {
-		for _, far := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", other processes ", far), func(t *testing.T) {
-				each := 3000
-				if testing.Short() {
-					each = 600
-				}
-				var qs []*cq.Queue
-				var children []*child
-				var all sync.WaitGroup
-				d := openDir(t)
-				for i := range 2 {
-					q, err := cq.Create(cq.Named(d, fmt.Sprint(queueName(t), i)),
-						cq.Options{Size: 16, Wait: cq.WaitFD})
-					must(t, err)
-					defer closeQueue(t, q)
-					qs = append(qs, q)
-					if far {
-						children = append(children, startChild(t, "writer", envQueue+"="+q.Name(),
-							envCount+"="+fmt.Sprint(each)))
-						continue
-					}
-					w := attach(t, d, q.Name())
-					all.Go(func() {
-						postAll(t, w, uint64(each), func(i uint64) {
-							if i%100 == 0 {
-								time.Sleep(200 * time.Microsecond)
-							}
-						})
-					})
-				}
-				ep := newEpoll(t, events, qs...)
-				got := make([]int, len(qs))
-				for got[0] < each || got[1] < each {
-					idle := true
-					for i, q := range qs {
-						for q.TryWait() != nil {
-							n := len(drain(t, q))
-							got[i] += n
-							idle = false
+		t.Run(name, func(t *testing.T) {
+			const each = 600
+			var qs []*cq.Queue
+			var all sync.WaitGroup
+			d := openDir(t)
+			for i := range 2 {
+				q, w := member(t, d, fmt.Sprint(queueName(t), i), cq.Options{Size: 16, Wait: cq.WaitFD})
+				qs = append(qs, q)
+				all.Go(func() {
+					postAll(t, w, each, func(i uint64) {
+						if i%20 == 0 {
+							time.Sleep(200 * time.Microsecond)
 						}
-					}
-					if idle && len(ep.wait(60_000)) == 0 {
-						t.Fatalf("asleep with %v of %d each", got, each)
+					})
+				})
+			}
+			ep := newEpoll(t, events, qs...)
+			for got := [2]int{}; got != [2]int{each, each}; {
+				idle := true
+				for i, q := range qs {
+					for q.TryWait() != nil {
+						got[i] += len(drain(t, q))
+						idle = false
 					}
 				}
-				all.Wait()
-				for _, c := range children {
-					_ = c.Stop(t)
+				if idle && len(ep.wait(60_000)) == 0 {
+					t.Fatalf("asleep with %v of %d each", got, each)
 				}
-			})
-		}
+			}
+			all.Wait()
+		})
 	}
 }
 

@@ -421,51 +421,6 @@ func TestFeederFarFuture(t *testing.T) {
 	}
 }
 
-// TestWaitsDriveFeeder: each way to wait or to look drives what makes what is waited for.
-func TestWaitsDriveFeeder(t *testing.T) {
-	for name, tt := range map[string]struct {
-		o    cq.Options
-		call func(t *testing.T, q *cq.Queue, c *cq.Channel) error
-	}{
-		"threshold": {cq.Options{}, sreadsFour},
-		"yield":     {cq.Options{Wait: cq.WaitYield}, sreadsFour},
-		"peek": {cq.Options{}, func(t *testing.T, q *cq.Queue, _ *cq.Channel) (err error) {
-			for range 3 {
-				if _, err = q.Peek(1); err == nil {
-					return q.Release(1)
-				}
-			}
-			return err
-		}},
-		"channel": {cq.Options{}, func(t *testing.T, q *cq.Queue, c *cq.Channel) error {
-			must(t, c.RequestNotify(q, cq.NotifyAny))
-			ev, err := getEvent(c, time.Minute)
-			return errors.Join(err, c.Ack(ev.Queue, 1))
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := openDir(t)
-			c := channel(t, d)
-			q, w := attached(t, d, c, queueName(t), tt.o)
-			f := &feeder{w: w, every: 3, again: time.Millisecond}
-			unbind, err := q.Bind(f, true)
-			must(t, err)
-			t.Cleanup(unbind)
-			if err := tt.call(t, q, c); err != nil || f.calls.Load() < 3 {
-				t.Errorf("%v after %d calls", err, f.calls.Load())
-			}
-		})
-	}
-}
-
-func sreadsFour(t *testing.T, q *cq.Queue, _ *cq.Channel) error {
-	n, err := sread(q, make([]cq.Context, 8), time.Minute, 4)
-	if err == nil && n < 4 {
-		t.Errorf("sread %d", n)
-	}
-	return err
-}
-
 // TestEntriesPanic: a body that panics leaves the entry that it was at, and all behind it, in the
 // queue, which can be read and closed.
 func TestEntriesPanic(t *testing.T) {
