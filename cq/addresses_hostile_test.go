@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -227,43 +225,6 @@ func FuzzAddresses(f *testing.F) {
 		must(t, errors.Join(r.Close(), v.Close()))
 		must(t, os.RemoveAll(d.Path()+"/fuzz"))
 	})
-}
-
-// TestBadAddressFiles: a header whose checksum is right can still say what cannot be.
-func TestBadAddressFiles(t *testing.T) {
-	d := openDir(t)
-	good, err := cq.AddressSpec("bad", cq.AddressOptions{Count: 8})
-	must(t, err)
-	change := func(f func(*shm.Spec)) shm.Spec {
-		s := good
-		s.Sections = append([]shm.Section(nil), good.Sections...)
-		f(&s)
-		return s
-	}
-	bad := map[string]shm.Spec{
-		"kind":       change(func(s *shm.Spec) { s.Kind = shm.KindRegion }),
-		"no index":   change(func(s *shm.Spec) { s.Sections = s.Sections[:2] }),
-		"short rows": change(func(s *shm.Spec) { s.Sections[1].Length, s.Sections[1].Capacity = 64, 1 }),
-	}
-	for attr := range 8 {
-		for _, v := range []uint64{0, 7, 9, 1 << 20, 1 << 40, ^uint64(0)} {
-			if v != good.Attrs[attr] {
-				bad[fmt.Sprint("attribute ", attr, " ", v)] = change(func(s *shm.Spec) { s.Attrs[attr] = v })
-			}
-		}
-	}
-	for name, spec := range bad {
-		obj, err := d.Create("bad", spec, nil)
-		must(t, err)
-		_, err = cq.AttachAddresses(cq.Named(d, "bad"))
-		if err == nil {
-			t.Errorf("%s: it opens", name)
-		}
-		_, err = cq.CreateAddresses(cq.Named(d, "bad"), cq.AddressOptions{})
-		wantErr(t, name+": create", err, fs.ErrExist)
-		must(t, obj.Unlink())
-		must(t, obj.Close())
-	}
 }
 
 // TestAddressesClosedInUse closes a vector under every kind of use.

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -30,70 +29,6 @@ func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
 			return err
 		},
 	}
-}
-
-// placeReader makes a reader object that is a good object but no good queue. Nobody owns it.
-func placeReader(t *testing.T, d *shm.Dir, spec shm.Spec) string {
-	t.Helper()
-	name := queueName(t)
-	sub := shmtest.Have(d.Sub(name, true)).In(t)
-	obj, err := sub.Create(cq.ReaderFile, spec, nil)
-	must(t, err)
-	must(t, obj.Close())
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(d.Path(), name)) })
-	return name
-}
-
-// TestForgedReader has a valid header over impossible attributes and sections.
-func TestForgedReader(t *testing.T) {
-	d := openDir(t)
-	const format, capacity, lanes, overrun, lifetime, wait, detail = 0, 1, 2, 3, 4, 5, 8
-	attr := func(i int, v uint64) func(*shm.Spec) { return func(s *shm.Spec) { s.Attrs[i] = v } }
-	length := func(i int, bytes uint64) func(*shm.Spec) {
-		return func(s *shm.Spec) {
-			s.Sections[i].Length, s.Sections[i].ElemSize, s.Sections[i].Capacity = bytes, 0, 0
-		}
-	}
-	forgeries := map[string]func(*shm.Spec){
-		"format 0": attr(format, 0), "format 9": attr(format, 9),
-		"capacity 0": attr(capacity, 0), "capacity 3": attr(capacity, 3),
-		"capacity 8 of 4": attr(capacity, 8), "capacity 2 of 4": attr(capacity, 2),
-		"capacity 2^40": attr(capacity, 1<<40), "capacity 2^63": attr(capacity, 1<<63),
-		"lanes 0": attr(lanes, 0), "lanes 1": attr(lanes, 1), "lanes 60": attr(lanes, 60),
-		"lanes 2^40": attr(lanes, 1<<40), "lanes -1": attr(lanes, ^uint64(0)),
-		"overrun 5": attr(overrun, 5), "overrun 2^32": attr(overrun, 1<<32),
-		"lifetime 7": attr(lifetime, 7), "wait 77": attr(wait, 77),
-		"detail 0": attr(detail, 0), "detail 128": attr(detail, 128),
-		"detail -1":   attr(detail, ^uint64(0)),
-		"no sections": func(s *shm.Spec) { s.Sections = nil },
-	}
-	for i := range 6 {
-		forgeries[fmt.Sprint("section ", i, " short")] = length(i, 64)
-		forgeries[fmt.Sprint("section ", i, " of 8 bytes")] = length(i, 8)
-		forgeries[fmt.Sprint("section ", i, " missing")] = func(s *shm.Spec) {
-			s.Sections = append(s.Sections[:i:i], s.Sections[i+1:]...)
-		}
-	}
-	for name, forge := range forgeries {
-		t.Run(name, func(t *testing.T) {
-			spec, err := cq.ReaderSpec("forged", cq.Options{Size: 4, MaxLanes: 2})
-			must(t, err)
-			forge(&spec)
-			queue := placeReader(t, d, spec)
-			for what, use := range users(t, d, queue) {
-				wantErr(t, what, use(), cq.ErrCorrupt, syscall.EBADMSG)
-			}
-			_, _ = ctl.Show(d, queue)
-			_, err = cq.Create(cq.Named(d, queue), cq.Options{})
-			wantErr(t, "create", err, syscall.EEXIST)
-		})
-	}
-	t.Run("a lane", func(t *testing.T) {
-		queue := placeReader(t, d, cq.LaneSpec(1, 4, shm.UUID{}))
-		for what, use := range users(t, d, queue) {
-			wantErr(t, what, use(), shm.ErrKind, syscall.EINVAL)
-		}
-	})
 }
 
 // placeLane makes a lane object in a queue that exists. Nobody owns it.
@@ -287,32 +222,6 @@ func TestRefusedQueues(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestOtherSlots: a queue whose slots have another meaning is refused as one of another version.
-func TestOtherSlots(t *testing.T) {
-	d, queue := openDir(t), queueName(t)
-	spec, err := cq.ReaderSpec(queue, cq.Options{Size: 4, Lifetime: cq.Persistent})
-	must(t, err)
-	for i := range spec.Sections {
-		if spec.Sections[i].Kind == cq.SectSlots {
-			spec.Sections[i].LayoutHash = 1
-		}
-	}
-	obj, dir, err := d.CreateIn(queue, cq.ReaderFile, spec, nil)
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, errors.Join(dir.Close(), os.RemoveAll(filepath.Join(d.Path(), queue))))
-	})
-	must(t, errors.Join(obj.Release(), obj.Close()))
-	for what, use := range users(t, d, queue) {
-		err := use()
-		wantErr(t, what, err, shm.ErrVersion, syscall.EPROTONOSUPPORT)
-		var e *shm.Error
-		if !errors.As(err, &e) || !strings.Contains(e.Hint, "one version") {
-			t.Errorf("%s: %v does not say what to do", what, err)
-		}
 	}
 }
 

@@ -352,44 +352,6 @@ func TestCounterDescriptorBeside(t *testing.T) {
 	}
 }
 
-// TestCounterBadObject: an object that says it is a counter and is not one of ours is refused.
-func TestCounterBadObject(t *testing.T) {
-	d := openDir(t)
-	for what, change := range map[string]func(*shm.Spec){
-		"other events":    func(s *shm.Spec) { s.Attrs[0] = 9 },
-		"other lifetime":  func(s *shm.Spec) { s.Attrs[1] = 9 },
-		"more attributes": func(s *shm.Spec) { s.Attrs[7] = 1 },
-		"short section":   func(s *shm.Spec) { s.Sections[0].Length, s.Sections[0].ElemSize = 64, 64 },
-		"other section":   func(s *shm.Spec) { s.Sections[0].Kind = cq.SectQueue },
-		"no section":      func(s *shm.Spec) { s.Sections = nil },
-		"other layout":    func(s *shm.Spec) { s.Sections[0].LayoutHash++ },
-	} {
-		spec := cq.CounterSpec("bad", cq.CounterOptions{})
-		change(&spec)
-		want := []error{cq.ErrCorrupt, shm.ErrCorrupt}
-		if what == "other layout" {
-			want = []error{shm.ErrVersion}
-		}
-		obj, err := d.Create("bad", spec, nil)
-		must(t, err)
-		_, err = cq.AttachCounter(cq.Named(d, "bad"), cq.CounterOptions{})
-		wantErr(t, what, err, want...)
-		_, err = cq.AttachCounter(cq.FromFD(obj.FD(), ""), cq.CounterOptions{})
-		wantErr(t, what, err, want...)
-		_, err = ctl.ShowObject(d, "bad")
-		wantErr(t, what, err, want...)
-		must(t, obj.Unlink())
-		must(t, obj.Close())
-	}
-	path := filepath.Join(d.Path(), "cut")
-	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
-	_, err := cq.AttachCounter(cq.Named(d, "cut"), cq.CounterOptions{})
-	wantErr(t, "a short file", err, shm.ErrTruncated)
-	_, err = cq.CreateCounter(cq.Named(d, "cut"), cq.CounterOptions{})
-	wantErr(t, "it is in the way", err, os.ErrExist)
-	must(t, os.Remove(path))
-}
-
 // FuzzCounterWords has arbitrary bytes as a counter's memory, which every process that has it open
 // may write. Whatever they are, each call ends, with an error that it may have; adding adds, and
 // who looks from outside sees what there is.

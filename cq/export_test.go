@@ -78,6 +78,9 @@ func BindEvents(e *EventQueue) error { return e.bind() }
 // UnbindEvents ends that.
 func UnbindEvents(e *EventQueue) { e.unbind() }
 
+// EventReaderSpec is the layout of an event queue's reader object.
+func EventReaderSpec(e *EventQueue) shm.Spec { return e.opt.attrs().ReaderSpec("forged") }
+
 // EventLaneSpec is the layout of a lane object of an event queue.
 func EventLaneSpec(row int, e *EventQueue) shm.Spec {
 	return e.opt.attrs().LaneSpec("lane", row, e.obj.Header().UUID)

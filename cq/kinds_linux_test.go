@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -12,12 +13,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -449,4 +452,112 @@ func TestInvalidOptions(t *testing.T) {
 			must(t, cq.Remove(cq.Named(d, "left")))
 		}
 	})
+}
+
+// forgeable are the layouts of objects of each kind, and values that their attributes cannot have.
+func forgeable(t *testing.T, k objectKind) (shm.Spec, map[int][]uint64) {
+	const format, capacity, lanes, overrun, lifetime, wait, detail = 0, 1, 2, 3, 4, 5, 8
+	bad := map[int][]uint64{capacity: {0, 3, 8, 2, 1 << 40, 1 << 63}, lanes: {0, 1, 60, 1 << 40,
+		^uint64(0)}, overrun: {5, 1 << 32}, lifetime: {7}, wait: {77}, detail: {0, ^uint64(0)}}
+	switch k.name {
+	case "queue":
+		bad[format], bad[detail] = []uint64{0, 9}, append(bad[detail], 128)
+		spec, err := cq.ReaderSpec("forged", cq.Options{Size: 4, MaxLanes: 2})
+		must(t, err)
+		return spec, bad
+	case "events":
+		e := shmtest.Have(cq.CreateEvents(cq.Unnamed("e"), cq.EventOptions{Size: 4, MaxLanes: 2})).In(t)
+		return cq.EventReaderSpec(e), bad
+	case "counter":
+		return cq.CounterSpec("forged", cq.CounterOptions{}), map[int][]uint64{0: {9}, 1: {9}, 7: {1}}
+	}
+	spec, err := cq.AddressSpec("forged", cq.AddressOptions{Count: 8})
+	must(t, err)
+	bad = map[int][]uint64{}
+	for i := range 8 {
+		bad[i] = []uint64{0, 7, 9, 1 << 20, 1 << 40, ^uint64(0)}
+	}
+	return spec, bad
+}
+
+// forgeries are what a valid header can say that cannot be, and what opening such an object is.
+func forgeries(t *testing.T, k objectKind, try func(name string, s shm.Spec, want ...error)) {
+	of, bad := forgeable(t, k)
+	corrupt := []error{cq.ErrCorrupt, shm.ErrCorrupt, syscall.EBADMSG}
+	forge := func(name string, want []error, f func(s *shm.Spec)) {
+		s := of
+		s.Sections = slices.Clone(of.Sections)
+		f(&s)
+		try(name, s, want...)
+	}
+	for i, values := range bad {
+		for _, v := range values {
+			if v != of.Attrs[i] {
+				forge(fmt.Sprint("attribute ", i, " is ", v), corrupt,
+					func(s *shm.Spec) { s.Attrs[i] = v })
+			}
+		}
+	}
+	for i := range of.Sections {
+		for _, n := range []uint64{8, 64} {
+			forge(fmt.Sprint("section ", i, " of ", n, " bytes"), corrupt, func(s *shm.Spec) {
+				s.Sections[i].Length, s.Sections[i].ElemSize, s.Sections[i].Capacity = n, 0, 0
+			})
+		}
+		forge(fmt.Sprint("section ", i, " missing"), corrupt, func(s *shm.Spec) {
+			s.Sections = slices.Delete(s.Sections, i, i+1)
+		})
+		forge(fmt.Sprint("section ", i, " of another kind"), corrupt, func(s *shm.Spec) {
+			s.Sections[i].Kind = 0x900
+		})
+		forge(fmt.Sprint("section ", i, " of another layout"), []error{shm.ErrVersion,
+			syscall.EPROTONOSUPPORT}, func(s *shm.Spec) { s.Sections[i].LayoutHash++ })
+	}
+	forge("no sections", corrupt, func(s *shm.Spec) { s.Sections = nil })
+	forge("another kind", []error{shm.ErrKind, syscall.EINVAL}, func(s *shm.Spec) {
+		s.Kind = shm.KindRegion
+	})
+}
+
+// TestForged: what a valid header says that cannot be is opened by nobody, and in the way of who
+// creates something.
+func TestForged(t *testing.T) {
+	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
+		forgeries(t, k, func(name string, spec shm.Spec, want ...error) {
+			in, file := d, "forged"
+			if k.isDir() {
+				in, file = shmtest.Have(d.Sub("forged", true)).In(t), cq.ReaderFile
+			}
+			obj, err := in.Create(file, spec, nil)
+			must(t, err)
+			wantForged(t, d, k, name, want)
+			if !k.isDir() {
+				_, err := k.attach(cq.FromFD(obj.FD(), ""), k.zero())
+				wantErr(t, "by descriptor, with "+name, err, want...)
+			}
+			must(t, errors.Join(obj.Close(), os.RemoveAll(filepath.Join(d.Path(), "forged"))))
+		})
+	})
+}
+
+// wantForged checks what each call says of what nobody owns.
+func wantForged(t *testing.T, d *shm.Dir, k objectKind, name string, want []error) {
+	t.Helper()
+	for what, call := range k.calls() {
+		_, err := call(cq.Named(d, "forged"), k.zero())
+		if what == "create" {
+			wantErr(t, name, err, fs.ErrExist, syscall.EEXIST)
+			continue
+		}
+		wantErr(t, what+" with "+name, err, want...)
+		var e *shm.Error
+		if errors.Is(err, shm.ErrVersion) && (!errors.As(err, &e) ||
+			!strings.Contains(e.Hint, "one version")) {
+			t.Errorf("%s: %v does not say what to do", what, err)
+		}
+	}
+	if _, err := ctl.ShowObject(d, "forged"); k.name == "counter" &&
+		!slices.Contains(want, error(shm.ErrKind)) { // which may be shown
+		wantErr(t, "show with "+name, err, want...)
+	}
 }
