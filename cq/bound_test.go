@@ -168,7 +168,7 @@ func TestBindEventsBesideClose(t *testing.T) {
 	shmtest.Long(t)
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
 	q := shmtest.Have(cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})).In(t)
-	for range 30 {
+	for range 8 {
 		w, err := cq.AttachEvents(t.Context(), cq.Named(d, e.Name()), cq.WriterOptions{})
 		must(t, err)
 		bound, refused := make(chan struct{}), make(chan error)

@@ -423,7 +423,7 @@ func TestCloseEndsWaits(t *testing.T) {
 // memory that is gone.
 func TestCloseWaits(t *testing.T) {
 	shmtest.Long(t)
-	for range 60 {
+	for range 25 {
 		d, q := create(t, cq.Options{Size: 8, Spin: -1})
 		w := attach(t, d, q.Name())
 		var all sync.WaitGroup

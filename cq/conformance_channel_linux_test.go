@@ -131,10 +131,7 @@ func channelEventAfterArming(t *testing.T, r *rig, c *cq.Channel) {
 
 // channelLoop is get, ack, arm, drain, while a writer posts in bursts.
 func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
-	total := uint64(300)
-	if testing.Short() {
-		total = 100
-	}
+	const total = uint64(100)
 	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	done := make(chan struct{})
 	go func() {

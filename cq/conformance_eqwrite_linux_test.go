@@ -87,10 +87,7 @@ func TestConformanceEQWrite(t *testing.T) {
 // severalWriters has the queue's writer and two more write at once, each of two from several
 // goroutines: every event comes once, and to one reader in its writer's order.
 func severalWriters(t *testing.T, r *eqRig, readers int) {
-	each := uint64(300)
-	if testing.Short() {
-		each = 100
-	}
+	const each = uint64(100)
 	ws := []eventWriter{r.w, r.near(t), r.near(t)}
 	if readers > 1 { // the lane of a queue that is shared is too
 		ws = append(ws, ws...)

@@ -222,7 +222,7 @@ func tryWaitLastLook(t *testing.T, r *rig) {
 	if r.far {
 		return // who posts does it by a call, which is never over in time
 	}
-	const rounds, over = 2000, 1 << 32
+	const rounds, over = 1000, 1 << 32
 	var turn atomic.Uint64
 	done := later(func() {
 		for i := uint64(1); i <= rounds; i++ {

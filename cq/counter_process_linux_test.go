@@ -205,7 +205,7 @@ func TestCounterOpenClose(t *testing.T) {
 	for range 6 {
 		go func() {
 			var last error
-			for range 50 {
+			for range 20 {
 				c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 				if errors.Is(err, syscall.EEXIST) {
 					c, err = cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{})

@@ -15,7 +15,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-const misuseTime = 200 * time.Millisecond
+const misuseTime = 80 * time.Millisecond
 
 // hammer calls each of the functions in goroutines of their own until the time is over.
 func hammer(t *testing.T, calls ...func(i int)) {
@@ -183,7 +183,7 @@ func TestSecondGoroutineIsTold(t *testing.T) {
 func TestShared(t *testing.T) { eachWait(t, sharedReaders) }
 
 func sharedReaders(t *testing.T, o cq.Options) {
-	const writers, each = 3, 4000
+	const writers, each = 3, 1500
 	o.Shared, o.Size = true, 32
 	d, q := create(t, o)
 	seen := make([]atomic.Int32, writers*each)
@@ -294,7 +294,7 @@ func TestSharedCalls(t *testing.T) {
 func TestWriterWhileClosing(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	for range 300 {
+	for range 100 {
 		q, err := cq.Create(cq.Named(d, "closing"), cq.Options{Size: 4, MaxLanes: 1, Shared: true})
 		must(t, err)
 		done := make(chan struct{})

@@ -277,37 +277,36 @@ func TestHostileFlags(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	const closed, overrun = 1 << 1, 1 << 2
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Spin: -1})
+	w := attach(t, d, q.Name())
+	must(t, w.Credits().Add(2))
+	rows := scribble(t, d, q.Name(), "reader").section(t, cq.SectRows, 0)
+	was := peek64(rows, cq.RowBytes)
 	for bit := 1; bit < 64; bit++ {
-		t.Run(fmt.Sprint(bit), func(t *testing.T) {
-			d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Spin: -1})
-			w := attach(t, d, q.Name())
-			must(t, w.Credits().Add(2))
-			rows := scribble(t, d, q.Name(), "reader").section(t, cq.SectRows, 0)
-			was := peek64(rows, cq.RowBytes)
-			poke(rows, cq.RowBytes, was|1<<bit)
-			want := map[uint64]error{closed: cq.ErrClosed, overrun: cq.ErrOverrun}[1<<bit]
-			if want == nil {
-				want = cq.ErrCorrupt
+		poke(rows, cq.RowBytes, was|1<<bit)
+		want := map[uint64]error{closed: cq.ErrClosed, overrun: cq.ErrOverrun}[1<<bit]
+		if want == nil {
+			want = cq.ErrCorrupt
+		}
+		_, _, reserve := w.Reserve(1)
+		_, batch := w.PostBatch(make([]cq.Entry, 2))
+		for what, err := range map[string]error{"post": w.Post(&cq.Entry{}),
+			"error": w.PostError(&cq.ErrorEntry{}), "credited": w.Credits().Post(&cq.Entry{}),
+			"credited error": w.Credits().PostError(&cq.ErrorEntry{}), "credit": w.Credits().Add(1),
+			"reserve": reserve, "batch": batch} {
+			if !errors.Is(err, want) {
+				t.Errorf("bit %d: %s: %v, want %v", bit, what, err, want)
 			}
-			_, _, reserve := w.Reserve(1)
-			_, batch := w.PostBatch(make([]cq.Entry, 2))
-			for what, err := range map[string]error{"post": w.Post(&cq.Entry{}),
-				"error": w.PostError(&cq.ErrorEntry{}), "credited": w.Credits().Post(&cq.Entry{}),
-				"credited error": w.Credits().PostError(&cq.ErrorEntry{}), "credit": w.Credits().Add(1),
-				"reserve": reserve, "batch": batch} {
-				if !errors.Is(err, want) {
-					t.Errorf("%s: %v, want %v", what, err, want)
-				}
-			}
-			if n := w.Credits().Len(); n != 2 {
-				t.Errorf("%d credits", n)
-			}
-			poke(rows, cq.RowBytes, was)
-			must(t, w.Post(&cq.Entry{Context: 7}))
-			if got := drain(t, q); len(got) != 1 || got[0] != 7 {
-				t.Errorf("then %v", got)
-			}
-		})
+		}
+		if n := w.Credits().Len(); n != 2 {
+			t.Errorf("bit %d: %d credits", bit, n)
+		}
+		poke(rows, cq.RowBytes, was)
+		must(t, w.Post(&cq.Entry{Context: 7}))
+		if got := drain(t, q); len(got) != 1 || got[0] != 7 {
+			t.Errorf("bit %d: then %v", bit, got)
+		}
+		was = peek64(rows, cq.RowBytes)
 	}
 }
 

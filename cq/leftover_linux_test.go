@@ -77,7 +77,7 @@ func TestNothingLeft(t *testing.T) {
 func TestCloseTogether(t *testing.T) {
 	shmtest.Long(t)
 	d := openDir(t)
-	for range 300 {
+	for range 100 {
 		q, err := cq.Create(cq.Named(d, "together"), cq.Options{Size: 4, MaxLanes: 3})
 		must(t, err)
 		var all sync.WaitGroup
@@ -111,7 +111,7 @@ func TestCreateTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			for range 100 {
+			for range 40 {
 				q, err := cq.Create(cq.Named(d, "contested"), cq.Options{Size: 4, Wait: cq.WaitFD})
 				if err == nil {
 					err = q.Close()

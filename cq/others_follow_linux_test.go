@@ -439,7 +439,7 @@ func TestCloseThatFailsLosesNoReport(t *testing.T) {
 	shmtest.Long(t)
 	_, e := createEvents(t, cq.EventOptions{Size: 16})
 	obj, at := payload(t, nil)
-	for range 300 {
+	for range 80 {
 		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
 			Access: cq.FlagRemoteRead, Events: e})
 		must(t, err)

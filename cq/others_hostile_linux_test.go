@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
+	"golang.org/x/sys/unix"
 )
 
 // TestOthersHostile: whatever another user's writer writes to its lane, it costs that writer its
@@ -23,53 +24,57 @@ import (
 func TestOthersHostile(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	shmtest.Long(t)
-	for name, spoil := range map[string]func(t *testing.T, h *toldWriter){
-		"tail far ahead":  func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 1<<40) },
-		"tail a bit more": func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 9) },
-		"tail back":       func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 1<<64-1) },
-		"no entry": func(t *testing.T, h *toldWriter) {
-			h.do(t, "slot 56", 0xff)
-			h.do(t, "lane 0", 1)
-		},
-		"overrun": func(t *testing.T, h *toldWriter) { h.do(t, "lane 264", 1) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 2, Spin: -1})
-			h, good := startWriter(t, othersSite, q, nil), startWriter(t, othersSite, q, nil)
-			spoil(t, h)
+	spoils := map[string][]string{ // offsets and values
+		"tail far ahead":  {"lane 0 1099511627776"},
+		"tail a bit more": {"lane 0 9"},
+		"tail back":       {"lane 0 18446744073709551615"},
+		"no entry":        {"slot 56 255", "lane 0 1"},
+		"overrun":         {"lane 264 1"},
+	}
+	var qs []*cq.Queue
+	for range spoils {
+		qs = append(qs, anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 2, Spin: -1}))
+	}
+	h := startWriters(t, othersSite, nil, qs...)
+	dst := make([]cq.Context, 4)
+	for i, name := range slices.Sorted(maps.Keys(spoils)) {
+		q := qs[i]
+		good := join(t, q)
+		h.do(t, "use", uint64(i))
+		for _, store := range spoils[name] {
+			h.tell(t, store, "done")
+		}
+		h.do(t, "ring", 1)
+		_, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
+		wantErr(t, name, err, cq.ErrCorrupt)
+		if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.PID != h.Process.Pid ||
+			bad.Lane != 1 {
+			t.Errorf("%s: %v is not about lane 1 of %d", name, err, h.Process.Pid)
+		}
+		for i := range uint64(20) {
+			post(t, good, i, i+1)
+			h.do(t, "lane 0", i*3)
 			h.do(t, "ring", 1)
-			dst := make([]cq.Context, 4)
-			_, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
-			wantErr(t, "read", err, cq.ErrCorrupt)
-			if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.PID != h.Process.Pid ||
-				bad.Lane != 1 {
-				t.Errorf("%v is not about lane 1 of %d", err, h.Process.Pid)
+			n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
+			if n != 1 || err != nil || dst[0].Context != i {
+				t.Fatalf("%s: another writer's: %d, %v, %v", name, n, err, dst)
 			}
-			for i := range uint64(20) {
-				good.post(t, i, i+1)
-				h.do(t, "lane 0", i*3)
-				h.do(t, "ring", 1)
-				n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
-				if n != 1 || err != nil || dst[0].Context != i {
-					t.Fatalf("another writer's: %d, %v, %v", n, err, dst)
-				}
-			}
-			if s := q.Stats(); s.GivenUp != 1 || s.Retired != 0 {
-				t.Errorf("%+v", s)
-			}
-			h.Kill()
-			eventually(t, "the row is free", func() bool {
-				_, _ = cq.Read(q, dst)
-				return q.Stats().Retired == 1
-			})
-			w := startWriter(t, othersSite, q, nil)
-			w.post(t, 77, 78)
-			if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || err != nil ||
-				dst[0].Context != 77 {
-				t.Errorf("%d, %v, %v", n, err, dst)
-			}
+		}
+		if s := q.Stats(); s.GivenUp != 1 || s.Retired != 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	h.Kill()
+	for _, q := range qs {
+		eventually(t, "the row is free", func() bool {
+			_, _ = cq.Read(q, dst)
+			return q.Stats().Retired == 1
 		})
+		post(t, join(t, q), 77, 78)
+		if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || err != nil ||
+			dst[0].Context != 77 {
+			t.Errorf("%d, %v, %v", n, err, dst)
+		}
 	}
 }
 
@@ -106,7 +111,7 @@ func TestOthersFlood(t *testing.T) {
 			q := anonymousOthers(t, o)
 			h := startWriter(t, othersSite, q, nil)
 			looks, wait := 0, flooded(t, name, q)
-			stop := time.Now().Add(400 * time.Millisecond)
+			stop := time.Now().Add(150 * time.Millisecond)
 			flood := make(chan struct{})
 			go func() {
 				defer close(flood)
@@ -120,7 +125,7 @@ func TestOthersFlood(t *testing.T) {
 				looks++
 			}
 			<-flood
-			if looks += int(q.Stats().Sleeps); looks > 400 {
+			if looks += int(q.Stats().Sleeps); looks > 150 {
 				t.Errorf("%d looks", looks)
 			}
 		})

@@ -382,7 +382,7 @@ func TestGlanceNever(t *testing.T) {
 
 // TestGlanceBesideClose: who looks while the queue is closed finds it empty or closed.
 func TestGlanceBesideClose(t *testing.T) {
-	for range 50 {
+	for range 20 {
 		_, q := create(t, cq.Options{Shared: true, Size: 8})
 		var lookers sync.WaitGroup
 		begun := make(chan struct{}, 2)
@@ -480,7 +480,7 @@ func TestPeekContext(t *testing.T) {
 // TestReadTimeoutUnderLoad blocks all the time while a writer posts in bursts of every length.
 func TestReadTimeoutUnderLoad(t *testing.T) {
 	shmtest.Long(t)
-	const total = 8000
+	const total = 1500
 	for _, spin := range []time.Duration{-1, 0, time.Millisecond} {
 		eachWait(t, func(t *testing.T, o cq.Options) {
 			o.Spin = spin
@@ -488,7 +488,7 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 			var writers sync.WaitGroup
 			writers.Go(func() {
 				postAll(t, w, total, func(i uint64) {
-					if i%997 == 0 {
+					if i%199 == 0 {
 						time.Sleep(200 * time.Microsecond)
 					}
 				})

@@ -264,7 +264,7 @@ func TestCloseRacesAdd(t *testing.T) {
 	}
 	keep := waitSet(t, d, cq.WaitSetOptions{}) // so that the bell stays
 	must(t, keep.Add(q))
-	for range 3000 {
+	for range 1000 {
 		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 		must(t, err)
 		race("wait set", s.Close, func() error { return s.Add(q) },
@@ -287,7 +287,7 @@ func TestDetachTwice(t *testing.T) {
 	d := openDir(t)
 	c := channel(t, d)
 	q, w := attached(t, d, c, queueName(t), cq.Options{Shared: true})
-	for i := range 2000 {
+	for i := range 600 {
 		must(t, c.RequestNotify(q, cq.NotifyAny))
 		post(t, w, uint64(i), uint64(i+1))
 		gets(t, "posted", c, q)
