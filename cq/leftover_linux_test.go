@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,58 +18,57 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// TestNothingLeft closes the two sides of a queue in every order, by choice and by death.
+// TestNothingLeft closes the two sides of a queue, which has all files that one can have, in every
+// order, by choice and by death.
 func TestNothingLeft(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
-		newQueue := func() (*cq.Queue, *child) {
-			q, err := cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: wait})
-			must(t, err)
-			c := startChild(t, "writer", envQueue+"=gone", envLanes+"=2", envCount+"=1")
-			_, _ = c.Line(t), c.Line(t)
-			return q, c
-		}
-		t.Run("writer, then queue "+wait.String(), func(t *testing.T) {
-			q, c := newQueue()
-			_ = c.Stop(t)
-			must(t, q.Close())
-			nothingLeft(t, d)
-		})
-		t.Run("dead writer, then queue "+wait.String(), func(t *testing.T) {
-			q, c := newQueue()
-			c.Kill()
-			must(t, q.Close())
-			nothingLeft(t, d)
-		})
-		t.Run("queue, then writer "+wait.String(), func(t *testing.T) {
-			q, c := newQueue()
-			must(t, q.Close())
-			_ = c.Stop(t)
-			nothingLeft(t, d)
-		})
-		t.Run("queue, then dead writer "+wait.String(), func(t *testing.T) {
-			q, c := newQueue()
-			must(t, q.Close())
-			wantErr(t, "remove with a living writer", collect.Remove(d, "gone", collect.Options{}),
-				cq.ErrBusy)
-			c.Kill() // its lanes are nobody's business now
-			must(t, collect.Remove(d, "gone", collect.Options{}))
-			nothingLeft(t, d)
-		})
-		t.Run("queue with a new one over it "+wait.String(), func(t *testing.T) {
-			q, old := newQueue()
-			must(t, q.Close())
-			q, c := newQueue() // beside the lanes of the old one's living writer
-			if n := len(drain(t, q)); n == 0 {
-				eventually(t, "the new writers are heard", func() bool { return len(drain(t, q)) > 0 })
-			}
-			old.Kill()
-			_ = c.Stop(t)
-			must(t, q.Close())
-			nothingLeft(t, d)
-		})
+	newQueue := func() (*cq.Queue, *child) {
+		q, err := cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: cq.WaitFD})
+		must(t, err)
+		c := startChild(t, "writer", envQueue+"=gone", envLanes+"=2", envCount+"=1")
+		_, _ = c.Line(t), c.Line(t)
+		return q, c
 	}
+	t.Run("writer, then queue", func(t *testing.T) {
+		q, c := newQueue()
+		_ = c.Stop(t)
+		must(t, q.Close())
+		nothingLeft(t, d)
+	})
+	t.Run("dead writer, then queue", func(t *testing.T) {
+		q, c := newQueue()
+		c.Kill()
+		must(t, q.Close())
+		nothingLeft(t, d)
+	})
+	t.Run("queue, then writer", func(t *testing.T) {
+		q, c := newQueue()
+		must(t, q.Close())
+		_ = c.Stop(t)
+		nothingLeft(t, d)
+	})
+	t.Run("queue, then dead writer", func(t *testing.T) {
+		q, c := newQueue()
+		must(t, q.Close())
+		wantErr(t, "remove with a living writer", collect.Remove(d, "gone", collect.Options{}),
+			cq.ErrBusy)
+		c.Kill() // its lanes are nobody's business now
+		must(t, collect.Remove(d, "gone", collect.Options{}))
+		nothingLeft(t, d)
+	})
+	t.Run("queue with a new one over it", func(t *testing.T) {
+		q, old := newQueue()
+		must(t, q.Close())
+		q, c := newQueue() // beside the lanes of the old one's living writer
+		if n := len(drain(t, q)); n == 0 {
+			eventually(t, "the new writers are heard", func() bool { return len(drain(t, q)) > 0 })
+		}
+		old.Kill()
+		_ = c.Stop(t)
+		must(t, q.Close())
+		nothingLeft(t, d)
+	})
 }
 
 // TestCloseTogether closes both sides at the same moment: whoever is last tidies up.
@@ -185,78 +183,6 @@ func TestMemory(t *testing.T) {
 	if got := fmt.Sprint(takeAll(t, q)); got != "[E3 1 E2]" {
 		t.Errorf("read %s", got)
 	}
-}
-
-func init() { roles["tiny"] = childTiny }
-
-// TestTooLarge: a queue that does not fit says with numbers what is missing, and leaves nothing.
-func TestTooLarge(t *testing.T) {
-	shmtest.RequireRoot(t, "mount", "mounting needs root")
-	cmd := shmtest.Child(t, "tiny")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	c := start(t, cmd)
-	for {
-		line := c.Line(t)
-		if line == "done" {
-			break
-		}
-		t.Error(line)
-	}
-	_ = c.Stop(t)
-}
-
-// childTiny works in a file system of 1 MiB that only it sees.
-func childTiny() {
-	path := os.Getenv(shm.EnvDir)
-	need(syscall.Mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=0700"))
-	d, err := shm.OpenDir("")
-	need(err)
-	o := cq.EventOptions{Size: 1 << 13}
-	_, err = cq.CreateEvents(cq.Named(d, "big"), o)
-	var no *shm.Error
-	if plan, _ := cq.Plan(o, 0); !errors.As(err, &no) || !errors.Is(err, syscall.ENOSPC) ||
-		no.Want.(uint64) < plan || no.Got.(uint64) > 1<<20 {
-		say("create: %v, planned %d", err, plan)
-	}
-	if left, _ := d.List(); len(left) != 0 {
-		say("create: left behind: %v", left)
-	}
-	// Here the queue fits, and only some of its lanes.
-	q, err := cq.Create(cq.Named(d, "small"), cq.Options{Size: 2048})
-	need(err)
-	var ws []*cq.Writer
-	for {
-		w, err := cq.Attach(context.Background(), cq.Named(d, "small"), cq.WriterOptions{})
-		if err != nil {
-			if !errors.Is(err, shm.ErrNoSpace) || len(ws) == 0 {
-				say("attach %d: %v", len(ws), err)
-			}
-			break
-		}
-		ws = append(ws, w)
-	}
-	_, err = q.Writer()
-	for what, err := range map[string]error{"own writer": err, "credit": ws[0].Credits().Add(1),
-		"error": ws[0].PostError(&cq.ErrorEntry{})} { // what they need is not there from the beginning
-		if !errors.Is(err, shm.ErrNoSpace) {
-			say("%s: %v", what, err)
-		}
-	}
-	for _, w := range ws {
-		need(w.Post(&cq.Entry{}))
-		need(w.Close())
-	}
-	dst := make([]cq.Msg, 100)
-	if n, err := cq.Read(q, dst); n != len(ws) {
-		say("read %d of %d, %v", n, len(ws), err)
-	}
-	need(q.Close())
-	if left, _ := d.List(); len(left) != 0 {
-		say("close: left behind: %v", left)
-	}
-	need(d.Close())
-	need(syscall.Unmount(path, 0))
-	say("done")
 }
 
 // deadQueue leaves an ephemeral queue, with a lane, all of whose processes were killed.
@@ -429,49 +355,72 @@ func cutKinds() []objectKind {
 
 func cutName(file string) string { return strings.Split(file, "/")[0] }
 
-// childCutOwner has one of each kind until it is killed.
+// childCutOwner has one of each kind in each of many directories, until it is killed.
 func childCutOwner() {
-	d, err := shm.OpenDir("")
-	need(err)
-	for _, k := range cutKinds() {
-		_, err := k.create(cq.Named(d, cutName(k.file)), k.base)
+	for i := range number(envCount, 1) {
+		d, err := shm.OpenDir(cutDir(os.Getenv(shm.EnvDir), i))
 		need(err)
+		for _, k := range cutKinds() {
+			_, err := k.create(cq.Named(d, cutName(k.file)), k.base)
+			need(err)
+		}
 	}
 	say("made")
 	untilTold()
+}
+
+func cutDir(base string, i int) string { return filepath.Join(base, fmt.Sprint("case-", i)) }
+
+// cutOwner is a process that owns what is in the directories of some cases.
+func cutOwner(t *testing.T, cases int) (c *child, ds []*shm.Dir) {
+	t.Helper()
+	c = startChild(t, "cut owner", fmt.Sprint(envCount, "=", cases))
+	c.Says(t, "made")
+	for i := range cases {
+		path := cutDir(openDir(t).Path(), i)
+		t.Cleanup(func() { must(t, os.RemoveAll(path)) })
+		ds = append(ds, shmtest.Have(shm.OpenDir(path)).In(t))
+	}
+	return c, ds
 }
 
 // TestCutNameComesFree: what is left of an object that was cut keeps its name while its owner
 // lives, and no longer: whoever creates, opens or collects gets it back.
 func TestCutNameComesFree(t *testing.T) {
 	t.Parallel()
+	type way struct {
+		size int64
+		verb string
+	}
+	var all []way
 	for _, size := range shmtest.Some(1, []int64{100, 0, 4096}) {
 		for _, verb := range []string{"create", "open", "collect"} {
-			t.Run(verb+uintText(uint64(size)), func(t *testing.T) {
-				d := openDir(t)
-				c := startChild(t, "cut owner")
-				_ = c.Line(t)
-				for _, k := range cutKinds() {
-					must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
-					if q, err := cutVerb(verb, d, k); err == nil {
-						t.Errorf("%s: taken from its owner", k.name)
-						must(t, q.close())
-					}
-				}
-				c.Kill()
-				for _, k := range cutKinds() {
-					q, err := cutVerb(verb, d, k)
-					if err != nil {
-						t.Errorf("%s: %v", k.name, err)
-						_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
-						continue
-					}
-					must(t, q.close())
-				}
-				if left, err := d.List(); err != nil || len(left) != 0 {
-					t.Errorf("left: %v, %v", left, err)
-				}
-			})
+			all = append(all, way{size, verb})
+		}
+	}
+	c, ds := cutOwner(t, len(all))
+	for i, w := range all {
+		for _, k := range cutKinds() {
+			must(t, os.Truncate(filepath.Join(ds[i].Path(), k.file), w.size))
+			if q, err := cutVerb(w.verb, ds[i], k); err == nil {
+				t.Errorf("%+v of %s: taken from its owner", w, k.name)
+				must(t, q.close())
+			}
+		}
+	}
+	c.Kill()
+	for i, w := range all {
+		for _, k := range cutKinds() {
+			q, err := cutVerb(w.verb, ds[i], k)
+			if err != nil {
+				t.Errorf("%+v of %s: %v", w, k.name, err)
+				_ = os.RemoveAll(filepath.Join(ds[i].Path(), cutName(k.file)))
+				continue
+			}
+			must(t, q.close())
+		}
+		if left, err := ds[i].List(); err != nil || len(left) != 0 {
+			t.Errorf("%+v left: %v, %v", w, left, err)
 		}
 	}
 }
@@ -480,44 +429,52 @@ func TestCutNameComesFree(t *testing.T) {
 // another of its kind only. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
 	t.Parallel()
-	for row := range 2 * len(shmtest.Some(2, cutKinds())) {
-		shift, verb := row/2, []string{"create", "open"}[row%2]
-		// TestCutNameComesFree has every size with every verb.
-		for _, size := range []int64{notCut, []int64{100, 0}[(shift+row)%2]} {
-			t.Run(fmt.Sprintf("%s, %d bytes, %d on", verb, size, shift), func(t *testing.T) {
-				d := openDir(t)
-				c := startChild(t, "cut owner")
-				_ = c.Line(t)
-				must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
-				for _, alive := range []bool{true, false} {
-					for i, k := range cutKinds() {
-						if alive && size != notCut {
-							must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
-						}
-						name, other := cutName(k.file), cutKinds()[(i+shift)%len(cutKinds())]
-						// One is persistent: it is kept for who opens it.
-						adopts := verb == "open" && other.name == k.name
-						kept := alive || size == notCut && k.name == "events" && !adopts
-						make := other.create
-						if verb == "open" && other.creates(verb) {
-							make = other.again[verb]
-						}
-						q, err := make(cq.Named(d, name), other.base)
-						if err == nil {
-							err = q.close()
-						}
-						if kept != (err != nil) {
-							t.Errorf("%s by name of %s, owner alive: %v: %v", other.name, k.name, alive, err)
-						}
-					}
-					if alive {
-						c.Kill()
-					}
-				}
-				for _, k := range cutKinds() {
-					_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
-				}
-			})
+	var all []taking
+	for shift := range len(shmtest.Some(2, cutKinds())) {
+		for row, verb := range []string{"create", "open"} {
+			// TestCutNameComesFree has every size with every verb.
+			all = append(all, taking{shift, verb, notCut},
+				taking{shift, verb, []int64{100, 0}[(shift+row)%2]})
+		}
+	}
+	c, ds := cutOwner(t, len(all))
+	must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
+	for _, alive := range []bool{true, false} {
+		for i, w := range all {
+			w.take(t, ds[i], alive)
+		}
+		if alive {
+			c.Kill()
+		}
+	}
+}
+
+// taking is how names are taken: of each kind by that so many further on, when it is cut.
+type taking struct {
+	shift int
+	verb  string
+	size  int64
+}
+
+func (w taking) take(t *testing.T, d *shm.Dir, alive bool) {
+	for i, k := range cutKinds() {
+		if alive && w.size != notCut {
+			must(t, os.Truncate(filepath.Join(d.Path(), k.file), w.size))
+		}
+		other := cutKinds()[(i+w.shift)%len(cutKinds())]
+		// One is persistent: it is kept for who opens it.
+		adopts := w.verb == "open" && other.name == k.name
+		kept := alive || w.size == notCut && k.name == "events" && !adopts
+		make := other.create
+		if w.verb == "open" && other.creates(w.verb) {
+			make = other.again[w.verb]
+		}
+		q, err := make(cq.Named(d, cutName(k.file)), other.base)
+		if err == nil {
+			err = q.close()
+		}
+		if kept != (err != nil) {
+			t.Errorf("%s by name of %s, %+v, owner alive: %v: %v", other.name, k.name, w, alive, err)
 		}
 	}
 }

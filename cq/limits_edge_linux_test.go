@@ -79,6 +79,7 @@ func childEdge() {
 	_, _ = fmt.Scanln(&line)
 	switch kind {
 	case "seen":
+		e.larger()
 		for range 2 {
 			e.fill()
 		}
@@ -94,6 +95,23 @@ func childEdge() {
 	say("done")
 	untilTold()
 	need(errors.Join(e.log.Close(), e.kept.Detach(), d.Close()))
+}
+
+// larger makes queues that the group has no room for, of which either all or the lanes are large.
+func (e *edge) larger() {
+	files := objects(e.d.Path())
+	for _, o := range []cq.Options{{Size: 1 << 20}, {Size: 1 << 22, MaxLanes: 1}} {
+		q, err := cq.Create(cq.Named(e.d, "larger"), o)
+		if err == nil {
+			_, err = cq.Attach(context.Background(), cq.Named(e.d, "larger"), cq.WriterOptions{})
+			need(q.Close())
+		}
+		e.refused("larger than the group", err, files)
+		var no *shm.Error
+		if errors.As(err, &no) && !strings.Contains(no.Field, "in memory cgroup") {
+			say("larger than the group: %v", err)
+		}
+	}
 }
 
 // fill makes queues until there is no room for one more, and takes them away again.

@@ -59,8 +59,6 @@ func reportLimits(t *testing.T, format string, args ...any) {
 	must(t, os.WriteFile(file, []byte(page), 0o644))
 }
 
-func init() { roles["confined"] = childConfined }
-
 // cgroup makes a control group of either version, in which the test can set a limit or stop
 // processes: dir holds the files of the controller.
 func cgroup(t *testing.T, controller, file string) (dir string) {
@@ -98,51 +96,6 @@ func set(t *testing.T, dir, names, value string) {
 		}
 	}
 	t.Fatal(err)
-}
-
-// childConfined has little memory, and tries to make a queue that is larger.
-func childConfined() {
-	d, err := shm.OpenDir("")
-	need(err)
-	say("started")
-	var line string
-	_, _ = fmt.Scanln(&line)
-	for _, o := range []cq.Options{{Size: 1 << 20}, {Size: 1 << 22, MaxLanes: 1}} {
-		q, err := cq.Create(cq.Named(d, "confined"), o)
-		if err == nil { // the lanes are what is large
-			var w *cq.Writer
-			if w, err = cq.Attach(context.Background(), cq.Named(d, "confined"),
-				cq.WriterOptions{}); err == nil {
-				need(w.Close())
-			}
-			need(q.Close())
-		}
-		var no *shm.Error
-		say("%v %v %v", errors.Is(err, shm.ErrNoSpace), errors.As(err, &no),
-			no != nil && strings.Contains(no.Field, "in memory cgroup"))
-	}
-	need(createsQueue(d, cq.Options{}, func(q *cq.Queue) error {
-		return attachesTo(d, func(w *cq.Writer) error { return passes(q, w) })
-	}))
-	need(d.Close())
-	say("still here")
-}
-
-// TestMemoryCgroup: what does not fit into the control group is an error with numbers. The kernel
-// would have killed the process instead.
-func TestMemoryCgroup(t *testing.T) {
-	const limits = memoryLimit
-	group := cgroup(t, "memory", limits)
-	c := startChild(t, "confined")
-	c.Says(t, "started")
-	set(t, group, "cgroup.procs", fmt.Sprint(c.Process.Pid))
-	set(t, group, limits, fmt.Sprint(64<<20))
-	_, err := c.In.Write([]byte("\n"))
-	must(t, err)
-	for _, want := range []string{"true true true", "true true true", "still here"} {
-		c.Says(t, want)
-	}
-	_ = c.Stop(t)
 }
 
 var setClock = flag.Bool("limits.clock", false,
@@ -458,6 +411,8 @@ func childFullTmpfs() {
 			need(unix.Fallocate(int(ballast.Fd()), 0, 0, n))
 		}
 	}
+	tooLarge(d)
+	lateMemory(d, fill)
 	need(createsQueue(d, cq.Options{}, func(q *cq.Queue) error {
 		return attachesTo(d, func(w *cq.Writer) (err error) {
 			fill(0)
@@ -479,6 +434,35 @@ func childFullTmpfs() {
 	underLimits(d, 1000, inodes, func() string { return objects(root) }, shm.ErrNoSpace,
 		syscall.ENOSPC)
 	need(errors.Join(ballast.Close(), d.Close()))
+}
+
+// tooLarge: a queue that does not fit says with numbers what is missing.
+func tooLarge(d *shm.Dir) {
+	o := cq.EventOptions{Size: 1 << 16}
+	_, err := cq.CreateEvents(cq.Named(d, "big"), o)
+	var no *shm.Error
+	if plan, _ := cq.Plan(o, 0); !errors.As(err, &no) || !errors.Is(err, syscall.ENOSPC) ||
+		no.Want.(uint64) < plan || no.Got.(uint64) > 8<<20 {
+		say("create: %v, planned %d", err, plan)
+	}
+}
+
+// lateMemory: what a queue gets when it is used first may not be there by then. The rest goes on.
+func lateMemory(d *shm.Dir, fill func(free int)) {
+	q, err := cq.Create(cq.Named(d, "late"), cq.Options{Size: 2048})
+	need(err)
+	w, err := cq.Attach(context.Background(), cq.Named(d, "late"), cq.WriterOptions{})
+	need(err)
+	fill(0)
+	_, own := q.Writer()
+	for what, err := range map[string]error{"own writer": own, "credit": w.Credits().Add(1),
+		"error": w.PostError(&cq.ErrorEntry{})} {
+		if !errors.Is(err, shm.ErrNoSpace) {
+			say("%s: %v", what, err)
+		}
+	}
+	need(errors.Join(passes(q, w), w.Close(), q.Close()))
+	fill(1 << 10)
 }
 
 // objects lists the files below a directory, without bells: those stay as long as the process.
