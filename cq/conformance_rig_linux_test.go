@@ -4,23 +4,24 @@ import (
 	"context"
 	"encoding/gob"
 	"errors"
+	"flag"
+	"hash/fnv"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/testdata"
+	"golang.org/x/sys/unix"
 )
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and
@@ -28,12 +29,34 @@ import (
 // and across two, on named objects and on memfds; what is about queues also on memfds that no two
 // parties can write to, and then the second process is another user's.
 
-// sampled are the sites where the cases run, with -short one of each kind.
-func sampled(all []site) []site {
-	if testing.Short() {
-		return slices.DeleteFunc(slices.Clone(all), func(p site) bool { return p.far != p.memfd })
+var (
+	sitesFull = flag.Bool("sites.full", false, "play each case of the conformance suite at every site")
+	sitesSeed = flag.Uint64("sites.seed", 0, "choose the sites of each case; 0: anyhow")
+)
+
+// siteChoice chooses the sites of cases, by their names.
+var siteChoice = sync.OnceValue(func() uint64 {
+	if *sitesSeed != 0 {
+		return *sitesSeed
 	}
-	return all
+	return rand.Uint64()
+})
+
+// sampled are the sites where a case runs: the first, and a random half of the rest, of which other
+// cases have others.
+func sampled(t *testing.T, name string, all []site) []site {
+	if *sitesFull {
+		return all
+	}
+	t.Log("-sites.seed", siteChoice())
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(t.Name() + "/" + name))
+	at := rand.New(rand.NewPCG(siteChoice(), h.Sum64())).Perm(len(all) - 1)
+	out := all[:1:1]
+	for _, i := range at[:len(at)/2] {
+		out = append(out, all[1+i])
+	}
+	return out
 }
 
 // sink is a writer, in this process or another one.
@@ -100,7 +123,7 @@ func eachSite(t *testing.T, name string, all []site, f func(t *testing.T, at sit
 	t.Helper()
 	p := peerOf(t)
 	t.Run(name, func(t *testing.T) {
-		for _, at := range sampled(all) {
+		for _, at := range sampled(t, name, all) {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				f(t, at, p)
