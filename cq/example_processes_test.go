@@ -3,13 +3,11 @@ package cq_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log"
 	"maps"
 	"os"
 	"os/exec"
 	"strconv"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -29,16 +27,11 @@ func produceOrders() {
 		log.Fatal(err)
 	}
 	defer w.Close()
-	for id := uint64(1); id <= 3; {
-		err := w.Post(&cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg, Len: id * 100,
-			Data: uint64(os.Getpid())})
-		switch err {
-		case nil:
-			id++
-		case cq.ErrFull: // the reader is behind
-			time.Sleep(time.Microsecond)
-		default: // cq.ErrClosed: there is no reader any more
-			log.Fatal(err)
+	for id := uint64(1); id <= 3; id++ {
+		e := cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg, Len: id * 100,
+			Data: uint64(os.Getpid())}
+		if err := w.PostContext(context.Background(), &e); err != nil { // it waits for room
+			log.Fatal(err) // the reader has closed the queue (cq.ErrClosed), or died (cq.ErrPeerGone)
 		}
 	}
 }
@@ -89,7 +82,6 @@ func init() {
 	maps.Copy(roles, map[string]func(){
 		"example orders":   produceOrders,
 		"example producer": produce,
-		"example consumer": consume,
 	})
 }
 
@@ -134,32 +126,6 @@ func produce() {
 		}
 	}
 	if err := w.Close(); err != nil {
-		log.Fatal(err)
-	}
-}
-
-// consumer has another process create a queue and keep it until stop.
-func consumer(name string) (stop func()) {
-	cmd := another("example consumer", envName+"="+name)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		log.Fatal(err)
-	}
-	return func() {
-		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
-			log.Fatal(err)
-		}
-	}
-}
-
-func consume() {
-	q := open(os.Getenv(envName))
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	if err := q.Close(); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -14,61 +14,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// A producer: it waits for the queue to be created, and for room while the reader is behind.
-func Example_producer() {
-	defer consumer("orders")() // in another process, until we are done
-
-	dir, err := shm.OpenDir("")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer dir.Close()
-	w, err := cq.Attach(context.Background(), cq.Named(dir, "orders"), cq.WriterOptions{Wait: true})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer w.Close()
-	for id := uint64(1); id <= 3; id++ {
-		e := cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg}
-		if err := w.PostContext(context.Background(), &e); err != nil {
-			log.Fatal(err) // the reader has closed the queue (cq.ErrClosed), or died (cq.ErrPeerGone)
-		}
-	}
-	fmt.Println(w.Next(), "posted")
-	// Output: 3 posted
-}
-
-// A consumer: it creates the queue and sleeps while there is nothing to read.
-func Example_consumer() {
-	dir, err := shm.OpenDir("")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer dir.Close()
-	q, err := cq.Open(cq.Named(dir, "orders"), cq.Options{Size: 4096})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer q.Close()
-	producer("orders", 3) // in another process
-
-	buf := make([]cq.Msg, 64)
-	for seen := 0; seen < 3; {
-		n, err := cq.ReadContext(context.Background(), q, buf, cq.ReadOptions{})
-		if err != nil {
-			log.Fatal(err)
-		}
-		for _, m := range buf[:n] {
-			fmt.Println("done:", m.Context, m.Flags)
-		}
-		seen += n
-	}
-	// Output:
-	// done: 0 MSG|SEND
-	// done: 1 MSG|SEND
-	// done: 2 MSG|SEND
-}
-
 // What ends a blocking read is in the error it returns.
 func ExampleReadContext() {
 	q := open("blocking")
