@@ -99,10 +99,10 @@ type Stats struct {
 
 	FreeChunks uint64 // of Options.Chunks
 	UsedChunks uint64 // peers have not examined these
-	LostChunks uint64 // peers that were cut off may read these until they end
+	LostChunks uint64 // peers that were cut off may read these until they end or close
 
 	// Bytes of Options.Pool: HeldPool are allocated, and with nobody else; LentPool are of sends
-	// under way, or peers that were cut off may read them until they end.
+	// under way, or peers that were cut off may read them until they end or close.
 	FreePool, HeldPool, LentPool uint64
 	Loans                        uint64 // messages that are lent here, and were not given back
 

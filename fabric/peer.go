@@ -328,7 +328,7 @@ func (p *peer) vacate() {
 // one that has gone.
 func (p *peer) forget() {
 	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil || p.outBit.Load() != 0 {
-		return // its death is waited for, if it was cut off
+		return // its end is waited for, if it was cut off
 	}
 	p.stop()
 	p.close()

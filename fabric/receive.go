@@ -68,6 +68,9 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		return c, false
 	}
 	l, pays, err := e.openLane(bit, id)
+	if err != nil && l != nil {
+		defer l.turnDown()
+	}
 	if errors.Is(err, fs.ErrNotExist) { // the sender is gone, and who removed its outbox had proof
 		e.remote.forget(bit)
 		e.claims[bit].CompareAndSwap(id, 0)
@@ -101,6 +104,13 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		l.silence = e.bell.Forward(bit, c.Rung, l.arrived)
 	}
 	return c, true
+}
+
+// turnDown gives up a lane that is not taken. Its sender may sleep, and looks at its row.
+func (l *inLane) turnDown() {
+	l.announce()
+	l.unmap()
+	l.p.forget()
 }
 
 // freeRefused frees a row that was refused at once, so that nobody watches its sender, if that has
@@ -142,7 +152,8 @@ func (e *Endpoint) markAgain() {
 	}
 }
 
-// openLane maps a lane by its number. What cannot be is [ErrCorrupt].
+// openLane maps a lane by its number. What cannot be is [ErrCorrupt]. With an error there is a lane
+// if its sender is known.
 func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error) {
 	boxID, place := kind.FabricLaneOf(id)
 	box, o, name, err := e.openBox(boxID)
@@ -150,7 +161,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		return nil, false, err
 	}
 	defer func() {
-		if err != nil {
+		if l == nil {
 			_ = box.Close()
 		}
 	}()
@@ -180,10 +191,6 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		l.done = kind.Overlays[kind.Word](mem)
 	}
 	a := Address{Outbox: boxID, UUID: kind.UuidOf(o.High, o.Low), Generation: o.Generation}
-	if e.link.strange(a) {
-		l.markDone()
-		return nil, false, ErrRefused
-	}
 	p := e.peerOf(a)
 	for n := 0; n < len(l.slots) && p.in != nil && p.in.has() && !e.closed; n++ {
 		p.in.examine() // it may have ended that one before it began this
@@ -202,7 +209,12 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 	if l.p = p; !e.met() { // who came over a socket does not say what it is called
 		p.name = name
 	}
-	return l, head.Pays.Load() == 1, l.meet(place)
+	err = l.meet(place)
+	if err == nil && e.link.strange(a) {
+		l.markDone()
+		err = ErrRefused
+	}
+	return l, head.Pays.Load() == 1, err
 }
 
 // meet maps what the sender sleeps on. It may have gone: then it has published its end, or is dead.
@@ -398,7 +410,7 @@ func (l *inLane) free() {
 	}
 }
 
-// refuse ends a lane whose sender wrote what cannot be. The row stays its own until it dies.
+// refuse ends a lane whose sender wrote what cannot be. The row stays its own until it has gone.
 func (l *inLane) refuse() {
 	if l.refused {
 		return

@@ -3,6 +3,8 @@ package fabric_test
 import (
 	"context"
 	"net"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -86,4 +88,35 @@ func dialing(t *testing.T) (answer chan error) {
 		answer <- err
 	}()
 	return answer
+}
+
+// TestRefusedWakes: who sleeps learns that its lane is refused.
+func TestRefusedWakes(t *testing.T) {
+	server := opened(t, "server", fabric.Options{Events: events(t, 0)})
+	stranger := opened(t, "stranger", fabric.Options{})
+	noError(t, stranger.Send(nil, stranger.knows(t, "server"), 1))
+	b := stranger.Bell()
+	b.Lock()
+	more, err := b.Park()
+	b.Unlock()
+	noError(t, err)
+	before := mapped(t, stranger, "stranger")
+	server.steps(t)
+	b.Lock()
+	defer b.Unlock()
+	if more || server.Stats().Refused != 1 || !b.Pending() {
+		t.Errorf("%v, and the sender is not rung", more)
+	}
+	if after := mapped(t, stranger, "stranger"); after != before {
+		t.Errorf("%d mappings of who is refused, before %d", after, before)
+	}
+}
+
+// mapped counts mappings of an endpoint.
+func mapped(t *testing.T, e *end, name string) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/maps")
+	noError(t, err)
+	return strings.Count(string(text), "/"+name) + strings.Count(string(text),
+		kind.FabricOutboxName(e.Address().Outbox))
 }
