@@ -122,6 +122,7 @@ func (e *Endpoint) freeRefused(bit int, id uint64) {
 	box, _ := kind.FabricLaneOf(id)
 	owned, err := e.dir.Owned(kind.FabricOutboxName(box))
 	if !owned && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		e.remote.forget(bit)
 		e.rows[bit].Owner.Store(0)
 		e.claims[bit].CompareAndSwap(id, 0)
 		e.collect(box)

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // TestAskedInWant: a listener that has no lane to who asks, for want of a place of its own or of a
@@ -119,4 +121,30 @@ func mapped(t *testing.T, e *end, name string) int {
 	noError(t, err)
 	return strings.Count(string(text), "/"+name) + strings.Count(string(text),
 		kind.FabricOutboxName(e.Address().Outbox))
+}
+
+// TestRMAHeirRefused: a word of one that was refused does not count as that of the next.
+func TestRMAHeirRefused(t *testing.T) {
+	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
+	r, err := e.Register(4096, cq.FlagRemoteWrite)
+	noError(t, err)
+	x, heir := opened(t, "x", fabric.Options{}), opened(t, "heir", fabric.Options{})
+	noError(t, x.Inject(nil, x.knows(t, "main")))
+	o, err := e.d.Open("main", shm.ReadOnly)
+	noError(t, err)
+	defer o.Close()
+	mem, err := o.MapWritable(kind.SectFabricUses, 0)
+	noError(t, err)
+	kind.Overlays[kind.Word](mem)[0].Store(r.Key())
+	e.steps(t)
+	noError(t, x.close())
+	to := heir.knows(t, "main")
+	shmtest.WantErr(t, "no row", heir.Inject(nil, to), fabric.ErrPeers)
+	e.steps(t)
+	noError(t, heir.Inject(nil, to))
+	e.steps(t)
+	noError(t, r.Close())
+	if s := e.Stats(); s.FreeRemote != 4096 || s.Refused != 2 {
+		t.Errorf("%+v", s)
+	}
 }
