@@ -10,7 +10,12 @@ import (
 )
 
 // attach takes a place in our outbox and a row of the peer's, and tells it.
-func (e *Endpoint) attach(p *peer) (*outLane, error) {
+func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
+	defer func() {
+		if err != nil {
+			p.forget()
+		}
+	}()
 	switch {
 	case p.group != nil:
 		return nil, ErrNotSupported
@@ -32,7 +37,7 @@ func (e *Endpoint) attach(p *peer) (*outLane, error) {
 	e.uses[place] = e.uses[place]%kind.FabricMostUses + 1
 	e.done[place].Store(0)
 	n := e.opt.Slots
-	l := &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
+	l = &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
 		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
 		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place]), missed: p.missed}
 	p.missed = 0

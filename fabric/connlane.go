@@ -3,7 +3,6 @@ package fabric
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"syscall"
 	"time"
 
@@ -178,7 +177,7 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 func (m *mux) hears(p *peer) bool {
 	if p.out == nil {
 		switch _, err := m.e.attach(p); {
-		case errors.Is(err, ErrNoPeer), errors.Is(err, ErrPeerDied):
+		case isAny(err, ErrNoPeer, ErrPeerDied):
 			return false
 		case err != nil:
 			m.e.again()

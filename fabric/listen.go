@@ -424,10 +424,11 @@ func (m *mux) reach(name string) (*peer, error) {
 	if err == nil {
 		err = p.out.err
 	}
-	for _, gone := range []error{ErrNoPeer, ErrPeerDied, ErrPeerClosed} {
-		if errors.Is(err, gone) {
-			return nil, os.NewSyscallError("connect", syscall.ECONNREFUSED)
-		}
+	if err != nil && p != nil {
+		p.forget()
+	}
+	if isAny(err, ErrNoPeer, ErrPeerDied, ErrPeerClosed) {
+		return nil, os.NewSyscallError("connect", syscall.ECONNREFUSED)
 	}
 	return p, err
 }

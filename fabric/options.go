@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
@@ -209,6 +210,11 @@ const errKeyRejected = syscall.Errno(129)
 
 func fault(op, name string, err error) error {
 	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err}
+}
+
+// isAny reports whether an error is one of some.
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(is error) bool { return errors.Is(err, is) })
 }
 
 // refuse says which field of a call cannot be what it is.

@@ -123,6 +123,19 @@ func mapped(t *testing.T, e *end, name string) int {
 		kind.FabricOutboxName(e.Address().Outbox))
 }
 
+// TestNoLaneUnmaps: what was mapped of a peer to whom no lane leads is given up.
+func TestNoLaneUnmaps(t *testing.T) {
+	a := opened(t, "a", onePlace)
+	opened(t, "full", fabric.Options{})
+	noError(t, a.Inject(nil, a.knows(t, "full")))
+	other := opened(t, "other", fabric.Options{})
+	before := mapped(t, other, "other")
+	shmtest.WantErr(t, "one more", a.Inject(nil, a.knows(t, "other")), fabric.ErrPeers)
+	if after := mapped(t, other, "other"); after != before {
+		t.Errorf("%d mappings, before %d", after, before)
+	}
+}
+
 // TestRMAHeirRefused: a word of one that was refused does not count as that of the next.
 func TestRMAHeirRefused(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
