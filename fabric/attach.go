@@ -103,7 +103,7 @@ func (e *Endpoint) seekPlace() {
 // noPeers says that there is no room for one more peer, or not yet.
 func (e *Endpoint) noPeers(p *peer) error {
 	for _, l := range e.out {
-		if l != nil && l.ended {
+		if l != nil && l.ended && l.err == nil {
 			return cq.ErrFull
 		}
 	}

@@ -535,6 +535,7 @@ func (l *outLane) end(why error, num cq.Errno) {
 	if l.p.leaving == l {
 		l.p.leaving = nil
 	}
+	e.makeRoom()
 	if m := e.opt.mux; m != nil {
 		m.deaf(l.p, why)
 	}

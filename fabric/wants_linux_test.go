@@ -136,6 +136,54 @@ func TestNoLaneUnmaps(t *testing.T) {
 	}
 }
 
+// TestCutWakes: who waits for room learns that the peer is cut off, whoever finds that.
+func TestCutWakes(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
+	to := a.knows(t, "b")
+	r, err := b.Register(4096, allAccess)
+	noError(t, err)
+	for err == nil {
+		err = a.Inject(nil, to)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- a.SendContext(t.Context(), &fabric.Msg{Addr: to}) }()
+	shmtest.Eventually(t, "the sleep", func() bool {
+		sleeps, _, _ := a.Bell().Counts()
+		return sleeps > 0
+	})
+	o, err := b.d.Open("b", shm.ReadOnly)
+	noError(t, err)
+	defer o.Close()
+	mem, err := o.MapWritable(kind.SectFabricRegions, 0)
+	noError(t, err)
+	kind.Overlays[kind.FabricRegion](mem)[0].Offset.Store(4097)
+	shmtest.WantErr(t, "a read", a.Read(make([]byte, 8), to, fabric.Remote{Key: r.Key()}, 1),
+		fabric.ErrCorrupt)
+	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrCorrupt)
+}
+
+// TestGroupLeaverCut: one that has left and is cut off before it has examined the end of the lane
+// keeps its place. Nobody waits for that.
+func TestGroupLeaverCut(t *testing.T) {
+	ends := members(t, onePlace, fabric.GroupOptions{}, "a", "b")
+	a, b := ends[0], ends[1]
+	noError(t, a.Inject(number(1), a.g.Addr()))
+	moves(t, b.end, a.end)
+	noError(t, b.g.Close())
+	a.steps(t)
+	opened(t, "other", onePlace)
+	to := a.knows(t, "other")
+	shmtest.WantErr(t, "the place of who left", a.Inject(nil, to), cq.ErrFull)
+	row := &scribble(t, b.end, "b").rows[0]
+	row.Head.Store(1 << 40)
+	row.Rev.Add(1)
+	a.steps(t)
+	if a.Stats().Corrupt != 1 {
+		t.Fatal("it is not cut off")
+	}
+	shmtest.WantErr(t, "the place of who is cut off", a.Inject(nil, to), fabric.ErrPeers)
+}
+
 // TestRMAHeirRefused: a word of one that was refused does not count as that of the next.
 func TestRMAHeirRefused(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
