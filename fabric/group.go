@@ -164,10 +164,9 @@ func (g *Group) unlist() bool {
 	e.poll() // whoever waits for room here has rung
 	for _, l := range e.in {
 		if l != nil {
-			l.touch() // and looks again
+			l.announce() // and looks again
 		}
 	}
-	e.flush()
 	return true
 }
 
@@ -294,41 +293,44 @@ func (g *Group) look() error {
 	if now == g.seen {
 		return nil
 	}
-	var members []*peer
+	former := g.members
+	g.members = nil
+	var come []Address
 	for i := range g.Rows {
 		a, ok := memberOf(&g.Rows[i])
 		if !ok || a == g.e.addr {
 			continue
 		}
-		p := g.e.peerOf(a)
-		if p.out == nil {
-			_, err := g.e.attach(p)
-			for _, gone := range []error{ErrNoPeer, ErrPeerDied, ErrType, ErrCorrupt} {
-				if errors.Is(err, gone) {
-					p.forget()
-					p, err = nil, nil
-					break
-				}
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if p != nil && !slices.Contains(members, p) {
-			members = append(members, p)
+		switch p := g.e.peers[a]; {
+		case p == nil || p.out == nil:
+			come = append(come, a)
+		case !slices.Contains(g.members, p):
+			g.members = append(g.members, p)
 		}
 	}
-	former := g.members
-	g.members, g.seen = members, now
-	g.e.spare(former)
+	g.e.spare(former) // before those who come: they may need the places
+	for _, a := range come {
+		p := g.e.peerOf(a)
+		if p.out != nil { // it is there twice
+			continue
+		}
+		switch _, err := g.e.attach(p); {
+		case err == nil:
+			g.members = append(g.members, p)
+		case !isAny(err, ErrNoPeer, ErrPeerDied, ErrType, ErrCorrupt):
+			return err
+		}
+	}
+	g.seen = now
 	return nil
 }
 
 // leftGroups looks who has left groups that this endpoint sends to.
 func (e *Endpoint) leftGroups() {
 	for _, g := range e.groups {
-		if g.members != nil {
+		if g.members != nil && g.Changes.Load() != g.seen {
 			_ = g.look() // an error is one of the next send
+			e.makeRoom()
 		}
 	}
 }

@@ -26,6 +26,7 @@ func (e *Endpoint) poll() (work int) {
 	if !b.Steady() {
 		b.Take()
 		b.Heat()
+		e.leftGroups() // who leaves has marked its lane
 	}
 	looks, empty := 0, 0
 	for bit := b.Next(0); bit >= 0; bit = b.Next(bit + 1) {

@@ -444,7 +444,7 @@ func (l *outLane) look() (work int) {
 		if l.p.out == nil {
 			l.p.forget()
 		}
-	case work == 0: // it may have left a group
+	case work == 0:
 		if l.idle++; l.idle > mostIdle {
 			l.p.cut()
 		}
@@ -460,7 +460,6 @@ func (l *outLane) look() (work int) {
 		m.roomy(l.p)
 	}
 	l.p.e.makeRoom()
-	l.p.e.leftGroups()
 	return 1
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -160,6 +161,40 @@ func TestCutWakes(t *testing.T) {
 	shmtest.WantErr(t, "a read", a.Read(make([]byte, 8), to, fabric.Remote{Key: r.Key()}, 1),
 		fabric.ErrCorrupt)
 	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrCorrupt)
+}
+
+// TestGroupSwaps: a member that comes when another one has left has its place, though there is no
+// more than one, and nobody looks in between.
+func TestGroupSwaps(t *testing.T) {
+	ends := members(t, onePlace, fabric.GroupOptions{}, "a", "b")
+	a, b := ends[0], ends[1]
+	noError(t, a.Inject(number(1), a.g.Addr()))
+	if got := b.got(t); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("%v came", got)
+	}
+	moves(t, a.end)
+	noError(t, b.g.Close())
+	c := members(t, onePlace, fabric.GroupOptions{}, "c")[0]
+	shmtest.WantErr(t, "the place of who left", a.Inject(number(2), a.g.Addr()), cq.ErrFull)
+	moves(t, b.end, a.end)
+	noError(t, a.Inject(number(2), a.g.Addr()))
+	if got := c.got(t); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("%v came", got)
+	}
+}
+
+// TestGroupLeaver: who joins and leaves again and again is not cut off for that.
+func TestGroupLeaver(t *testing.T) {
+	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
+	a, b := ends[0], ends[1]
+	to := a.knows(t, "b")
+	noError(t, a.Inject(nil, to))
+	for range 1100 {
+		noError(t, b.g.Close())
+		a.steps(t)
+		b.g = joins(t, b.end, fabric.GroupOptions{})
+	}
+	noError(t, a.Inject(nil, to))
 }
 
 // TestGroupLeaverCut: one that has left and is cut off before it has examined the end of the lane
