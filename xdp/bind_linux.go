@@ -1,7 +1,6 @@
 package xdp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -308,14 +307,12 @@ type busyWait struct {
 	deadline time.Time
 	pause    time.Duration
 	holder   func(ifindex int, queue uint32) (pid int, err error)
-	born     func(pid int) string
 	now      func() time.Time
 	blind    bool // the kernel does not tell who has a queue
 
-	look  time.Time     // when to look again at who has the queue
-	gap   time.Duration // between the last look and that
-	pid   int           // who had it at the last look
-	since string        // when that process was started
+	look time.Time     // when to look again at who has the queue
+	gap  time.Duration // between the last look and that
+	pid  int           // who had it at the last look
 }
 
 func (s *Socket) newBusyWait(o Options) *busyWait {
@@ -324,7 +321,7 @@ func (s *Socket) newBusyWait(o Options) *busyWait {
 		bound = busyBound
 	}
 	return &busyWait{s: s, told: o.BusyTimeout != 0, deadline: time.Now().Add(bound),
-		pause: firstBusyPause, holder: queueHolder, born: startOf, now: time.Now}
+		pause: firstBusyPause, holder: queueHolder, now: time.Now}
 }
 
 // again waits until it is time for one more try after err, an [ErrQueueBusy], or returns what the
@@ -360,13 +357,9 @@ func (w *busyWait) stays() bool {
 	}
 	w.gap = max(2*w.gap, firstLook)
 	w.look = now.Add(w.gap)
-	pid, since := w.living(), ""
-	if pid != 0 {
-		since = w.born(pid)
-	}
-	same := pid != 0 && pid == w.pid && since == w.since
-	w.pid, w.since = pid, since
-	return same
+	before := w.pid
+	w.pid = w.living()
+	return w.pid != 0 && w.pid == before
 }
 
 // living returns the process that has the queue and is not about to end; 0 if none is known. A
@@ -427,19 +420,6 @@ func socketOwner(inode uint32) (pid int) {
 		}
 	}
 	return 0
-}
-
-// startOf tells a process from another one that had its number before: the two were not started in
-// the same tick of the clock.
-func startOf(pid int) string {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name of its program, in parentheses, may have blanks.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	const start = 22 - 3 // as proc(5) counts; the third is the first after the name
-	if len(fields) <= start {
-		return ""
-	}
-	return fields[start]
 }
 
 // dying reports that a process is ended, or will be before it runs again: one that was killed keeps

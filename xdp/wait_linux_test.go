@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,19 +108,16 @@ func TestBusyLooks(t *testing.T) {
 	busy := refine(ErrQueueBusy, unix.EBUSY)
 	for name, c := range map[string]struct {
 		pids  []int
-		born  []string
 		stays bool
 	}{
-		"the same":          {[]int{os.Getpid(), os.Getpid()}, []string{"1", "1"}, true},
-		"another one":       {[]int{os.Getpid(), os.Getppid()}, []string{"1", "1"}, false},
-		"one like it":       {[]int{os.Getpid(), os.Getpid()}, []string{"1", "2"}, false},
-		"nobody any more":   {[]int{os.Getpid(), 0}, []string{"1", "1"}, false},
-		"somebody":          {[]int{0, os.Getpid()}, []string{"1", "1"}, false},
-		"another one, then": {[]int{1, os.Getpid(), os.Getpid()}, []string{"1", "1", "1"}, true},
+		"the same":          {[]int{os.Getpid(), os.Getpid()}, true},
+		"another one":       {[]int{os.Getpid(), os.Getppid()}, false},
+		"nobody any more":   {[]int{os.Getpid(), 0}, false},
+		"somebody":          {[]int{0, os.Getpid()}, false},
+		"another one, then": {[]int{1, os.Getpid(), os.Getpid()}, true},
 	} {
 		looks := 0
 		w := waiting(0, func(int, uint32) (int, error) { looks++; return c.pids[looks-1], nil })
-		w.born = func(int) string { return c.born[looks-1] }
 		w.deadline = w.deadline.Add(time.Hour)
 		later(w, 0)
 		for i := range c.pids {
@@ -142,18 +138,6 @@ func TestBusyLooks(t *testing.T) {
 	}
 	if most := 2 + int(busyBound/firstLook); looks > 12 || looks < 3 {
 		t.Errorf("%d looks in %v, of %d at equal intervals", looks, busyBound, most)
-	}
-}
-
-// TestStartOf: a process keeps what it was started at, and another one has another.
-func TestStartOf(t *testing.T) {
-	t.Parallel()
-	me := startOf(os.Getpid())
-	if n, err := strconv.ParseUint(me, 10, 64); err != nil || n == 0 || startOf(os.Getpid()) != me {
-		t.Errorf("started at %q", me)
-	}
-	if none := startOf(1<<22 + 1); none != "" {
-		t.Errorf("nobody was started at %q", none)
 	}
 }
 

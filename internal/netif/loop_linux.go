@@ -58,7 +58,6 @@ type loop struct {
 	hold       bool  // a request was refused: ask nothing for a moment
 	heldNs     int64 // nothing is asked before
 	later      bool  // something is to be asked, but not yet
-	messages   uint64
 	resyncs    uint64
 
 	kick    chan struct{}
@@ -180,7 +179,6 @@ func (l *loop) askAll() {
 func (l *loop) handle(datagram []byte) {
 	l.mu.Lock()
 	for m := range messages(datagram) {
-		l.messages++
 		l.take(m)
 	}
 	// An answer to a dump is never lost, one about the link may be.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/internal/packet"
-	"github.com/shmring/shmring/internal/text"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -99,7 +98,6 @@ type TableStats struct {
 
 	RouteQuestions uint64 // RTM_GETROUTE
 	Solicits       uint64 // RTM_NEWNEIGH with NTF_USE
-	Messages       uint64 // received, those for others included
 	Resyncs        uint64 // messages were lost, and everything was asked for again
 	Unanswered     uint64 // questions that had to be repeated
 }
@@ -119,13 +117,6 @@ const (
 	QueuesChanged                  // RxQueues and TxQueues
 	Removed                        // Moved; nothing follows
 )
-
-// String returns the kind in words, or its number.
-func (k Kind) String() string {
-	return text.Name(k, "event", "", "link up", "link down", "MTU changed", "hardware address changed",
-		"address added", "address removed", "XDP program changed", "queue count changed",
-		"interface removed")
-}
 
 // Event is one difference between how an interface was when it was last told of and how it is now.
 type Event struct {

@@ -174,7 +174,7 @@ func (t *Table) Stats() TableStats {
 	defer t.mu.RUnlock()
 	s := t.stats
 	s.Destinations, s.Neighbours = len(t.dests), len(t.neighbours)
-	s.Messages, s.Resyncs = t.messages, t.resyncs
+	s.Resyncs = t.resyncs
 	return s
 }
 

@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -226,12 +227,13 @@ func ParseAllow(text string) (Allow, error) {
 			}
 			continue
 		}
-		field, limit := a.number(key)
-		if field == nil {
+		i := slices.IndexFunc(grants, func(g grant) bool { return g.key == key })
+		if i < 0 {
 			return bad(part, "ports, to, frames, sends, rules, apps, destinations or memory")
 		}
-		if *field, err = strconv.Atoi(value); err != nil || *field < 1 || *field > limit {
-			return bad(part, fmt.Sprintf("a number from 1 to %d", limit))
+		field := grants[i].of(&a)
+		if *field, err = strconv.Atoi(value); err != nil || *field < 1 || *field > grants[i].limit {
+			return bad(part, fmt.Sprintf("a number from 1 to %d", grants[i].limit))
 		}
 	}
 	return a, nil
@@ -247,22 +249,20 @@ func parsePorts(text string) (first, last uint16, ok bool) {
 	return uint16(a), uint16(b), err == nil && err2 == nil && a > 0 && a <= b
 }
 
-func (a *Allow) number(key string) (field *int, limit int) {
-	switch key {
-	case "frames":
-		return &a.Frames, maxRuleFrames
-	case "sends":
-		return &a.Sends, maxRuleSends
-	case "rules":
-		return &a.Rules, maxPorts
-	case "apps":
-		return &a.Apps, 1024
-	case "destinations":
-		return &a.Destinations, maxRuleWays
-	case "memory":
-		return &a.MemoryMiB, maxRuleMiB
-	}
-	return nil, 0
+// grant is a number of a line of the allow-list.
+type grant struct {
+	key        string
+	def, limit int
+	of         func(*Allow) *int
+}
+
+var grants = []grant{
+	{"frames", DefaultFrames, maxRuleFrames, func(a *Allow) *int { return &a.Frames }},
+	{"sends", DefaultSends, maxRuleSends, func(a *Allow) *int { return &a.Sends }},
+	{"rules", DefaultRules, maxPorts, func(a *Allow) *int { return &a.Rules }},
+	{"apps", DefaultApps, 1024, func(a *Allow) *int { return &a.Apps }},
+	{"destinations", DefaultDestinations, maxRuleWays, func(a *Allow) *int { return &a.Destinations }},
+	{"memory", DefaultMemoryMiB, maxRuleMiB, func(a *Allow) *int { return &a.MemoryMiB }},
 }
 
 // String is the form that ParseAllow reads.
@@ -278,9 +278,9 @@ func (a Allow) String() string {
 	if a.Any {
 		text += ",to=any"
 	}
-	for _, key := range []string{"frames", "sends", "rules", "apps", "destinations", "memory"} {
-		if field, _ := a.number(key); *field != 0 {
-			text += fmt.Sprintf(",%s=%d", key, *field)
+	for _, g := range grants {
+		if n := *g.of(&a); n != 0 {
+			text += fmt.Sprintf(",%s=%d", g.key, n)
 		}
 	}
 	return text
@@ -296,19 +296,14 @@ func (a Allow) list() shm.AllowList {
 
 // resolve fills in defaults, and refuses what ParseAllow would.
 func (a Allow) resolve() (Allow, error) {
-	for _, d := range []struct {
-		key string
-		def int
-	}{{"frames", DefaultFrames}, {"sends", DefaultSends}, {"rules", DefaultRules},
-		{"apps", DefaultApps}, {"destinations", DefaultDestinations},
-		{"memory", DefaultMemoryMiB}} {
-		field, limit := a.number(d.key)
-		if *field == 0 {
-			*field = d.def
+	for _, g := range grants {
+		n := g.of(&a)
+		if *n == 0 {
+			*n = g.def
 		}
-		if *field < 0 || *field > limit {
+		if *n < 0 || *n > g.limit {
 			return a, failed("read allow-list", "", fmt.Errorf("%w: %s is %d, possible are 1 to %d",
-				ErrOptions, d.key, *field, limit), "")
+				ErrOptions, g.key, *n, g.limit), "")
 		}
 	}
 	if a.First > a.Last {

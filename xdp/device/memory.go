@@ -26,38 +26,51 @@ type statusPage struct {
 	counts []atomic.Uint64
 }
 
-func newPage(frames, sends int, generation uint64) (*statusPage, error) {
-	obj, err := shm.CreateMemfd(kind.PageSpec(frames, sends, generation), nil)
+// made makes memory for the other side to read, and lays something over it.
+func made[T any](spec shm.Spec, lay func(*shm.Object) (T, error)) (what T, err error) {
+	obj, err := shm.CreateMemfd(spec, nil)
 	if err != nil {
-		return nil, err
+		return what, err
 	}
-	p, err := mapPage(obj, sends)
+	laid, err := lay(obj)
 	if err == nil {
-		err = obj.Seal(shm.SealOthers)
+		err = obj.Seal(shm.SealOthers) // what is mapped already stays writable
 	}
 	if err != nil {
 		_ = obj.Close()
-		return nil, err
+		return what, err
 	}
-	return p, nil
+	return laid, nil
 }
 
-// openPage maps the page that a server sent. It does not own fd.
-func openPage(fd, sends int) (*statusPage, error) {
-	most, err := shm.Plan(kind.PageSpec(0, sends, 0))
+// passed lays something over memory that the other side sent. It does not own fd.
+func passed[T any](fd int, name string, spec shm.Spec, lay func(*shm.Object) (T, error)) (what T,
+	err error) {
+	most, err := shm.Plan(spec)
 	if err != nil {
-		return nil, err
+		return what, err
 	}
-	obj, err := shm.OpenPassed(fd, "device-status", most)
+	obj, err := shm.OpenPassed(fd, name, most)
 	if err != nil {
-		return nil, err
+		return what, err
 	}
-	p, err := mapPage(obj, sends)
+	laid, err := lay(obj)
 	if err != nil {
 		_ = obj.Close()
-		return nil, err
+		return what, err
 	}
-	return p, nil
+	return laid, nil
+}
+
+func newPage(frames, sends int, generation uint64) (*statusPage, error) {
+	return made(kind.PageSpec(frames, sends, generation), func(obj *shm.Object) (*statusPage, error) {
+		return mapPage(obj, sends)
+	})
+}
+
+func openPage(fd, sends int) (*statusPage, error) {
+	return passed(fd, "device-status", kind.PageSpec(0, sends, 0),
+		func(obj *shm.Object) (*statusPage, error) { return mapPage(obj, sends) })
 }
 
 func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
@@ -98,46 +111,24 @@ func payloadSpec(slots, slotBytes int) shm.Spec {
 }
 
 func newPayload(slots, slotBytes int) (*shm.Region, error) {
-	obj, err := shm.CreateMemfd(payloadSpec(slots, slotBytes), nil)
-	if err != nil {
-		return nil, err
-	}
-	err = obj.Seal(shm.SealOthers) // what is mapped already stays writable
-	var r *shm.Region
-	if err == nil {
-		r, err = shm.NewRegion(obj, sectionPayload)
-	}
-	if err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return r, nil
+	return made(payloadSpec(slots, slotBytes), func(obj *shm.Object) (*shm.Region, error) {
+		return shm.NewRegion(obj, sectionPayload)
+	})
 }
 
-// openPayload maps the memory that an application sent. It does not own fd.
 func openPayload(fd, slots, slotBytes int) (*shm.Region, error) {
-	most, err := shm.Plan(payloadSpec(slots, slotBytes))
-	if err != nil {
-		return nil, err
-	}
-	obj, err := shm.OpenPassed(fd, "device-payload", most)
-	if err != nil {
-		return nil, err
-	}
-	err = kind.CheckKind(obj.Header(), shm.KindRegion)
-	var r *shm.Region
-	if err == nil {
-		r, err = shm.NewRegion(obj, sectionPayload)
-	}
-	if err == nil && len(r.Bytes()) != slots*slotBytes {
-		err = fmt.Errorf("%w: payload memory of %d bytes, agreed are %d", ErrProtocol,
-			len(r.Bytes()), slots*slotBytes)
-	}
-	if err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return r, nil
+	return passed(fd, "device-payload", payloadSpec(slots, slotBytes),
+		func(obj *shm.Object) (*shm.Region, error) {
+			if err := kind.CheckKind(obj.Header(), shm.KindRegion); err != nil {
+				return nil, err
+			}
+			r, err := shm.NewRegion(obj, sectionPayload)
+			if err == nil && len(r.Bytes()) != slots*slotBytes {
+				err = fmt.Errorf("%w: payload memory of %d bytes, agreed are %d", ErrProtocol,
+					len(r.Bytes()), slots*slotBytes)
+			}
+			return r, err
+		})
 }
 
 // closeRegion unmaps without waiting: whoever had loans has been told.

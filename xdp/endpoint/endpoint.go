@@ -254,7 +254,7 @@ func (e *Endpoint) Close() error {
 	defer e.unlock()
 	err := e.end(nil)
 	for _, m := range e.groups {
-		_ = m.close()
+		_ = m.Close()
 	}
 	e.groups = nil
 	if e.monitor.watcher != nil { // it asks for no lock that is held here

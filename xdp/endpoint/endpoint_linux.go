@@ -2,7 +2,9 @@ package endpoint
 
 import (
 	"errors"
+	"io"
 	"net/netip"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -29,18 +31,21 @@ func (r run) Rest(now int64, s *drive.Sleep) {
 
 // joinGroup returns a socket that is a member of the group on an interface, in the network
 // namespace of the socket like.
-func joinGroup(like, ifindex int, group netip.Addr) (fd int, err error) {
-	err = inNamespaceOf(like, func() error {
+func joinGroup(like, ifindex int, group netip.Addr) (io.Closer, error) {
+	fd := -1
+	err := inNamespaceOf(like, func() error {
 		family := unix.AF_INET
 		if group.Is6() {
 			family = unix.AF_INET6
 		}
+		var err error
 		fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
+	member := os.NewFile(uintptr(fd), "group")
 	if group.Is4() {
 		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
 			&unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(ifindex)})
@@ -49,10 +54,10 @@ func joinGroup(like, ifindex int, group netip.Addr) (fd int, err error) {
 			&unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(ifindex)})
 	}
 	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
+		_ = member.Close()
+		return nil, err
 	}
-	return fd, nil
+	return member, nil
 }
 
 // inNamespaceOf calls f in the network namespace that a socket was made in; without the privilege
@@ -69,5 +74,3 @@ func inNamespaceOf(socket int, f func() error) error {
 	}
 	return f()
 }
-
-func closeFD(fd int) error { return unix.Close(fd) }

@@ -4,6 +4,7 @@ package endpoint
 
 import (
 	"errors"
+	"io"
 	"net/netip"
 
 	"github.com/shmring/shmring/internal/drive"
@@ -12,8 +13,6 @@ import (
 // Rest is never called.
 func (run) Rest(int64, *drive.Sleep) {}
 
-func joinGroup(int, int, netip.Addr) (int, error) { return -1, errors.ErrUnsupported }
+func joinGroup(int, int, netip.Addr) (io.Closer, error) { return nil, errors.ErrUnsupported }
 
 func inNamespaceOf(_ int, f func() error) error { return f() }
-
-func closeFD(int) error { return nil }

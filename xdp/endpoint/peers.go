@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
@@ -204,11 +205,9 @@ type groupKey = netip.Addr
 
 // membership is a group that was joined: the kernel keeps it as long as a socket does.
 type membership struct {
-	fd   int
+	io.Closer
 	uses int
 }
-
-func (m *membership) close() error { return closeFD(m.fd) }
 
 // Join makes the network deliver a multicast group's datagrams to the interface, and the interface
 // take them (fi_join): the kernel reports the membership by IGMP or MLD and sets the filter of the
@@ -234,11 +233,11 @@ func (e *Endpoint) Join(group netip.Addr) error {
 		return nil
 	}
 	index := e.socket.Info().Index
-	fd, err := joinGroup(e.socket.FD(), index, group)
+	member, err := joinGroup(e.socket.FD(), index, group)
 	if err != nil {
 		return fault("join", err, "")
 	}
-	e.groups[group] = &membership{fd: fd, uses: 1}
+	e.groups[group] = &membership{member, 1}
 	e.tellJoined()
 	return nil
 }
@@ -266,5 +265,5 @@ func (e *Endpoint) Leave(group netip.Addr) error {
 		return nil
 	}
 	delete(e.groups, group)
-	return errors.Join(m.close())
+	return m.Close()
 }
