@@ -58,7 +58,7 @@ type core struct {
 	id        uint16        // among the members of the pool
 	chains    bool          // packets may lie in several frames
 	skipping  bool          // what comes is the rest of a packet that was given up
-	maxPacket uint32        // bytes that may be sent in one frame
+	maxPacket uint32        // bytes that may be sent in one frame, which has room for them
 	mtu       uint32        // of the interface
 	limits    atomic.Uint64 // mtu and maxPacket, for who asks from anywhere
 	rx        consumer[xskernel.Desc]

@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shmring/shmring/internal/xskernel"
 )
@@ -27,7 +28,7 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 		t.state[i] = frameBuild
 		t.moved(frameFree, frameBuild, 1)
 	} else {
-		if frame, ok = t.takeBuild(); !ok {
+		if frame, ok = t.pop(&t.txFree, frameBuild); !ok {
 			return 0, nil, false
 		}
 		i = frame - t.first
@@ -35,13 +36,8 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 	c.built++
 	c.sends[i].owner = c.id
 	from := c.sendOff(t.first + i)
-	to := from + c.sendRoom()
+	to := from + uint64(c.maxPacket)
 	return t.first + i, c.mem[from:to:to], true
-}
-
-// sendRoom is how many bytes of a frame can be sent as one packet, or part of one.
-func (c *core) sendRoom() uint64 {
-	return min(uint64(c.maxPacket), c.room)
 }
 
 // sendOff is where packets to be sent begin: where received ones do, so that a frame has the same
@@ -62,7 +58,7 @@ func (c *core) Post(frame uint32, n int, context uint64) error {
 	i, ok := t.at(frame)
 	// What is too long the kernel would count as invalid, or complete and drop.
 	if !ok || t.state[i] != frameBuild || c.sends[i].owner != c.id ||
-		n < xskernel.MinPacketBytes || uint64(n) > c.sendRoom() {
+		n < xskernel.MinPacketBytes || uint64(n) > uint64(c.maxPacket) {
 		return c.refusePost(frame, n)
 	}
 	t.state[i] = frameSend
@@ -80,7 +76,7 @@ func (c *core) refusePost(frame uint32, n int) error {
 		return fmt.Errorf("xdp: post frame %d: %w", frame, ErrFrame)
 	}
 	return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, xskernel.MinPacketBytes,
-		c.sendRoom(), ErrTooBig)
+		c.maxPacket, ErrTooBig)
 }
 
 // put hands one frame to the transmit ring. There is room, and the frame is in a state for it.
@@ -121,14 +117,14 @@ func (c *core) PostChain(parts []Part, context uint64) error {
 	}
 	total := 0
 	for i, p := range parts {
-		if !c.acquired(p.Frame) || twice(parts[:i], p.Frame) {
+		if !c.acquired(p.Frame) ||
+			slices.ContainsFunc(parts[:i], func(o Part) bool { return o.Frame == p.Frame }) {
 			c.frames.illegal++
 			return fmt.Errorf("xdp: post frame %d: %w", p.Frame, ErrFrame)
 		}
-		room := int(min(uint64(c.maxPacket), c.base(p.Frame)+c.chunk-c.sendOff(p.Frame)))
-		if p.Len < 1 || p.Len > room {
-			return fmt.Errorf("xdp: post %d bytes in a frame, possible are 1 to %d: %w", p.Len, room,
-				ErrTooBig)
+		if p.Len < 1 || p.Len > int(c.maxPacket) {
+			return fmt.Errorf("xdp: post %d bytes in a frame, possible are 1 to %d: %w", p.Len,
+				c.maxPacket, ErrTooBig)
 		}
 		total += p.Len
 	}
@@ -154,15 +150,6 @@ func (c *core) chainLimit() int {
 		return MaxChain
 	}
 	return 1
-}
-
-func twice(parts []Part, frame uint32) bool {
-	for _, p := range parts {
-		if p.Frame == frame {
-			return true
-		}
-	}
-	return false
 }
 
 // Flush makes all posted packets visible to the kernel with one store, and reports whether there
@@ -307,9 +294,7 @@ func (c *core) withdraw() {
 // this generation; [ErrTooBig] if the bytes do not lie between the frame's record and its end.
 func (c *core) Loaned(off uint64, front, n int, generation uint32) ([]byte, error) {
 	id := c.frameOf(off)
-	if !c.frames.is(id, frameLoaned) ||
-		c.frames.loans[id-c.frames.first] != (loanMark{generation, c.id}) {
-		c.frames.stale++
+	if _, ok := c.frames.lent(id, generation, c.id); !ok {
 		return nil, fmt.Errorf("xdp: loaned frame at %d: %w", off, ErrFrame)
 	}
 	at := off - c.base(id)

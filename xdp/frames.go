@@ -166,8 +166,6 @@ func (t *frameTable) pop(stack *[]uint32, to frameState) (uint32, bool) {
 	return 0, false
 }
 
-func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, frameBuild) }
-
 // fromKernel moves a frame that the kernel gave back. If the kernel did not own it, the frame is
 // quarantined: two parties may be using it. The step is one that legalFrom has.
 func (t *frameTable) fromKernel(id uint32, owned, to frameState) bool {

@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -136,7 +137,7 @@ func (o Options) resolve(g Geometry) (Options, error) {
 	if o.Frames > g.Frames {
 		return o, fmt.Errorf("%w: %d frames of %d", ErrOptions, o.Frames, g.Frames)
 	}
-	if own := o.Frames; own == 0 && o.SendFrames > g.Frames || own > 0 && o.SendFrames > own {
+	if o.SendFrames > cmp.Or(o.Frames, g.Frames) {
 		return o, fmt.Errorf("%w: %d frames for sending, of %d or fewer", ErrOptions, o.SendFrames,
 			g.Frames)
 	}

@@ -73,24 +73,17 @@ func (p *producer[E]) publish() uint32 {
 }
 
 // pending returns how many published entries the kernel has not taken yet.
-func (p *producer[E]) pending() uint32 {
-	if p.slots == nil {
-		return 0 // dead
-	}
-	n := p.prod.Load() - p.cons.Load()
-	if n > p.mask+1 {
-		p.faults++
-		return 0
-	}
-	return n
-}
+func (p *producer[E]) pending() uint32 { return p.untaken(p.prod.Load()) }
 
 // reach returns how many entries were put that the kernel has not taken, published or not.
-func (p *producer[E]) reach() uint32 {
+func (p *producer[E]) reach() uint32 { return p.untaken(p.next) }
+
+// untaken returns how many of the entries before an index the kernel has not taken.
+func (p *producer[E]) untaken(before uint32) uint32 {
 	if p.slots == nil {
 		return 0 // dead
 	}
-	n := p.next - p.cons.Load()
+	n := before - p.cons.Load()
 	if n > p.mask+1 {
 		p.faults++
 		return 0

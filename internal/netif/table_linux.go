@@ -1,6 +1,7 @@
 package netif
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
@@ -360,18 +361,9 @@ func (t *Table) noRoute(a netip.Addr, errno unix.Errno) error {
 	e := &Error{Pkg: pkg, Op: "look up", Name: a.String(), Err: ErrNoRoute,
 		Hint: "add a route by " + t.link.Name}
 	if errno == unix.EINVAL || errno == unix.EHOSTUNREACH || errno == unix.EACCES {
-		e.Err, e.Hint = &refusal{errno}, "see \"ip route get "+a.String()+"\""
+		e.Err, e.Hint = fmt.Errorf("%w: %w", ErrRefused, errno), "see \"ip route get "+a.String()+"\""
 	}
 	return e
-}
-
-// refusal is ErrRefused with the number of the kind of route.
-type refusal struct{ errno unix.Errno }
-
-func (r *refusal) Error() string { return ErrRefused.Error() + ": " + r.errno.Error() }
-
-func (r *refusal) Is(target error) bool {
-	return target == ErrRefused || target == packet.ErrUnreachable || target == error(r.errno)
 }
 
 func (t *Table) routeAnswered(seq uint32, q question, r routeNews) {

@@ -4,40 +4,23 @@
 package veth
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"os"
 )
 
-// Config describes a pair. Zero values stand for the defaults.
+// Config describes a pair. Zero values stand for the defaults. The ends have 192.0.2.1/24 and
+// 192.0.2.2/24, of TEST-NET-1, which is routed nowhere.
 type Config struct {
-	NameA, NameB string       // "shmring0" and "shmring1" by default
-	AddrA, AddrB netip.Prefix // IPv4; 192.0.2.1/24 and 192.0.2.2/24 by default
-	Queues       int          // receive and send queues of each end; 1 by default
-	MTU          int          // 1500 by default
+	NameA, NameB string // "shmring0" and "shmring1" by default
+	Queues       int    // receive and send queues of each end; 1 by default
+	MTU          int    // 1500 by default
 }
 
 func (c Config) resolve() Config {
-	if c.NameA == "" {
-		c.NameA = "shmring0"
-	}
-	if c.NameB == "" {
-		c.NameB = "shmring1"
-	}
-	// TEST-NET-1, which is routed nowhere.
-	if !c.AddrA.IsValid() {
-		c.AddrA = netip.MustParsePrefix("192.0.2.1/24")
-	}
-	if !c.AddrB.IsValid() {
-		c.AddrB = netip.MustParsePrefix("192.0.2.2/24")
-	}
-	if c.Queues == 0 {
-		c.Queues = 1
-	}
-	if c.MTU == 0 {
-		c.MTU = 1500
-	}
-	return c
+	return Config{cmp.Or(c.NameA, "shmring0"), cmp.Or(c.NameB, "shmring1"), cmp.Or(c.Queues, 1),
+		cmp.Or(c.MTU, 1500)}
 }
 
 // End is one end of a pair, in a namespace of its own.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"time"
@@ -17,8 +18,8 @@ import (
 // off, and both ends run. It needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
 func Open(c Config) (*Pair, error) {
 	c = c.resolve()
-	p := &Pair{A: &End{Name: c.NameA, Addr: c.AddrA.Addr()},
-		B: &End{Name: c.NameB, Addr: c.AddrB.Addr()}}
+	p := &Pair{A: &End{Name: c.NameA, Addr: netip.AddrFrom4([4]byte{192, 0, 2, 1})},
+		B: &End{Name: c.NameB, Addr: netip.AddrFrom4([4]byte{192, 0, 2, 2})}}
 	if err := p.open(c); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("veth: %w", err)
@@ -41,11 +42,7 @@ func (p *Pair) open(c Config) error {
 		return fmt.Errorf("join %q and %q: %w", c.NameA, c.NameB, err)
 	}
 	for _, e := range []*End{p.A, p.B} {
-		bits := c.AddrA.Bits()
-		if e == p.B {
-			bits = c.AddrB.Bits()
-		}
-		if err := e.Do(func() error { return e.configure(bits) }); err != nil {
+		if err := e.Do(e.configure); err != nil {
 			return fmt.Errorf("configure %q: %w", e.Name, err)
 		}
 	}
@@ -87,15 +84,13 @@ func quiet() error {
 	return nil
 }
 
-func (e *End) configure(bits int) error {
+func (e *End) configure() error {
 	l, err := netlink.LinkByName(e.Name)
 	if err != nil {
 		return err
 	}
 	e.Index, e.MAC = l.Attrs().Index, l.Attrs().HardwareAddr
-	addr := &netlink.Addr{IPNet: &net.IPNet{
-		IP: e.Addr.AsSlice(), Mask: net.CIDRMask(bits, e.Addr.BitLen()),
-	}}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: e.Addr.AsSlice(), Mask: net.CIDRMask(24, 32)}}
 	if err := netlink.AddrAdd(l, addr); err != nil {
 		return err
 	}
