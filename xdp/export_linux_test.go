@@ -138,6 +138,9 @@ func Recount(s *Socket) error {
 	return nil
 }
 
+// Members is how many numbers of sockets on a queue are in use.
+func Members(s *Socket) int { return len(s.members) }
+
 // Sending is how many posted packets have not come out of Reap.
 func Sending(s *Socket) int {
 	n := s.RingStats()

@@ -156,6 +156,9 @@ func OpenShared(first *Socket, o Options) (*Socket, error) {
 	s := first.sibling(o)
 	if err := s.openShared(first, o); err != nil {
 		_ = s.release()
+		if p := s.pool; p != nil { // it was the last member, and had nothing yet
+			p.members, p.shared = p.members[:s.id], s.id > 1
+		}
 		return nil, err
 	}
 	return s, nil

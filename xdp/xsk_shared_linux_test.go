@@ -252,6 +252,7 @@ func TestOpenSharedFails(t *testing.T) { // by itself: it looks at the number of
 			t.Errorf("%s: no error", what)
 		}
 	}
+	members := xdp.Members(x.rx)
 	for what, o := range map[string]xdp.Options{"no socket": {}, "options": {RxEntries: 3}} {
 		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		must(t, err)
@@ -263,6 +264,9 @@ func TestOpenSharedFails(t *testing.T) { // by itself: it looks at the number of
 		if err := unix.Close(null); !errors.Is(err, unix.EBADF) {
 			t.Errorf("%s: the descriptor that was handed over: %v", what, err)
 		}
+	}
+	if n := xdp.Members(x.rx); n != members {
+		t.Errorf("%d numbers of sockets are in use, %d were", n, members)
 	}
 	must(t, x.pair.A.Do(func() error { // where the interface of the first has another number, or none
 		_, err := xdp.OpenShared(x.rx, xdp.Options{BusyTimeout: -1})
