@@ -80,6 +80,8 @@ func childEdge() {
 	switch kind {
 	case "seen":
 		e.larger()
+		say("larger")
+		_, _ = fmt.Scanln(&line)
 		for range 2 {
 			e.fill()
 		}
@@ -209,6 +211,12 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 func (p *edgePeer) confine(t *testing.T, limitBytes int) {
 	t.Helper()
 	set(t, p.group, "cgroup.procs", fmt.Sprint(p.c.Process.Pid))
+	p.limit(t, limitBytes)
+}
+
+// limit is what the process is told to go on with.
+func (p *edgePeer) limit(t *testing.T, limitBytes int) {
+	t.Helper()
 	set(t, p.group, memoryLimit, fmt.Sprint(limitBytes))
 	// What does not fit is not to go to a disk. Of the two files a group has one.
 	_ = os.WriteFile(filepath.Join(p.group, "memory.swap.max"), []byte("0"), 0)
@@ -370,7 +378,9 @@ func TestMemoryCgroupEdge(t *testing.T) {
 	shmtest.Long(t)
 	t.Run("seen", func(t *testing.T) {
 		p := newEdgePeer(t, "seen")
-		p.confine(t, 8<<20)
+		p.confine(t, 64<<20)
+		p.c.Says(t, "larger") // what does not fit is refused, and nobody killed
+		p.limit(t, 8<<20)
 		p.settles(t, p.hears(t)) // which fails where the last page is wanted for other memory
 	})
 	t.Run("unseen", func(t *testing.T) {
