@@ -52,7 +52,7 @@ func (w *toldWriter) begin(t testing.TB) {
 }
 
 // do has it carry out a command: "use" goes to a writer by its number, "lane OFFSET", "slot OFFSET"
-// and "detail OFFSET" store the value there, "ring", "flood", "swing" and "pipe" ring so many times.
+// and "detail OFFSET" store the value there, and "ring", "flood", "swing" and "pipe" ring so often.
 func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 	t.Helper()
 	w.tell(t, fmt.Sprint(what, " ", value), "done")
