@@ -399,7 +399,7 @@ func (c *Counter) watchSeat(i int) (blind bool) {
 		n.Rest()
 		return false
 	}
-	if o.Generation != n.Generation {
+	if !n.Follows(o.Generation) {
 		n.Follow(o, c.kick)
 	}
 	if !n.Blind {

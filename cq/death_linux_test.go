@@ -279,6 +279,59 @@ func TestBellGoesWithoutDescriptors(t *testing.T) {
 	}
 }
 
+// TestNoticesComeBack: who could not follow a peer for want of a descriptor looks now and then, and
+// follows it as soon as there is one.
+func TestNoticesComeBack(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8})
+	_ = startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1").Line(t)
+	dir := shmtest.Have(d.Sub(q.Name(), false)).In(t)
+	lane := shmtest.Have(dir.Open(kind.LaneFile(1), shm.Inspect)).In(t)
+	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
+	must(t, err)
+	eventually(t, "the writer has posted", func() bool { return words.Tail.Load() == 1 })
+	_, c, name := named3(t, cq.CounterOptions{})
+	peer := startCounterPeer(t, name, false)
+	defer func() {
+		_ = peer.Stop(t)
+		must(t, c.Close())
+	}()
+	e := shmtest.Have(cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{})).In(t)
+	var had unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	limit := func(n uint64) {
+		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
+	}
+	defer limit(had.Cur)
+	open := openFiles()
+	fillGaps()
+	defer func() {
+		for _, fd := range openFiles() {
+			if !slices.Contains(open, fd) && fd <= slices.Max(open) {
+				must(t, unix.Close(fd))
+			}
+		}
+	}()
+	dst := make([]cq.Msg, 2)
+	limit(uint64(slices.Max(open) + 2)) // there is one for the lane, and none for its writer
+	if n, err := cq.Read(q, dst); n != 1 {
+		t.Fatal(n, err)
+	}
+	limit(3)
+	must(t, q.BindEvents(e))
+	defer func() { must(t, q.BindEvents(nil)) }()
+	blind := func(want bool) func() bool {
+		return func() bool {
+			_, _ = cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Timeout: time.Millisecond})
+			_ = cntrWait(c, 1, time.Millisecond)
+			reader, reporter, waiter := cq.Blinded(q, c)
+			return reader == want && reporter == want && waiter == want
+		}
+	}
+	eventually(t, "nobody is followed", blind(true))
+	limit(had.Cur)
+	eventually(t, "they are followed", blind(false))
+}
+
 // TestReaderDeathIsAnEvent: a writer's event queue tells of its reader's death, and of the one that
 // takes the queue over.
 func TestReaderDeathIsAnEvent(t *testing.T) {

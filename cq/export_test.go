@@ -181,6 +181,20 @@ func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
 // CounterCheckpoint is what a set keeps of a counter.
 type CounterCheckpoint = counterCheckpoint
 
+// Blinded reports which of those who follow a peer for a queue or a counter will have no notice: the
+// reader, who reports the deaths of the writer of lane 1, and who waits for the counter.
+func Blinded(q *Queue, c *Counter) (reader, reporter, waiter bool) {
+	q.deaths.mu.Lock()
+	r := q.deaths.report
+	q.deaths.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.peers.mu.Lock()
+	defer c.peers.mu.Unlock()
+	w := r.who.(*writerDeaths).lanes[1]
+	return q.sliced.Load(), w != nil && w.Notice.Blind, c.peers.sliced
+}
+
 // LoseNotice has the notice of the death of a row's writer not come. It is false as long as there
 // is none to lose.
 func LoseNotice(q *Queue, bit int) bool {

@@ -172,7 +172,7 @@ func (q *core) laneMarked(bit int) {
 		q.noteEnd(l)
 		return
 	}
-	if l == nil || l.obj == nil || l.obj.Generation() == l.notice.Generation {
+	if l == nil || l.obj == nil || l.notice.Follows(l.obj.Generation()) {
 		return
 	}
 	q.watch(l)
@@ -182,17 +182,20 @@ func (q *core) laneMarked(bit int) {
 }
 
 // watch arranges that the death of a lane's writer makes the reader look at the lane: whoever
-// died between publishing and ringing cannot do so itself. Where the kernel gives no notice the
-// reader wakes up now and then.
+// died between publishing and ringing cannot do so itself. While the kernel gives no notice the
+// reader wakes up now and then, and asks again.
 func (q *core) watch(l *lane) {
 	q.watches.Lock()
 	defer q.watches.Unlock()
-	if q.noBarrier.Load() {
-		q.unwatch(l.bit)
-	}
 	l.notice.Follow(l.obj.Owner(), func() { q.bell.Mark(l.bit) })
-	if l.notice.Blind {
+	if l.notice.Blind || q.noBarrier.Load() {
 		q.unwatch(l.bit)
+		return
+	}
+	q.unwatched = slices.DeleteFunc(q.unwatched, func(bit int) bool { return bit == l.bit })
+	if len(q.unwatched) == 0 {
+		q.sliced.Store(false)
+		processWatch.remove(unwatchedLanes{q})
 	}
 }
 

@@ -16,9 +16,12 @@ type Owned interface {
 // Notice is what the kernel is asked to tell of the death of one owner.
 type Notice struct {
 	Generation uint64 // of the owner who is followed; 0: nobody
-	Blind      bool   // there will be no notice: only looking helps
+	Blind      bool   // there will be no notice: only looking helps, and asking again
 	stop       func()
 }
+
+// Follows reports whether it is of the owner of that generation, and will come.
+func (n *Notice) Follows(generation uint64) bool { return n.Generation == generation && !n.Blind }
 
 // Follow asks for a notice of this owner's death, and no more of the last one's.
 func (n *Notice) Follow(o shm.Owner, notify func()) {
@@ -99,8 +102,7 @@ func (w *OwnerWatch) Look(nudge func()) (dead []shm.Owner, more uint64) {
 	switch {
 	case owner.PID == 0, owner.Generation <= w.Settled:
 		return nil, 0 // damaged, or nothing new
-	case owner.Generation == w.Notice.Generation && owner.State == shm.StateOwned &&
-		!w.Notice.Blind && !w.ended.Load():
+	case w.Notice.Follows(owner.Generation) && owner.State == shm.StateOwned && !w.ended.Load():
 		if w.trusted++; w.trusted < trustFor {
 			return nil, 0
 		}
@@ -116,7 +118,7 @@ func (w *OwnerWatch) Look(nudge func()) (dead []shm.Owner, more uint64) {
 	}
 	dead, more = w.recorded(owner.Generation)
 	w.Settled = max(w.Settled, owner.Generation-1)
-	if owner.Generation != w.Notice.Generation {
+	if !w.Notice.Follows(owner.Generation) {
 		w.follow(owner, nudge)
 	}
 	if !ask && !w.Notice.Blind && !w.ended.Load() {
