@@ -55,8 +55,8 @@ type Endpoint struct {
 	ops      []sendOp // by frame, of what is being sent
 	sending  int      // frames under way
 	unkicked int      // sends that were posted since the last kick
-	left     int      // sends that the last kick left, and that nobody sends by himself
 	lastSent uint32   // the frame posted last
+	left     uint32   // sends that the last kick left, and that nobody sends by himself
 	done     []xdp.Sent
 
 	packets  []xdp.Received

@@ -107,7 +107,7 @@ func (e *Endpoint) Flush() (left int) {
 	e.lock()
 	defer e.unlock()
 	e.push()
-	return e.left
+	return int(e.left)
 }
 
 // post puts one operation into the transmit ring, or answers it. The kernel is not told.
@@ -337,7 +337,7 @@ func (e *Endpoint) kick() error {
 	dropped := e.socket.SyscallStats().SendDropped
 	left, err := e.socket.Kick()
 	if e.limits.Mode == xdp.BindCopy { // else the driver goes on
-		e.left = left
+		e.left = uint32(left)
 	}
 	if posted == 1 && unsent == 1 && e.socket.SyscallStats().SendDropped == dropped+1 {
 		// The device refused a packet, and there was only this one. Of several nobody knows which.
