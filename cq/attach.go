@@ -267,8 +267,10 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	cfg := wake.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
 		Beside: w.beside}
 	if !w.own {
-		w.reach = reach{w: w, words: words, hints: hints}
-		w.bell, cfg.Face, cfg.Domain = w.reach.hold(), w.reach.face, w.reach.domain
+		r := &place.Reach{Side: w.side, Reader: w.reader, Words: words, Hints: hints,
+			Enter: w.guard.enterAny, Leave: w.guard.leaveAny}
+		r.Open()
+		w.reach, cfg.Face, cfg.Domain = r, r.Face, r.Domain
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
@@ -315,7 +317,8 @@ func (q *core) ownWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{laneWriter{name: q.name, reader: q.obj, beside: q.bell, own: true, trust: q.opt.Trust}}
+	w := &Writer{laneWriter{name: q.name, reader: q.obj, beside: q.bell, own: true,
+		trust: q.opt.Trust}}
 	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt)
 }
 
@@ -347,7 +350,6 @@ func (w *laneWriter) end() error {
 	}
 	if w.own {
 		w.ringer.Close()
-		w.bell.Drop()
 		return nil
 	}
 	w.deaths.unbind()
@@ -358,10 +360,7 @@ func (w *laneWriter) end() error {
 		w.ringer.Announce() // the reader retires the lane
 	}
 	w.ringer.Close()
-	w.bell.Drop()
-	if w.reach.late.Load() { // nobody will later
-		_ = w.reach.ring()
-	}
+	w.reach.Close()
 	w.peer.Close()
 	w.unmap()
 	if last {

@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
-	"golang.org/x/sys/unix"
 )
 
 // eqRig is an event queue and who writes to it: its owner, or another process.

@@ -16,12 +16,13 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/testdata"
-	"golang.org/x/sys/unix"
 )
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and

@@ -181,8 +181,8 @@ func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
 // CounterCheckpoint is what a set keeps of a counter.
 type CounterCheckpoint = counterCheckpoint
 
-// Blinded reports which of those who follow a peer for a queue or a counter will have no notice: the
-// reader, who reports the deaths of the writer of lane 1, and who waits for the counter.
+// Blinded reports which of those who follow a peer for a queue or a counter will have no notice:
+// the reader, who reports the deaths of the writer of lane 1, and who waits for the counter.
 func Blinded(q *Queue, c *Counter) (reader, reporter, waiter bool) {
 	q.deaths.mu.Lock()
 	r := q.deaths.report

@@ -380,9 +380,9 @@ func poorChannelWaits(s *scarce) {
 	end()
 }
 
-// poorRings: who sleeps elsewhere than on the queue is woken at once by the queue's own writer, and by
-// another one as soon as that can have a descriptor, though there is no other post, or when that is
-// closed.
+// poorRings: who sleeps elsewhere than on the queue is woken at once by the queue's own writer, and
+// by another one as soon as that can have a descriptor, though there is no other post, or when that
+// is closed.
 func poorRings(s *scarce) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

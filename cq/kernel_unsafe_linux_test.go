@@ -8,9 +8,10 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
-	"golang.org/x/sys/unix"
 )
 
 func init() { roles["nogetfd"] = childNoGetFD }

@@ -12,10 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"golang.org/x/sys/unix"
 )
 
 // TestOthersHostile: whatever another user's writer writes to its lane, it costs that writer its

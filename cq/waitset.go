@@ -27,10 +27,10 @@ type WaitSetOptions struct {
 // the ready members cost, however many there are. Members come and go at any time, and a queue may
 // be in several sets and be read with blocking calls besides, without losing a wake.
 //
-// A writer opens the bell of the reader's process when it first has to ring it. One that cannot, for
-// it has no descriptor left, say, wakes no set or channel yet: it tries again after 50 ms, then less
-// often, up to once a second, until it can or is closed, and at each post that finds the reader
-// asleep.
+// A writer opens the bell of the reader's process when it first has to ring it. One that cannot,
+// for it has no descriptor left, say, wakes no set or channel yet: it tries again after 50 ms, then
+// less often, up to once a second, until it can or is closed, and at each post that finds the
+// reader asleep.
 //
 // One goroutine at a time waits on a set; that counts as using its members, so a queue in it is
 // either Shared or read by the goroutine that waits. Add, Remove, Signal and Close may be called

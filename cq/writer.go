@@ -31,7 +31,6 @@ type laneWriter struct {
 	words  *kind.LaneWords
 	row    *kind.RowWords
 	ringer *wake.Ringer
-	bell   place.BellHold // of the reader's process
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
 	// detailed says that detail records have memory, see provideDetails.
@@ -58,7 +57,7 @@ type laneWriter struct {
 	slots   []Entry
 	follows bool // it goes on in the place of another
 
-	reach reach // of one that is not the reader's own
+	reach *place.Reach // nil for the reader's own
 }
 
 // Why a writer cannot post any more, beyond what the reader tells it.

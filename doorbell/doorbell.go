@@ -186,8 +186,8 @@ func (b *Bell) Next(lane int) int { return b.bell.Next(lane) }
 func (b *Bell) Drained(lane int) { b.bell.Drained(lane) }
 
 // Wait parks all lanes, and sleeps unless one has something. It returns when a look is worth while,
-// after the timeout unless that is 0, or for no reason, and has looked as Look does. With a negative
-// timeout it does not sleep. The error is the kernel's if it refuses membarrier(2), which
+// after the timeout unless that is 0, or for no reason, and has looked as Look does. With a
+// negative timeout it does not sleep. The error is the kernel's if it refuses membarrier(2), which
 // [Options].ReleaseStores needs.
 func (b *Bell) Wait(timeout time.Duration) error {
 	more, err := b.bell.Park()

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/shmring/shmring/ring"
 	"pgregory.net/rapid"
+
+	"github.com/shmring/shmring/ring"
 )
 
 // queue is what a ring must behave like: a slice, appended to and cut at the front.

@@ -508,8 +508,8 @@ func TestProcessAlive(t *testing.T) {
 	check("reaped child", peer, false, true)
 }
 
-// TestThreadsAlive: a process whose first thread has ended is dead if all others have, and not if one
-// cannot be looked at.
+// TestThreadsAlive: a process whose first thread has ended is dead if all others have, and not if
+// one cannot be looked at.
 func TestThreadsAlive(t *testing.T) {
 	stat := func(flags string) string {
 		return "7 (x) R 1 1 1 0 0 " + flags + strings.Repeat(" 0", 40)

@@ -147,8 +147,8 @@ func (s *Socket) initCore(mtu int, o Options) {
 // program on the interface decides which of them gets a packet. Each receives what was sent to it,
 // and reaps what it sent; either may call Fill for all. One goroutine uses all of them.
 //
-// Of the options, RxEntries, TxEntries, SendBufferBytes, NoTxBudget, BusyPoll and SocketFD count. The
-// calling thread is to be in the network namespace of the interface, and the MTU is that of the
+// Of the options, RxEntries, TxEntries, SendBufferBytes, NoTxBudget, BusyPoll and SocketFD count.
+// The calling thread is to be in the network namespace of the interface, and the MTU is that of the
 // first socket.
 //
 // Errors: [ErrOptions], [ErrNoCapability], os.ErrClosed.

@@ -66,8 +66,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestBuildWays: a payload that is copied and one in place make the same frame, and Parse finds in it
-// what went in.
+// TestBuildWays: a payload that is copied and one in place make the same frame, and Parse finds in
+// it what went in.
 func TestBuildWays(t *testing.T) {
 	for name, p := range paths() {
 		for _, n := range []int{0, 1, 2, 3, 63, 64, 65, 1472} {

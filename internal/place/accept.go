@@ -292,8 +292,8 @@ func (h *Lanes) ofUser(user int) (n int) {
 	return n
 }
 
-// vacant is nil if a next writer can go on in a lane. It looks as that writer will: the last one may
-// have written over what was checked when it came.
+// vacant is nil if a next writer can go on in a lane. It looks as that writer will: the last one
+// may have written over what was checked when it came.
 func (h *Lanes) vacant(obj *shm.Object, row int) error {
 	if h.Queue.Others() {
 		return kind.ErrLanes // it is another writer's until it is retired

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/spin"
-	"golang.org/x/sys/unix"
 )
 
 // Face is the descriptor side of a bell, owned by the reader: what a user's epoll waits on. Two

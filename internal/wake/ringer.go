@@ -250,10 +250,10 @@ func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int,
 	ringAll(arm, h, armDom, descriptor, domain)
 }
 
-// Ring has whoever sleeps on the queue look at what was published and marked: it is P4 to P7 without
-// an index, and safe from anywhere, as one wake too many does no harm. descriptor is asked for the
-// reader's descriptor if its user sleeps on one, domain for the bell of the reader's process if a
-// set or channel has the queue; both may be nil.
+// Ring has whoever sleeps on the queue look at what was published and marked: it is P4 to P7
+// without an index, and safe from anywhere, as one wake too many does no harm. descriptor is asked
+// for the reader's descriptor if its user sleeps on one, domain for the bell of the reader's
+// process if a set or channel has the queue; both may be nil.
 func Ring(arm *Arm, h *Hints, descriptor func(generation uint16) int,
 	domain func(generation uint16) *DomainRinger) {
 	ringAll(arm, h, armDom|armNotify, descriptor, domain)

@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/shmtest/syscalls"
 	"github.com/shmring/shmring/ring"
-	"golang.org/x/sys/unix"
 )
 
 // Counted by the kernel and not by the library: a producer whose reader is awake makes no system

@@ -12,8 +12,8 @@
 // Where the frames come from and go to is package xdp's part: the socket, the steering program that
 // says which datagrams come here, the UMEM. Routes and neighbours are package netif's. What is
 // here is the fabric's part: operations, completions, addresses. An endpoint takes all that is
-// steered to its socket: a rule for a port alone brings datagrams for other hosts as well, which the
-// kernel would have forwarded or refused. A rule with Dst or Local does not.
+// steered to its socket: a rule for a port alone brings datagrams for other hosts as well, which
+// the kernel would have forwarded or refused. A rule with Dst or Local does not.
 //
 // # Frames
 //

@@ -388,9 +388,9 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 	return s, es
 }
 
-// TestUnsent: what the kernel does not take at once, for want of memory or of room in the device, is
-// sent when it does, though nobody writes or reads any more; and a write that waits for a frame goes
-// on then.
+// TestUnsent: what the kernel does not take at once, for want of memory or of room in the device,
+// is sent when it does, though nobody writes or reads any more; and a write that waits for a frame
+// goes on then.
 func TestUnsent(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{1, 300} { // 256 frames send

@@ -233,8 +233,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestManyGroups: somebody who joins more groups on the interface than the program has room for does
-// not keep connections from what is for the interface's own address.
+// TestManyGroups: somebody who joins more groups on the interface than the program has room for
+// does not keep connections from what is for the interface's own address.
 func TestManyGroups(t *testing.T) {
 	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
