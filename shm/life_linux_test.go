@@ -508,6 +508,29 @@ func TestProcessAlive(t *testing.T) {
 	check("reaped child", peer, false, true)
 }
 
+// TestKnownSelf: what a process could not read of itself, for want of a descriptor, it reads again a
+// second later, and no more once it has all.
+func TestKnownSelf(t *testing.T) {
+	whole := Owner{PID: 7, StartTicks: 8, Program: 9, BootID: UUID{1}}
+	starved := Owner{PID: 7, BootID: UUID{1}}
+	var k knownSelf
+	for _, c := range []struct {
+		why      string
+		now      int64
+		is, want Owner
+	}{
+		{"nothing was read", 5, starved, starved},
+		{"it was read a moment ago", 5 + selfAgainNs - 1, whole, starved},
+		{"a second has gone", 5 + selfAgainNs, whole, whole},
+		{"all is known", 5 + 9*selfAgainNs, starved, whole},
+	} {
+		got := k.get(func() Owner { return c.is }, func() int64 { return c.now })
+		if got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.why, got, c.want)
+		}
+	}
+}
+
 // TestThreadsAlive: a process whose first thread has ended is dead if all others have, and not if
 // one cannot be looked at.
 func TestThreadsAlive(t *testing.T) {

@@ -127,11 +127,39 @@ func decodeOwner(page []byte) Owner {
 	return o
 }
 
-var self = sync.OnceValue(readSelf)
+// self is what this process knows of itself.
+var self knownSelf
 
 // Self returns the identity of this process; State, ClaimedNs and Generation are zero. It is read
-// once and kept.
-func Self() Owner { return self() }
+// once and kept, or again each second as long as a part cannot be read.
+func Self() Owner { return self.get(readSelf, monoNs) }
+
+// knownSelf is kept once it is whole, and else for a while: a process that had no descriptor when
+// it first asked is not without a start for good.
+type knownSelf struct {
+	whole  atomic.Pointer[Owner]
+	mu     sync.Mutex
+	part   Owner
+	readNs int64
+}
+
+// selfAgainNs is how long a part is kept. Some processes never see more.
+const selfAgainNs = 1e9
+
+func (k *knownSelf) get(read func() Owner, clock func() int64) Owner {
+	if o := k.whole.Load(); o != nil {
+		return *o
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := clock(); k.part.PID == 0 || now-k.readNs >= selfAgainNs {
+		o := read()
+		if k.part, k.readNs = o, now; o.StartTicks != 0 && o.Program != 0 && o.BootID != (UUID{}) {
+			k.whole.Store(&o)
+		}
+	}
+	return k.part
+}
 
 // isSelf reports whether w is this very process. It is false where that cannot be told.
 func (w Owner) isSelf() bool {
