@@ -23,13 +23,16 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-func init() { roles["poor"], roles["poor reader"] = childPoor, childPoorReader }
+func init() {
+	roles["poor"], roles["poor former"], roles["poor reader"] = childPoor, childPoorFormer,
+		childPoorReader
+}
 
 // TestFewDescriptors lets each call fail at each place where it wants a descriptor: it says so,
 // leaves nothing behind, in the process and on disk, and works when there is one.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
-	poorChild(t, "poor")
+	poorChild(t, "poor former", "poor")
 }
 
 // scarce makes calls for which descriptors are scarce.
@@ -87,7 +90,9 @@ func childPoor() {
 	d, err := shm.OpenDir("")
 	need(err)
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
+	shm.Self() // as in a process that has had descriptors
 	s := &scarce{d: d, root: d.Path()}
+	poorFormers(s)
 	empty := objects(s.root)
 	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
 		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorMeeting, poorOffer} {
@@ -102,6 +107,40 @@ func childPoor() {
 	need(d.Close())
 	need(os.RemoveAll(s.root))
 	say("done")
+}
+
+// childPoorFormer leaves a queue and a counter whose owner is dead.
+func childPoorFormer() {
+	d, err := shm.OpenDir("")
+	need(err)
+	_, err = cq.Create(cq.Named(d, "former"), cq.Options{})
+	need(err)
+	_, err = cq.CreateCounter(cq.Named(d, "former counter"), cq.CounterOptions{})
+	need(err)
+	say("done")
+}
+
+// poorFormers creates in the place of what is dead. That it cannot be removed just then does not
+// mean that the name is taken.
+func poorFormers(s *scarce) {
+	var c io.Closer
+	for what, create := range map[string]func() (io.Closer, error){
+		"queue": func() (io.Closer, error) {
+			return cq.Create(cq.Named(s.d, "former"), cq.Options{})
+		},
+		"counter": func() (io.Closer, error) {
+			return cq.CreateCounter(cq.Named(s.d, "former counter"), cq.CounterOptions{})
+		},
+	} {
+		needs("create in the place of a dead "+what, func() (err error) {
+			c, err = create()
+			return err
+		}, func() {})
+		need(c.Close())
+	}
+	if left := objects(s.root); left != s.root {
+		say("in the place of what is dead there is %s", left)
+	}
 }
 
 // poorQueue is opened and adopted with each way to wait. One that cannot be leaves nobody behind
@@ -655,12 +694,16 @@ func TestLaneWithoutDescriptors(t *testing.T) {
 	poorChild(t, "poor reader")
 }
 
-// poorChild reports what a child complains of that lacks descriptors, in a directory of its own.
-func poorChild(t *testing.T, role string) {
+// poorChild reports what children complain of, one after the other, the last of which lacks
+// descriptors. They have a directory of their own.
+func poorChild(t *testing.T, roles ...string) {
 	t.Helper()
-	c := startChild(t, role, "SHMRING_DIR="+openDir(t).Path()+"/poor")
-	complaints(t, c)
-	_ = c.Stop(t)
+	dir := "SHMRING_DIR=" + openDir(t).Path() + "/poor"
+	for _, role := range roles {
+		c := startChild(t, role, dir)
+		complaints(t, c)
+		_ = c.Stop(t)
+	}
 }
 
 func childPoorReader() {

@@ -184,21 +184,36 @@ const staleTries = 8
 func Create(d *shm.Dir, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
 	error) {
 	obj, err := d.Create(name, s, init)
-	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, name) == nil {
-		_ = d.RemoveSub(name) // that of a queue
-		obj, err = d.Create(name, s, init)
+	if again, why := makesRoom(d, name, err); !again {
+		return obj, why
 	}
-	return obj, err
+	_ = d.RemoveSub(name) // that of a queue
+	return d.Create(name, s, init)
 }
 
 // CreateIn is [shm.Dir.CreateIn] in the place of something dead.
 func CreateIn(d *shm.Dir, sub, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
 	*shm.Dir, error) {
 	obj, dir, err := d.CreateIn(sub, name, s, init)
-	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, sub) == nil {
-		obj, dir, err = d.CreateIn(sub, name, s, init)
+	if again, why := makesRoom(d, sub, err); !again {
+		return obj, dir, why
 	}
-	return obj, dir, err
+	return d.CreateIn(sub, name, s, init)
+}
+
+// makesRoom reports whether something dead had the name that a call found taken, and is gone. That
+// it could not be looked at, for want of descriptors say, does not mean that the name is taken.
+func makesRoom(d *shm.Dir, name string, err error) (again bool, why error) {
+	if !errors.Is(err, fs.ErrExist) {
+		return false, err
+	}
+	switch former := RemoveFormer(d, name); {
+	case former == nil:
+		return true, nil
+	case kind.Starved(former):
+		err = former
+	}
+	return false, err
 }
 
 // RemoveFormer makes room for what is created where something dead stands, of whatever kind. It
