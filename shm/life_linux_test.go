@@ -508,8 +508,8 @@ func TestProcessAlive(t *testing.T) {
 	check("reaped child", peer, false, true)
 }
 
-// TestKnownSelf: what a process could not read of itself, for want of a descriptor, it reads again a
-// second later, and no more once it has all.
+// TestKnownSelf: what a process could not read of itself, for want of a descriptor, it reads again
+// a second later, and no more once it has all.
 func TestKnownSelf(t *testing.T) {
 	whole := Owner{PID: 7, StartTicks: 8, Program: 9, BootID: UUID{1}}
 	starved := Owner{PID: 7, BootID: UUID{1}}
