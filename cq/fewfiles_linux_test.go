@@ -90,7 +90,7 @@ func childPoor() {
 	d, err := shm.OpenDir("")
 	need(err)
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
-	shm.Self() // as in a process that has had descriptors
+	shm.Self()                   // as in a process that has had descriptors
 	s := &scarce{d: d, root: d.Path()}
 	poorFormers(s)
 	empty := objects(s.root)
