@@ -442,7 +442,11 @@ func poorRings(s *scarce) {
 		}
 	}
 	readable := func() error {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(object.FD), Events: unix.POLLIN}}, 20e3)
+		fds := []unix.PollFd{{Fd: int32(object.FD), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 20e3)
+		for err == unix.EINTR {
+			n, err = unix.Poll(fds, 20e3)
+		}
 		if err == nil && n == 0 {
 			err = cq.ErrTimedOut
 		}
