@@ -23,14 +23,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// counter makes a counter named after the test and closes it when the test ends.
-func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
-	t.Helper()
-	d := openDir(t)
-	c := shmtest.Have(cq.CreateCounter(cq.Named(d, queueName(t)), o)).In(t)
-	return d, c
-}
-
 // again opens a counter once more, as another process would.
 func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Counter {
 	t.Helper()

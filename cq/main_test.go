@@ -32,6 +32,14 @@ func openDir(t testing.TB) *shm.Dir {
 	return shmtest.Have(shm.OpenDir(shmtest.Dir(t))).In(t)
 }
 
+// counter makes a counter named after the test and closes it when the test ends.
+func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
+	t.Helper()
+	d := openDir(t)
+	c := shmtest.Have(cq.CreateCounter(cq.Named(d, queueName(t)), o)).In(t)
+	return d, c
+}
+
 // queueName is the test's name as a queue can have it.
 func queueName(t testing.TB) string {
 	name := strings.NewReplacer("/", ".", " ", "-", "#", "n").Replace(t.Name())
