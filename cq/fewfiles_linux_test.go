@@ -576,12 +576,7 @@ func poorlyOffers(former bool, more int) bool {
 		}))
 		want |= 1 << place.FDLane
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	need(err)
-	a, err := socket(fds[0])
-	need(err)
-	b, err := socket(fds[1])
-	need(err)
+	a, b := socketPair(unix.SOCK_SEQPACKET)
 	done := make(chan error, 1)
 	ask := place.Message{Step: place.StepAsk}
 	need(shm.SendFDs(b, ask.Encode()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -175,14 +176,20 @@ func meets(q *cq.Queue) error {
 	return joins(q, func(w *cq.Writer) error { return passes(q, w) })
 }
 
+// socketPair returns the two ends of a connection of this process with itself.
+func socketPair(kind int) (a, b *net.UnixConn) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	need(err)
+	a, err = socket(fds[0])
+	need(err)
+	b, err = socket(fds[1])
+	need(err)
+	return a, b
+}
+
 // joins attaches a writer over a pair of sockets.
 func joins(q *cq.Queue, f func(*cq.Writer) error) error {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	need(err)
-	a, err := socket(fds[0])
-	need(err)
-	b, err := socket(fds[1])
-	need(err)
+	a, b := socketPair(unix.SOCK_STREAM)
 	done := make(chan error, 1)
 	go func() { done <- q.Accept(context.Background(), a) }()
 	w, err := cq.Attach(context.Background(), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})

@@ -58,9 +58,9 @@
 // few dozen microseconds, as long as that finds any; he does not with one CPU, nor when as many
 // readers of the process as it has CPUs look already. For those that wait one goroutine per queue
 // hands out what arrives; it sleeps in the runtime's poller, so that a connection on which nothing
-// happens costs neither CPU nor a thread. No poll tells that the
-// device is gone, so the kernel's news of its interfaces are followed: reads fail with
-// xdp.ErrDeviceGone then, after what had come; the stack is of no more use than to be closed.
+// happens costs neither CPU nor a thread. No poll tells that the device is gone, so the kernel's
+// news of its interfaces are followed: reads fail with xdp.ErrDeviceGone then, after what had come;
+// the stack is of no more use than to be closed.
 //
 // # Files
 //
