@@ -363,6 +363,26 @@ func TestFollowDies(t *testing.T) {
 	wantRest(t, next, "0! 1 2 3")
 }
 
+// TestAttachGivesUp: a writer whose context ends while the reader's last word is due is not
+// taken by a reader that sends it late: it would have a row of the queue and not know.
+func TestAttachGivesUp(t *testing.T) {
+	t.Parallel()
+	fake := anonymousOthers(t, cq.Options{Size: 8})
+	reader, writer := connect(t, unix.SOCK_STREAM)
+	ctx, cancel := context.WithCancel(soon(t))
+	took := make(chan error, 1)
+	go func() {
+		err := breakOff(t, fake, reader, 3)
+		cancel()
+		took <- err
+	}()
+	_, err := cq.Attach(ctx, cq.Over(writer), cq.WriterOptions{Trust: cq.CrossUser})
+	wantErr(t, "silent", err, context.Canceled)
+	must(t, <-took)
+	late := othersMessage(cq.StepDone, 0, 1, cq.QueueUUID(fake))
+	wantErr(t, "too late", shm.SendFDs(reader, late), syscall.EPIPE)
+}
+
 // breakOff is a reader that goes so far: to the connection, to the writer's first message, to its
 // lane, and to a silence before its last word.
 func breakOff(t *testing.T, q *cq.Queue, c *net.UnixConn, step int) error {

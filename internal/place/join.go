@@ -110,8 +110,8 @@ func (d *Joining) ClaimLane(reader *shm.Object, rows []kind.RowWords,
 	err = d.sendLane(obj, q, queue)
 	if err == nil {
 		_, _, err = d.m.Hear(StepDone)
-		if err != nil && d.Fill != nil && !errors.Is(err, ErrRefused) && Decide(d.Peer) {
-			err = nil
+		if err != nil && d.Peer != nil && !errors.Is(err, ErrRefused) && Decide(d.Peer) {
+			err = nil // else it would keep a row for us that we do not know to be ours
 		}
 	}
 	if err != nil {
