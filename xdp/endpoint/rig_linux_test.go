@@ -131,8 +131,8 @@ func newPair(t testing.TB, change func(o *options)) (a, b *side) {
 	return a, b
 }
 
-// drive does rounds until there is nothing left to do, and Stats say all that was done: a round that
-// follows a post leaves that to the next one.
+// drive does rounds until there is nothing left to do, and Stats say all that was done: a round
+// that follows a post leaves that to the next one.
 func (s *side) drive(t testing.TB) {
 	t.Helper()
 	idle := 0
