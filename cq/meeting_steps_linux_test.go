@@ -322,6 +322,9 @@ func (h halting) readerStops(t *testing.T, step string) {
 				must(t, former.Close())
 			}
 			must(t, h.typed(err))
+			if errors.Is(err, cq.ErrLanes) {
+				t.Fatal("a meeting that failed keeps the row:", err)
+			}
 		}
 		defer func() { must(t, former.Close()) }()
 		post(t, former, 0, haltingLeft)
