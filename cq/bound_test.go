@@ -311,6 +311,32 @@ func readOut(q *cq.Queue) {
 	}
 }
 
+// moves is a feeder that does something when it is driven.
+type moves func()
+
+func (f moves) Progress() time.Duration { f(); return -1 }
+
+func (moves) Overrun(*cq.Queue) {}
+
+// TestUnbindInside: unbind waits for no read that is in Progress, which may call it.
+func TestUnbindInside(t *testing.T) {
+	t.Parallel()
+	q := shmtest.Have(cq.Create(cq.Unnamed(queueName(t)), cq.Options{})).In(t)
+	in, out, read := make(chan struct{}), make(chan struct{}), make(chan error)
+	var unbindSelf func()
+	unbind, err := q.Bind(moves(func() { close(in); <-out }), true)
+	must(t, err)
+	unbindSelf, err = q.Bind(moves(func() { unbindSelf() }), true)
+	must(t, err)
+	look := func() error { _, err := cq.Read(q, []cq.Context{}); return err }
+	go func() { read <- look() }()
+	<-in
+	unbind()
+	close(out)
+	wantErr(t, "read", <-read, cq.ErrWouldBlock)
+	wantErr(t, "read with nothing bound", look(), cq.ErrWouldBlock)
+}
+
 // TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
 // waits, and not otherwise.
 func TestManualProgress(t *testing.T) {

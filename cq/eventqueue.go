@@ -16,9 +16,9 @@ import (
 // process, by its own Write, and by the processes that attached to it.
 //
 // Reading is one goroutine's at a time, and so is writing, perhaps another's, unless the queue has
-// EventOptions.Shared or a handler; waiting counts as reading. Signal, Purge, Close, Detach, Stats
-// and the methods that return options may be called from anywhere, and what objects of the library
-// report may come from anywhere.
+// EventOptions.Shared or a handler; waiting counts as reading. Signal, Close, Detach, Stats and the
+// methods that return options may be called from anywhere, and what objects of the library report
+// may come from anywhere.
 type EventQueue struct {
 	core
 	options EventOptions

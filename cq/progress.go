@@ -65,7 +65,8 @@ type feeder struct {
 // (ErrBusy), and f learns of an overrun. With manual progress f moves on only while somebody reads
 // (also nothing: a Read into an empty slice), polls or waits (FI_PROGRESS_MANUAL); otherwise it
 // drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere,
-// but binding with manual progress counts as reading, and unbind waits for Progress to return.
+// unbind by Progress too; but binding with manual progress counts as reading. A read that has begun
+// when unbind is called may call Progress once more.
 func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if f == nil {
 		return nil, errAbsent("bind")
@@ -84,7 +85,7 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 // Bind says that f adds to the counter (fi_cntr_bind of an endpoint): until unbind is called the
 // counter cannot be closed (ErrBusy), and f moves on while somebody reads the counter or waits for
 // it (FI_PROGRESS_MANUAL). Other handles of the counter do not move it. Bind and unbind may be
-// called from anywhere; unbind waits for Progress to return.
+// called from anywhere, and what has begun when unbind is called is as with [Queue.Bind].
 func (c *Counter) Bind(f Feeder) (unbind func(), err error) {
 	if f == nil {
 		return nil, errAbsent("bind")
