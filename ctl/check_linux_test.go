@@ -308,6 +308,9 @@ func TestCheckFindsDamage(t *testing.T) {
 		for _, f := range r.Findings {
 			rel, _ := filepath.Rel(dir, f.Path)
 			got = append(got, label(f.Invariant, rel, f.Offset))
+			if f.Section == "" {
+				t.Errorf("%s is in no section", f.Invariant)
+			}
 		}
 		return got
 	}

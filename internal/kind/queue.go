@@ -229,7 +229,8 @@ var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "row
 	SectAddrRows: "rows", SectAddrIndex: "index", SectFrames: "frames", SectDone: "done",
 	SectCounts: "counts", SectFabricPage: "page", SectFabricRows: "rows", SectFabricMail: "mail",
 	SectFabricLanes: "lanes", SectFabricSlots: "slots", SectFabricDone: "done",
-	SectFabricPool: "pool"}
+	SectFabricPool: "pool", SectFabricRegions: "regions", SectFabricUses: "uses",
+	SectFabricRemote: "remote", SectGroup: "group"}
 
 // Sections of a queue's objects. The reader object has all of them, with lane 0; a lane object has
 // the lane's three.
