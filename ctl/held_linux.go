@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -254,7 +255,7 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 	memfd := strings.HasPrefix(target, "/memfd:")
 	ours := strings.HasPrefix(target, "/memfd:shmring:")
 	failed := func(err error) (int, error) {
-		if err = ignoreGone(err); err == nil || !ours {
+		if err = ignoreGone(err); err == nil || !ours && !kind.Starved(err) {
 			return -1, nil
 		}
 		return -1, fmt.Errorf("%d/%s %s: %w", h.pid, short, strings.TrimPrefix(target, "/memfd:"), err)

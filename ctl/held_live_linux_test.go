@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -111,7 +112,7 @@ func TestCheckProcessLive(t *testing.T) {
 	}
 }
 
-func init() { roles["crowded"] = childCrowded }
+func init() { roles["crowded"], roles["few"] = childCrowded, childFew }
 
 // manyLocks makes what the kernel says of a descriptor long, with the lock of an owner at the end.
 func manyLocks(t *testing.T, fd int) {
@@ -185,4 +186,61 @@ func childCrowded() {
 		return
 	}
 	say("a part")
+}
+
+// TestFewDescriptors: what cannot be looked at for want of descriptors is neither taken for damaged
+// nor left out without a word.
+func TestFewDescriptors(t *testing.T) {
+	d := ownDir(t)
+	out, err := childOf(t, d, "few").Output()
+	if err != nil || string(out) != "done\n" {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// childFew looks at a queue and at itself with 0, 1, 2, … descriptors that are free.
+func childFew() {
+	d, err := shm.OpenDir("")
+	need(err)
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
+	need(err)
+	lanes := []io.Closer{q}
+	for range 3 {
+		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
+		need(err)
+		lanes = append(lanes, w)
+	}
+	all, err := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
+	need(err)
+	top := 0
+	for fd := range 256 {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			top = fd
+		}
+	}
+	for fd := -1; fd < top; {
+		fd, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		need(err)
+		top = max(top, fd)
+	}
+	for free := range 80 {
+		limit := unix.Rlimit{Cur: uint64(top + 1 + free), Max: 4096}
+		need(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		shown, err := ctl.Show(d, "q")
+		r, failed := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
+		limit.Cur = 4096
+		need(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		want := ctl.StateError
+		if err == nil && shown.Lanes[len(lanes)-1].Error == nil {
+			want = ctl.StateOpen
+		}
+		if *shown.State != want || err != nil && !errors.Is(err, unix.EMFILE) {
+			say("with %d the queue is %s: %v", free, *shown.State, err)
+		}
+		if r.Objects < all.Objects && !errors.Is(failed, unix.EMFILE) {
+			say("with %d there are %d objects of %d: %v", free, r.Objects, all.Objects, failed)
+		}
+	}
+	need(cq.CloseAll(lanes...))
+	say("done")
 }

@@ -92,15 +92,18 @@ func (q *Queue) state(published uint64) string {
 	word := StateOpen
 	for i := range q.Lanes {
 		switch l := &q.Lanes[i]; {
+		case l.State == StateError: // which says nothing of the lane
+			word = StateError
 		case l.Error != nil || *l.Poisoned:
 			return StateCorrupt
+		case word == StateError:
 		case *l.Overrun:
 			word = StateOverrun
 		case word == StateOpen && *l.Depth == *q.Capacity:
 			word = StateFull
 		}
 	}
-	if word == StateOverrun || own == StateOpen {
+	if word == StateError || word == StateOverrun || own == StateOpen {
 		return word
 	}
 	return own
