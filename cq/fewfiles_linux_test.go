@@ -95,7 +95,8 @@ func childPoor() {
 	poorFormers(s)
 	empty := objects(s.root)
 	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
-		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorMeeting, poorOffer} {
+		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorSignal, poorMeeting,
+		poorOffer} {
 		f(s)
 		if left := objects(s.root); left != empty {
 			say("at the end there is %s", left)
@@ -492,6 +493,35 @@ func poorRings(s *scarce) {
 		}
 	}
 	need(errors.Join(set.Remove(q), set.Close(), own.Close(), w.Close(), q.Close()))
+}
+
+// poorSignal: who signals a queue of another process hears of it if nobody was woken by that.
+func poorSignal(s *scarce) {
+	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD})
+	need(err)
+	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	need(err)
+	need(set.Add(q))
+	for what, on := range map[string]interface {
+		GetWait() (cq.Native, error)
+		TryWait() error
+	}{"a queue": q, "a set": set} {
+		object, err := on.GetWait()
+		need(err)
+		s.makes("signal who sleeps on the descriptor of "+what, func() error {
+			for on.TryWait() != nil {
+			}
+			if err := cq.SignalQueue(cq.Named(s.d, "q")); err != nil {
+				return err
+			}
+			fds := []unix.PollFd{{Fd: int32(object.FD), Events: unix.POLLIN}}
+			if n, err := unix.Poll(fds, 1e3); n == 0 {
+				say("a signal wakes nobody who sleeps on the descriptor of %s: %v", what, err)
+			}
+			return nil
+		})
+	}
+	need(errors.Join(set.Remove(q), set.Close(), q.Close()))
 }
 
 // poorMeeting: a writer and its reader meet when both have the descriptors, and so it does with the

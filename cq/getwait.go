@@ -191,7 +191,9 @@ func readable(fd uintptr) bool {
 // one wait of its reader, without a lane. Nothing is done to a queue whose reader died or left it:
 // a signal would stay and end the first wait of a successor, to whom nobody meant it. Then it is
 // ErrPeerGone. Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait
-// object, and those of opening shared memory. It may be called from anywhere.
+// object, and those of opening shared memory. After one of these the signal may be there, and who
+// waits on a descriptor or a set not be woken: a second call does that, signals do not add up. It
+// may be called from anywhere.
 func SignalQueue(p Place) error {
 	if err := p.only("signal", placeNamed); err != nil {
 		return err
@@ -258,11 +260,11 @@ func signalFrom(side *place.Named, obj *shm.Object, o shape) error {
 	defer hold.Drop()
 	fd := -1
 	wake.Signal(&words.Arm, hints, func(generation uint16) int {
-		fd, _ = side.OpenFace(obj, words, generation)
+		fd, err = side.OpenFace(obj, words, generation)
 		return fd
 	}, hold.Ring)
 	eventfd.Close(fd)
-	return nil
+	return errors.Join(err, hold.Err)
 }
 
 // Signal ends one GetEvent, or one wait on the descriptor, see TryGetEvent: one that is waiting
