@@ -302,6 +302,34 @@ func TestOverrunPurged(t *testing.T) {
 	must(t, err)
 }
 
+// TestOverrunToldAgain: an overrun that an event queue did not take is told to the next one.
+func TestOverrunToldAgain(t *testing.T) {
+	t.Parallel()
+	d, lost := createEvents(t, cq.EventOptions{Size: 2, Overrun: cq.OverrunQueue})
+	q, w := member(t, d, "q", cq.Options{Size: 1, Overrun: cq.OverrunQueue})
+	must(t, q.BindEvents(lost))
+	other := attachEvents(t, d, lost.Name())
+	writeEvents(t, other, 0, 2)
+	_, err := other.Write(&cq.Event{})
+	wantErr(t, "write", err, cq.ErrOverrun)
+	for err = nil; err == nil; {
+		_, err = lost.Read(&cq.Event{}, 0)
+	}
+	wantErr(t, "drained", err, cq.ErrOverrun)
+	post(t, w, 0, 1)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	readOut(q)
+	next := shmtest.Have(cq.CreateEvents(cq.Named(d, "next"), cq.EventOptions{})).In(t)
+	must(t, q.BindEvents(next))
+	defer func() { must(t, q.BindEvents(nil)) }()
+	_, err = eqSread(next, &cq.Event{}, time.Minute)
+	wantErr(t, "sread", err, cq.ErrAvail)
+	var e cq.EventError
+	if _, err := next.ReadErr(&e, 0); err != nil || e.FID != q.FID() || e.Err != cq.EOverrun {
+		t.Errorf("%v, %+v", err, e)
+	}
+}
+
 // readOut reads until an error comes.
 func readOut(q *cq.Queue) {
 	for dst := make([]cq.Msg, 4); ; {

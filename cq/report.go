@@ -154,9 +154,9 @@ func (q *core) overran() {
 	q.feeders.overran()
 	q.overrunTo.mu.Lock()
 	defer q.overrunTo.mu.Unlock()
-	if q.overrunTo.sink != nil && !q.overrunTo.reported {
-		q.overrunTo.reported = true
-		_ = q.overrunTo.sink.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
+	if q.overrunTo.sink != nil && !q.overrunTo.reported { // one that takes none any more has a successor
+		err := q.overrunTo.sink.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
+		q.overrunTo.reported = err == nil
 	}
 }
 
