@@ -21,6 +21,7 @@ type eventLane struct {
 	alone  guard // closed when the lane is everyone's
 	public sync.Once
 	state  ring.Index // laneFree, laneHeld, laneShut; once it is everyone's
+	next   *eventLane // that has the credits since the lane was shut, or nil
 	max    int        // bytes of payload
 	*laneWriter
 }
@@ -206,6 +207,8 @@ func (l *eventLane) returnCredits(n int) {
 	if l.lock() {
 		l.dropCredits(n)
 		l.unlock()
+	} else if l.next != nil {
+		l.next.returnCredits(n)
 	}
 }
 
@@ -223,11 +226,11 @@ func AttachEvents(ctx context.Context, p Place, o WriterOptions) (*EventWriter, 
 	if err != nil {
 		return nil, err
 	}
-	return newEventWriter(w), nil
+	return newEventWriter(&w.laneWriter), nil
 }
 
-func newEventWriter(w *Writer) *EventWriter {
-	ew := &EventWriter{eventLane{laneWriter: &w.laneWriter, max: w.detail.Room()}}
+func newEventWriter(w *laneWriter) *EventWriter {
+	ew := &EventWriter{eventLane{laneWriter: w, max: w.detail.Room()}}
 	ew.share()
 	return ew
 }
@@ -334,9 +337,19 @@ func (w *EventWriter) Follow(ctx context.Context, conn *net.UnixConn) (*EventWri
 		defer w.unlock()
 		return w.leave()
 	}
-	next, err := w.follow(ctx, conn, leave, w.end)
+	var next *EventWriter
+	_, err := w.follow(ctx, conn, leave, func(lane *laneWriter) bool {
+		next = newEventWriter(lane)
+		if !w.lock() {
+			return false
+		}
+		next.credits, w.next = w.credits, &next.eventLane // some may have been returned since
+		w.state.Store(laneShut)
+		_ = w.laneWriter.end()
+		return true
+	})
 	if err != nil {
 		return nil, err
 	}
-	return newEventWriter(next), nil
+	return next, nil
 }

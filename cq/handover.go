@@ -37,12 +37,19 @@ import (
 // Follow is for the goroutine that posts. It must be called once ReaderGone is closed, also if
 // there is nothing to post: until then nobody else has what the former reader left.
 func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error) {
-	return w.follow(ctx, conn, w.leave, w.end)
+	return w.follow(ctx, conn, w.leave, func(next *laneWriter) bool {
+		next.credits = w.credits
+		open := !w.guard.isClosed()
+		_ = w.end()
+		return open
+	})
 }
 
-// follow is given how to find out what is left while nobody posts, and how to close the writer.
+// follow is given how to find out what is left while nobody posts, and how to close the writer and
+// leave its credits to the next one, unless it is closed: what that says is of the former lane,
+// which nobody has an interest in.
 func (w *laneWriter) follow(ctx context.Context, conn *net.UnixConn,
-	leave func() (*handover, error), close func() error) (*Writer, error) {
+	leave func() (*handover, error), close func(next *laneWriter) (open bool)) (*Writer, error) {
 	l, err := leave()
 	if err != nil {
 		return nil, failed("follow", w.name, err)
@@ -52,11 +59,9 @@ func (w *laneWriter) follow(ctx context.Context, conn *net.UnixConn,
 		return nil, failed("follow", w.name, err)
 	}
 	w.bindSuccessor(&next.laneWriter)
-	closed := w.guard.isClosed()
-	_ = close() // what it says is of the former lane, which nobody has an interest in
+	open := close(&next.laneWriter)
 	crash.At(crash.FollowClosed)
-	next.credits = w.credits // some may have been returned since
-	if closed {              // meanwhile, by another goroutine, that means all of it
+	if !open { // it was closed meanwhile, by another goroutine, and that means all of it
 		_ = next.Close()
 		return nil, failed("follow", w.name, ErrClosed)
 	}

@@ -495,6 +495,8 @@ func TestFollowEvents(t *testing.T) {
 	go func() { done <- former.Accept(soon(t), a) }()
 	w, err := cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
+	reports := anonymous(t, cq.Options{})
+	must(t, reports.BindEvents(w)) // it reserves room, which the successor has then
 	for i := range uint64(4) {
 		_, err = w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: eventBytes(i)})
 		must(t, err)
@@ -533,6 +535,8 @@ func TestFollowEvents(t *testing.T) {
 			t.Errorf("%d: %v, %+v", i, err, ev)
 		}
 	}
+	must(t, errors.Join(reports.BindEvents(w2), reports.BindEvents(nil)))
+	writeEvents(t, w2, 0, 8)
 }
 
 func eventBytes(i uint64) []byte {
