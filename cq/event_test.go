@@ -414,6 +414,58 @@ func TestEventHandlerCloses(t *testing.T) {
 	}
 }
 
+// TestEventHandlerHeld: nobody is bound to a queue whose handler has closed it. If something keeps
+// it open all the same, its handler goes on, and the next Close says how that goes.
+func TestEventHandlerHeld(t *testing.T) {
+	for name, late := range map[string]bool{"refuses": false, "goes_on": true} {
+		t.Run(name, func(t *testing.T) {
+			var e *cq.EventQueue
+			var w *cq.EventWriter
+			var release func()
+			calls, start := make(chan uint64, 2), make(chan struct{})
+			d := openDir(t)
+			e, err := cq.CreateEvents(cq.Named(d, "held"), cq.EventOptions{Write: true,
+				Handler: func(ev *cq.Event, _ error) {
+					<-start
+					if ev.Context == 0 {
+						must(t, e.Close())
+						wantErr(t, "bind", cq.BindEvents(e), cq.ErrClosed)
+						if late {
+							r, err := cq.Hold(w)
+							must(t, err)
+							release = r
+						}
+					}
+					calls <- ev.Context
+				}})
+			must(t, err)
+			w = attachEvents(t, d, "held")
+			writeEvents(t, e, 0, 1)
+			close(start)
+			<-calls
+			if late {
+				eventually(t, "it is open again", func() bool {
+					_, err := e.Write(&cq.Event{Context: 1})
+					return err == nil
+				})
+				select {
+				case got := <-calls:
+					if got != 1 {
+						t.Errorf("event %d", got)
+					}
+				case <-time.After(time.Minute):
+					t.Error("nobody handles what comes")
+				}
+				wantErr(t, "close", e.Close(), cq.ErrBusy)
+				release()
+			}
+			must(t, e.Close())
+			_, err = e.Write(&cq.Event{})
+			wantErr(t, "write", err, cq.ErrClosed)
+		})
+	}
+}
+
 // TestEventHandlerRuns: Close from outside waits for a handler that runs, and no other call comes.
 func TestEventHandlerRuns(t *testing.T) {
 	in, out := make(chan struct{}), make(chan struct{})

@@ -122,8 +122,11 @@ func (e *EventQueue) endHandled(op string) error {
 	if h == nil {
 		return e.finish(op)
 	}
-	if err := e.isHeld(op); err != nil { // before its handler is stopped for nothing
-		return err
+	// Before its handler is stopped for nothing; and nobody is bound who would keep the queue open.
+	if !e.guard.isOver() {
+		if err := e.refuseHolders(op); err != nil {
+			return err
+		}
 	}
 	if h.isCaller() {
 		h.endLater(op)
@@ -133,10 +136,16 @@ func (e *EventQueue) endHandled(op string) error {
 	defer e.endMu.Unlock()
 	h.stop()
 	err := errors.Join(h.ended(), e.finish(op))
+	e.goOn()
+	return err
+}
+
+// goOn has a queue that did not end handled and bound again. The lock of ends is held.
+func (e *EventQueue) goOn() {
 	if !e.guard.isOver() {
+		e.holders.reopen()
 		e.startHandler()
 	}
-	return err
 }
 
 // finish ends the queue, which no handler reads any more. The own lane goes before it, for its
@@ -221,9 +230,14 @@ func (e *EventQueue) startHandler() {
 			return
 		}
 		err := e.finish(later)
-		h.mu.Lock()
-		h.err = err
-		h.mu.Unlock()
+		if e.guard.isOver() {
+			h.mu.Lock()
+			h.err = err
+			h.mu.Unlock()
+		} else if e.endMu.TryLock() { // else one who waits for us ends it, or goes on
+			e.goOn()
+			e.endMu.Unlock()
+		}
 	}()
 }
 

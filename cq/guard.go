@@ -258,17 +258,6 @@ func (q *core) refuseHolders(op string) error {
 	return nil
 }
 
-// isHeld is ErrBusy if there are any, and refuses nobody.
-func (q *core) isHeld(op string) error {
-	h := &q.holders
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed || h.free() && !q.written(op) {
-		return nil
-	}
-	return q.errHeld(op)
-}
-
 func (q *core) errHeld(op string) error {
 	return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
 		Hint: "take it out of its sets and channels, and close what is bound to it: " +
