@@ -15,11 +15,13 @@
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/ring"
@@ -87,8 +89,8 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if now.Capture != (shm.UUID{}) && lives(d, now.Capture) {
-		return nil, fmt.Errorf("capture of %s: %w", target, ErrBusy)
+	if err := ended(d, now.Capture); err != nil {
+		return nil, fmt.Errorf("capture of %s: %w", target, err)
 	}
 	s := &Session{dir: d, target: target}
 	id := shm.NewUUID()
@@ -112,14 +114,21 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 	return s, nil
 }
 
-func lives(d *shm.Dir, id shm.UUID) bool {
+// ended is nil if no tool has a capture, or can have it: that it cannot be looked at proves nothing.
+func ended(d *shm.Dir, id shm.UUID) error {
 	obj, err := d.Open(Prefix+id.String(), shm.Inspect)
-	if err != nil {
-		return false
+	if kind.Starved(err) || errors.Is(err, shm.ErrVersion) {
+		return err
+	}
+	if err != nil { // there is none, or it is damaged
+		return nil
 	}
 	defer obj.Close()
 	life, err := obj.Life()
-	return err == nil && life == shm.Alive
+	if err == nil && life == shm.Alive {
+		err = ErrBusy
+	}
+	return err
 }
 
 // guard runs f, which touches the capture, unless that was found truncated.
@@ -355,6 +364,7 @@ type Follower struct {
 	socket   *xdp.Socket
 	counters status.Counters
 	tap      *Tap // nil most of the time
+	starved  bool // there was no descriptor or memory for one that is wanted
 	askAt    int64
 	kernelAt int64 // when the kernel's counters are to be asked for
 }
@@ -453,14 +463,14 @@ func (f *Follower) Update(now int64, traffic *status.Traffic) {
 // Turn does what tools want. It costs a load and no system call as long as none wants something
 // else than before, and it is not time to see that the one that captures lives.
 func (f *Follower) Turn(now int64) {
-	if f.obj != nil && (f.obj.Wanted() || f.tap != nil && now >= f.askAt) {
+	if f.obj != nil && (f.obj.Wanted() || (f.tap != nil || f.starved) && now >= f.askAt) {
 		f.obey(now)
 	}
 }
 
 func (f *Follower) obey(now int64) {
 	f.askAt = now + askEveryNs
-	if !f.obj.Wanted() {
+	if !f.obj.Wanted() && !f.starved {
 		if !f.tap.Alive() {
 			f.untap()
 		}
@@ -468,12 +478,12 @@ func (f *Follower) obey(now int64) {
 	}
 	f.untap()
 	id := f.obj.Wish()
-	if id == (shm.UUID{}) {
+	if f.starved = false; id == (shm.UUID{}) {
 		return
 	}
 	tap, err := Attach(f.dir, id, f.socket.Info().Queue)
-	if err != nil {
-		return // the tool is gone by now, or is of another version
+	if f.starved = kind.Starved(err); err != nil {
+		return // if not for want of that, the tool is gone by now, or is of another version
 	}
 	f.tap = tap
 	f.socket.SetTap(tap)

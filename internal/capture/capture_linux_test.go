@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/packet"
@@ -279,6 +281,51 @@ func owner() {
 	need(err)
 	fmt.Println(o.Name())
 	time.Sleep(time.Minute)
+}
+
+// TestCaptureStarved: an endpoint that has no descriptor when it is to be captured is captured as
+// soon as it has one.
+func TestCaptureStarved(t *testing.T) {
+	r := newRig(t, nil)
+	s := shmtest.Have(capture.Start(r.dir, r.object(t).Name, capture.Options{})).In(t)
+	var had unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: had.Max}))
+	_, err := r.Progress()
+	must(t, errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &had)))
+	if s.Attached() {
+		t.Error("it came without a descriptor")
+	}
+	for until := time.Now().Add(10 * time.Second); !s.Attached(); {
+		if r.drive(t); time.Now().After(until) {
+			t.Fatal("the endpoint did not come")
+		}
+	}
+	in := r.arrive(t, []byte("hello"))
+	r.drive(t)
+	r.giveBack(t)
+	if got := readAll(t, s); len(got) != 1 || !bytes.Equal(got[0].bytes, in) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCaptureOfOtherVersion: a capture that a tool of another version may have is not taken over.
+func TestCaptureOfOtherVersion(t *testing.T) {
+	r := newRig(t, nil)
+	s := r.start(t, capture.Options{})
+	file, err := os.OpenFile(filepath.Join(r.dir.Path(), capture.Prefix+
+		r.object(t).Capture.String()), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = file.WriteAt([]byte{99}, 0xc)
+	must(t, errors.Join(err, file.Close()))
+	if _, err := capture.Start(r.dir, r.object(t).Name, capture.Options{}); !errors.Is(err,
+		shm.ErrVersion) {
+		t.Errorf("a second capture: %v", err)
+	}
+	r.drive(t)
+	if s.Left() {
+		t.Error("the first one is over")
+	}
 }
 
 // TestDeadEndpointGoes: the object of a process that was killed is removed by whoever looks, and

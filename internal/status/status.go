@@ -16,6 +16,7 @@
 package status
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -163,9 +164,8 @@ func (o *Object) Wish() shm.UUID {
 }
 
 func wishOf(w []*ring.Index) (id shm.UUID) {
-	for i := range id {
-		id[i] = byte(w[wishID/8+i/8].Load() >> (8 * (i % 8)))
-	}
+	binary.LittleEndian.PutUint64(id[:], w[wishID/8].Load())
+	binary.LittleEndian.PutUint64(id[8:], w[wishID/8+1].Load())
 	return id
 }
 
@@ -371,7 +371,7 @@ func List(d *shm.Dir) ([]Snapshot, error) {
 
 // SetWish asks the endpoint of an object to copy its packets to a capture; the zero id asks it to
 // end that, if id is the one that is wanted now. The owner of the object sees it in its next round.
-// Of two tools that ask at once the later one wins. Errors are those of opening shared memory.
+// Of two tools that ask at once one has its way. Errors are those of opening shared memory.
 func SetWish(d *shm.Dir, name string, old, id shm.UUID) (done bool, err error) {
 	obj, err := d.Open(name, shm.ReadOnly)
 	if err != nil {
@@ -390,18 +390,13 @@ func SetWish(d *shm.Dir, name string, old, id shm.UUID) (done bool, err error) {
 		return false, err
 	}
 	fault := shm.Guard(func() {
-		if wishOf(w) != old {
-			return
+		le := binary.LittleEndian
+		// Of two tools that see the same, one exchanges the first word.
+		if done = wishOf(w) == old && w[wishID/8].CompareAndSwap(le.Uint64(old[:]),
+			le.Uint64(id[:])); done {
+			w[wishID/8+1].Store(le.Uint64(id[8:]))
+			w[wishGeneration/8].Add(1) // after the id: whoever sees it sees the id
 		}
-		for i := range 2 {
-			var v uint64
-			for k := range 8 {
-				v |= uint64(id[8*i+k]) << (8 * k)
-			}
-			w[wishID/8+i].Store(v)
-		}
-		w[wishGeneration/8].Add(1) // after the id: whoever sees it sees the id
-		done = true
 	})
 	return done, fault
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
@@ -267,6 +268,43 @@ func TestWish(t *testing.T) {
 	set(a, shm.UUID{}, true)
 	if !o.Wanted() || o.Wish() != (shm.UUID{}) {
 		t.Error("the end was not seen")
+	}
+}
+
+// TestWishesAtOnce: of tools that ask at once one has its way, whole.
+func TestWishesAtOnce(t *testing.T) {
+	d, o := newObject(t)
+	for range 1500 {
+		var all sync.WaitGroup
+		ids, had := make([]shm.UUID, 8), make([]bool, 8)
+		begin := make(chan struct{})
+		for i := range had {
+			ids[i] = shm.NewUUID()
+			all.Go(func() {
+				<-begin
+				var err error
+				if had[i], err = status.SetWish(d, o.Name(), shm.UUID{}, ids[i]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		got, n := o.Wish(), 0
+		for i := range had {
+			if had[i] {
+				n++
+			}
+			if had[i] != (got == ids[i]) {
+				n = len(had)
+			}
+		}
+		if n != 1 {
+			t.Fatalf("had their way: %v; %v is wanted, of %v", had, got, ids)
+		}
+		if done, err := status.SetWish(d, o.Name(), got, shm.UUID{}); !done {
+			t.Fatal(err)
+		}
 	}
 }
 
