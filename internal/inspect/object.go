@@ -3,7 +3,6 @@ package inspect
 import (
 	"fmt"
 	"path/filepath"
-	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -269,7 +268,10 @@ func (c *checker) statusPage() {
 	bad := func(name string, word int, got uint64, want string) {
 		c.bad(name, kind.SectCounts, uint64(8*word), got, want)
 	}
-	begun, ended, received, returned := moment(counts)
+	received, returned := uint64(0), uint64(0)
+	begun, ended := kind.Moment(&counts[kind.CountBegun], &counts[kind.CountEnded], func() {
+		received, returned = counts[kind.CountReceived].Load(), counts[kind.CountReturned].Load()
+	})
 	frames := c.obj.Header().Attrs[kind.AttrPageFrames]
 	switch {
 	case ended > begun:
@@ -282,19 +284,4 @@ func (c *checker) statusPage() {
 		bad("device.frames", kind.CountReceived, received,
 			fmt.Sprintf("at most %d, as %d of %d came back", returned+frames, returned, frames))
 	}
-}
-
-// momentTries bounds how often counts are loaded that change meanwhile.
-const momentTries = 64
-
-// moment loads the counts as they are between two updates, if there is such a moment.
-func moment(c []atomic.Uint64) (begun, ended, received, returned uint64) {
-	for range momentTries {
-		ended = c[kind.CountEnded].Load()
-		received, returned = c[kind.CountReceived].Load(), c[kind.CountReturned].Load()
-		if begun = c[kind.CountBegun].Load(); begun == ended {
-			break
-		}
-	}
-	return begun, ended, received, returned
 }

@@ -192,3 +192,20 @@ func PageCounts(obj *shm.Object) ([]atomic.Uint64, error) {
 	}
 	return Overlays[atomic.Uint64](mem), nil
 }
+
+// momentTries bounds how often numbers are loaded that change meanwhile.
+const momentTries = 64
+
+// Moment calls load until what it loads is of one moment, between two updates: whoever updates
+// stores the number of the update in begun before it, and in ended after it. If these differ there
+// is no such moment: it updates all the time, or died in an update.
+func Moment(begun, ended *Word, load func()) (b, e uint64) {
+	for range momentTries {
+		e = ended.Load()
+		load()
+		if b = begun.Load(); b == e {
+			break
+		}
+	}
+	return b, e
+}

@@ -422,9 +422,6 @@ const (
 	frameStates    = 7
 )
 
-// checkTries bounds how often counters are loaded that change meanwhile.
-const checkTries = 64
-
 // Check returns what of that does not hold. It is called while the object is mapped for reading,
 // inside [shm.Guard]; the endpoint may count meanwhile.
 func Check(obj *shm.Object) []shm.Violation {
@@ -462,17 +459,25 @@ func Check(obj *shm.Object) []shm.Violation {
 	if !updates {
 		return nil
 	}
-	begun, ended, counters, same, err := moment(obj)
+	number, e1 := wordsOf(obj, sectUpdate, updateWords)
+	words, e2 := wordsOf(obj, sectCounters, len(counterNames))
+	if err := errors.Join(e1, e2); err != nil {
+		return bad("endpoint.layout", "header", 0, 0x180, err, written)
+	}
+	counters := make([]uint64, len(words))
+	begun, ended := kind.Moment(number[updateBegun], number[updateEnded], func() {
+		for i, w := range words {
+			counters[i] = w.Load()
+		}
+	})
 	_, update, _ := obj.Section(sectUpdate, 0)
 	_, s, _ := obj.Section(sectCounters, 0)
 	at := uint64(8 * firstFrameWord)
 	switch {
-	case err != nil:
-		return bad("endpoint.layout", "header", 0, 0x180, err, written)
 	case ended > begun:
 		return bad("endpoint.update", "update", update.Offset, 8*updateEnded, ended,
 			fmt.Sprintf("at most %d", begun))
-	case !same:
+	case ended < begun: // it updates all the time, or its process died in an update
 		return nil
 	}
 	if want := frameFault(counters, &at, uint64(info.Geometry.Frames)); want != "" {
@@ -499,28 +504,4 @@ func frameFault(counters []uint64, at *uint64, umem uint64) string {
 		return fmt.Sprintf("at most %d, as many as the UMEM has", umem)
 	}
 	return ""
-}
-
-// moment loads the counters as they are between two updates. same is false if there is no such
-// moment: the endpoint updates all the time, or its process died in an update.
-func moment(obj *shm.Object) (begun, ended uint64, counters []uint64, same bool, err error) {
-	update, err := wordsOf(obj, sectUpdate, updateWords)
-	if err != nil {
-		return 0, 0, nil, false, err
-	}
-	all, err := wordsOf(obj, sectCounters, len(counterNames))
-	if err != nil {
-		return 0, 0, nil, false, err
-	}
-	counters = make([]uint64, len(all))
-	for range checkTries {
-		ended = update[updateEnded].Load()
-		for i, w := range all {
-			counters[i] = w.Load()
-		}
-		if begun = update[updateBegun].Load(); begun == ended {
-			return begun, ended, counters, true, nil
-		}
-	}
-	return begun, ended, nil, false, nil
 }

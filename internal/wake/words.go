@@ -179,13 +179,6 @@ func (b bitset) next(i int) int {
 	return -1
 }
 
-func (b bitset) count() (n int) {
-	for _, w := range b {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
-
 // tree is a bitset with a bit for each word of it that is not zero, so that it costs what is set.
 type tree struct{ leaf, top bitset }
 

@@ -104,7 +104,7 @@ func TestInspect(t *testing.T) {
 
 func TestBitset(t *testing.T) {
 	b := newBitset(130)
-	if !b.empty() || b.next(0) != -1 || b.next(1000) != -1 || b.count() != 0 {
+	if !b.empty() || b.next(0) != -1 || b.next(1000) != -1 {
 		t.Fatal("not empty")
 	}
 	members := []int{0, 63, 64, 129}
@@ -115,7 +115,7 @@ func TestBitset(t *testing.T) {
 	for i := b.next(0); i >= 0; i = b.next(i + 1) {
 		got = append(got, i)
 	}
-	if len(got) != 4 || got[1] != 63 || got[3] != 129 || b.count() != 4 || b.has(65) || !b.has(64) {
+	if len(got) != 4 || got[1] != 63 || got[3] != 129 || b.has(65) || !b.has(64) {
 		t.Fatal(got)
 	}
 	for _, i := range members {
