@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/bits"
 	"net/netip"
 	"strconv"
@@ -20,8 +19,8 @@ import (
 )
 
 // ErrReadOnly: only the owner of an address vector changes it (EACCES).
-var ErrReadOnly error = kind.NewSentinel("opened only to look things up", Errno(syscall.EACCES),
-	[]error{fs.ErrPermission})
+var ErrReadOnly error = kind.NewSentinel("opened only to look things up",
+	Errno(syscall.EACCES), nil)
 
 // AddressOptions of an address vector (struct fi_av_attr). The zero value holds 1024 socket
 // addresses. Count, AddrMaxBytes, Format, UserID and Lifetime are fixed at creation;

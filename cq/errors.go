@@ -57,17 +57,16 @@ var fabricErrno = map[Errno]syscall.Errno{
 	EFirewallAddr: syscall.EHOSTUNREACH,
 }
 
-// Is reports a match with the operating system's number of the same meaning.
+// Is reports a match with the operating system's number of the same meaning, and with what that
+// stands for, as EACCES does for fs.ErrPermission.
 func (e Errno) Is(target error) bool {
-	os, ok := target.(syscall.Errno)
-	if !ok {
-		s, ok := target.(*kind.Sentinel)
-		return ok && (s.Num == e || s.Num == error(syscall.Errno(e)))
+	switch t := target.(type) {
+	case *kind.Sentinel:
+		return t.Num == e || t.Num == error(syscall.Errno(e))
+	case syscall.Errno:
+		return t == syscall.Errno(e) && e < EOther || t == fabricErrno[e] && t != 0
 	}
-	if e < EOther {
-		return syscall.Errno(e) == os || syscall.Errno(e).Is(target)
-	}
-	return fabricErrno[e] == os && os != 0
+	return e < EOther && syscall.Errno(e).Is(target)
 }
 
 // What calls of this package return. Compare with [errors.Is].

@@ -176,8 +176,9 @@ func memoryRange(op string, obj *shm.Object, offset, length uint64, write bool) 
 
 // Close ends the registration (fi_close): its key is free, and events about it that nobody read are
 // gone from the event queue. Operations that name the key fail from now on. It waits for an
-// asynchronous registration to end. ErrBusy says that counters are bound. Closing twice is
-// harmless.
+// asynchronous registration to end. ErrBusy says that counters are bound; ErrFull that so many
+// objects were closed since the event queue was read last that events of this one stay. Closing
+// twice is harmless.
 func (r *MemoryRegion) Close() error {
 	if err := r.holders.close(); err != nil {
 		return &Error{Pkg: kind.Pkg, Op: "close memory", Name: r.obj.Name(), Err: err,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"reflect"
@@ -353,13 +354,15 @@ func errorsMatch(t *testing.T) {
 		{cq.ErrAvail, []error{cq.EAvail}},
 		{cq.ErrOverrun, []error{cq.EOverrun, syscall.EOVERFLOW}},
 		{cq.ErrClosed, []error{syscall.ESHUTDOWN}},
-		{cq.ErrNoWait, []error{syscall.ENOSYS, cq.Errno(syscall.ENOSYS)}},
+		{cq.ErrNoWait, []error{syscall.ENOSYS, cq.Errno(syscall.ENOSYS), errors.ErrUnsupported}},
 		{cq.ErrInvalid, []error{syscall.EINVAL, cq.Errno(syscall.EINVAL)}},
 		{cq.ErrFormat, []error{syscall.EINVAL, cq.Errno(syscall.EINVAL)}},
 		{cq.ErrBusy, []error{syscall.EBUSY, cq.Errno(syscall.EBUSY)}},
 		{cq.ErrLanes, []error{syscall.ENOSPC}},
 		{cq.ErrCorrupt, []error{syscall.EBADMSG, shm.ErrCorrupt}},
 		{cq.ETrunc, []error{syscall.EMSGSIZE}},
+		{cq.Errno(syscall.EACCES), []error{syscall.EACCES, fs.ErrPermission}},
+		{&cq.EventError{Err: cq.Errno(syscall.ENOENT)}, []error{syscall.ENOENT, fs.ErrNotExist}},
 		{cq.Errno(syscall.ENOENT), []error{syscall.ENOENT}},
 		{&cq.ErrorEntry{Err: cq.ETrunc}, []error{cq.ETrunc, syscall.EMSGSIZE}},
 		{&cq.LaneError{Err: cq.ErrInvalid}, []error{cq.ErrCorrupt, syscall.EBADMSG, cq.ErrInvalid}},

@@ -150,7 +150,7 @@ type Queue struct {
 	MaxLanes      *int     `json:"max_lanes"`      // writers that can be attached at once
 	OverrunPolicy *string  `json:"overrun_policy"` // back-pressure or overrun
 	Lifetime      *string  `json:"lifetime"`       // ephemeral or persistent
-	WaitObject    *string  `json:"wait_object"`    // unspec, none, fd or yield
+	WaitObject    *string  `json:"wait_object"`    // as cq.WaitObject says it
 	OrderPaidBy   *string  `json:"order_paid_by"`  // reader or writers: who has the fence
 	NoBarrier     *bool    `json:"no_barrier"`     // as in cq.Stats: it looks every 100 ms
 	State         *string  `json:"state"`          // a word of [States]
