@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,9 +272,10 @@ func TestTailCountsMissed(t *testing.T) {
 		t.Errorf("nothing new: %+v, %v", got, err)
 	}
 	lines := tailLines(&ctl.Tail{Lanes: []ctl.LaneTail{{Row: 1, Missed: 8},
-		{Row: 2, Error: &ctl.Problem{Message: "cut"}}}}, &output{noHeader: true}, page{})
-	if len(lines) != 2 || !strings.Contains(lines[0], "8 overwritten") ||
-		!strings.Contains(lines[1], "corrupt") {
+		{Row: 2, Error: ctl.NewProblem(shm.ErrTruncated)}, {Row: 3,
+			Error: ctl.NewProblem(syscall.EMFILE)}}}, &output{noHeader: true}, page{})
+	if len(lines) != 3 || !strings.Contains(lines[0], "8 overwritten") ||
+		!strings.Contains(lines[1], "corrupt") || !strings.Contains(lines[2], "error") {
 		t.Errorf("%q", lines)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
 )
 
 // tail is the verb that shows entries.
@@ -126,9 +127,14 @@ func tailLines(got *ctl.Tail, o *output, p page) []string {
 	for i := range got.Lanes {
 		l := &got.Lanes[i]
 		row := strconv.Itoa(l.Row)
-		if l.Error != nil {
+		switch err := l.Error; {
+		case err == nil:
+		case errors.Is(err, shm.ErrCorrupt), errors.Is(err, shm.ErrTruncated):
 			t.say(row, ctl.StateCorrupt)
-			t.note("lane "+row, l.Error)
+			t.note("lane "+row, err)
+		default: // for want of a descriptor, say
+			t.say(row, ctl.StateError)
+			t.note("lane "+row, err)
 		}
 		if l.Missed > 0 {
 			t.say(row, fmt.Sprintf("%d overwritten before they were seen", l.Missed))
