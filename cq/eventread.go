@@ -3,6 +3,7 @@ package cq
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -390,7 +391,9 @@ func (e *EventQueue) applyPurges() {
 		p.marked = make([][]uint64, len(q.lanes))
 	}
 	q.bell.Take()
-	_ = q.findLanes(true) // a lane that cannot be opened now shows nothing to purge either
+	if q.findLanes(true) != nil || q.starves() {
+		e.purgeLater(asked)
+	}
 	for bit, l := range q.lanes {
 		if l == nil || l.cons == nil || !q.bell.Knows(bit) {
 			continue
@@ -407,6 +410,18 @@ func (e *EventQueue) applyPurges() {
 		}
 		e.skip(l)
 	}
+}
+
+// purgeLater keeps what was asked for, for lanes that cannot be opened now.
+func (e *EventQueue) purgeLater(asked map[FID]struct{}) {
+	p := &e.purge
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asked == nil {
+		p.asked = map[FID]struct{}{}
+	}
+	maps.Copy(p.asked, asked)
+	p.due.Store(true)
 }
 
 func isAsked(asked map[FID]struct{}, s *Entry) bool {

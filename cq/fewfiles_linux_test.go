@@ -95,8 +95,8 @@ func childPoor() {
 	poorFormers(s)
 	empty := objects(s.root)
 	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
-		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorSignal, poorMeeting,
-		poorOffer} {
+		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorSignal, poorPurge,
+		poorMeeting, poorOffer} {
 		f(s)
 		if left := objects(s.root); left != empty {
 			say("at the end there is %s", left)
@@ -522,6 +522,31 @@ func poorSignal(s *scarce) {
 		})
 	}
 	need(errors.Join(set.Remove(q), set.Close(), q.Close()))
+}
+
+// poorPurge: what a writer said of an object that is closed is gone also if its lane could not be
+// opened just then.
+func poorPurge(s *scarce) {
+	e, err := cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8})
+	need(err)
+	w, err := cq.AttachEvents(context.Background(), cq.Named(s.d, "e"), cq.WriterOptions{})
+	need(err)
+	for i := range uint64(2) {
+		_, err = w.Write(&cq.Event{FID: fabric(i), Context: i})
+		need(err)
+	}
+	fillGaps()
+	limit(0)
+	need(e.Purge(fabric(0)))
+	if _, err := e.Read(&cq.Event{}, 0); !errors.Is(err, syscall.EMFILE) {
+		say("a lane without a descriptor: %v", err)
+	}
+	limit(4096)
+	var ev cq.Event
+	if _, err := eqSread(e, &ev, time.Minute); err != nil || ev.Context != 1 {
+		say("after a purge there is %+v, %v", ev, err)
+	}
+	need(errors.Join(w.Close(), e.Close()))
 }
 
 // poorMeeting: a writer and its reader meet when both have the descriptors, and so it does with the

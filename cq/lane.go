@@ -309,6 +309,13 @@ func (q *core) askAgain(bit int) (news bool) {
 	return len(q.starved) == 1
 }
 
+// starves reports whether there are such lanes.
+func (q *core) starves() bool {
+	q.breaks.Lock()
+	defer q.breaks.Unlock()
+	return len(q.starved) > 0
+}
+
 // ask marks them, less often the longer it takes, until none is left. The queue's memory stays
 // until it returns.
 func (q *core) ask() {
