@@ -267,8 +267,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	cfg := wake.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
 		Beside: w.beside}
 	if !w.own {
-		r := &place.Reach{Side: w.side, Reader: w.reader, Words: words, Hints: hints,
-			Enter: w.guard.enterAny, Leave: w.guard.leaveAny}
+		r := &place.Reach{Side: w.side, Reader: w.reader, Words: words, Hints: hints}
 		r.Open()
 		w.reach, cfg.Face, cfg.Domain = r, r.Face, r.Domain
 	}

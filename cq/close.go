@@ -119,7 +119,7 @@ func (q *core) drop(last func() error) error {
 	}
 	q.unbindEvents()
 	close(q.gone)
-	q.asker.Wait()
+	q.later.Close()
 	processWatch.remove(unwatchedLanes{q})
 	q.watches.Lock()
 	q.unwatched = nil // of a look that has begun

@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
@@ -142,9 +143,9 @@ type core struct {
 	overrun *lane      // overran and is drained: nothing new is reported
 	final   bool       // that was reported
 	broken  []error    // lanes given up, to be reported once each
-	starved []int      // lanes that could not be opened now, to be marked again
-	asking  bool       // somebody does that
+	starved []int      // lanes that could not be opened now, to be marked later
 	breaks  sync.Mutex // of these, whose parts must fit each other even if two goroutines are here
+	later   retry.Later
 
 	open   atomic.Pointer[lane] // of a shared queue: whose door was opened last
 	vacant *lane                // stands for none that can have anything; nil unless there are doors
@@ -172,7 +173,6 @@ type core struct {
 	watches   sync.Mutex    // guards lane.stop and unwatched
 	unwatched []int         // lanes that had a writer whose death gives no notice
 	gone      chan struct{} // closed when the queue is
-	asker     sync.WaitGroup
 
 	whole whole // that it is embedded in
 }
@@ -288,7 +288,7 @@ func (q *core) init(names *place.Named, obj *shm.Object, name string, o shape, m
 	h := place.NewLanes(host{q}, names, name, o.attrs(), obj)
 	*q = core{whole: q.whole, name: name, opt: o, side: h, obj: obj, bit: -1,
 		spin: spin.Budget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
-	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
+	q.guard.shared, q.widest, q.later.Try = o.Shared, o.Format.bytes(), q.markAgain
 	h.UserLanes = o.UserLanes
 	q.deaths.over = func() { h.KeepDeaths(false) }
 	if o.Shared && !o.events {

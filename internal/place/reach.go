@@ -2,11 +2,11 @@ package place
 
 import (
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -19,25 +19,18 @@ type Reach struct {
 	Reader *shm.Object
 	Words  *kind.QueueWords
 	Hints  *wake.Hints // nil of a queue of another user, which needs neither
-	Enter  func() bool // keeps the writer open until Leave, or says that it is closed
-	Leave  func()
 
-	bell BellHold    // of the goroutine that posts
-	late atomic.Bool // it will ring
+	bell  BellHold    // of the goroutine that posts
+	later retry.Later // rings
 }
 
-const (
-	ringAgain     = 50 * time.Millisecond
-	ringAgainMost = time.Second
-)
-
 // Open makes it ready for the goroutine that posts.
-func (r *Reach) Open() { r.bell = r.hold() }
+func (r *Reach) Open() { r.bell, r.later.Try = r.hold(), r.ringLater }
 
-// Close is the last call of that goroutine. It rings if nobody else will.
+// Close is the last call of that goroutine, and nothing rings after it. It rings if nobody did.
 func (r *Reach) Close() {
 	r.bell.Drop()
-	if r.late.Load() {
+	if r.later.Close() {
 		_ = r.ring()
 	}
 }
@@ -65,25 +58,13 @@ func (r *Reach) Domain(generation uint16) *wake.DomainRinger {
 
 // missed has it ring later if an error is one that passes.
 func (r *Reach) missed(err error) {
-	if r.Hints != nil && kind.Starved(err) && r.late.CompareAndSwap(false, true) {
-		r.ringLater(ringAgain)
+	if r.Hints != nil && kind.Starved(err) {
+		r.later.Want()
 	}
 }
 
-// ringLater rings after a pause, and if it still cannot after a longer one. It is in no goroutine
-// meanwhile.
-func (r *Reach) ringLater(pause time.Duration) {
-	time.AfterFunc(pause, func() {
-		if !r.Enter() {
-			return
-		}
-		defer r.Leave()
-		r.late.Store(false) // before it rings: what is missed from here on asks anew
-		if kind.Starved(r.ring()) && r.late.CompareAndSwap(false, true) {
-			r.ringLater(min(2*pause, ringAgainMost))
-		}
-	})
-}
+// ringLater rings, and once more if it still cannot.
+func (r *Reach) ringLater(time.Duration) { r.missed(r.ring()) }
 
 // ring rings beside the goroutine that posts. What came over a socket is that goroutine's, and at
 // hand.
