@@ -53,7 +53,7 @@ const (
 type line struct {
 	conns map[*conn]bool
 	owed  []connMessage
-	tries int // to have a lane, after the first
+	waits time.Duration // for a lane
 }
 
 type connMessage struct {
@@ -180,7 +180,7 @@ func (m *mux) hears(p *peer) bool {
 		case isAny(err, ErrNoPeer, ErrPeerDied):
 			return false
 		case err != nil:
-			m.e.again()
+			m.e.later.Want()
 		}
 	}
 	return true
@@ -188,15 +188,15 @@ func (m *mux) hears(p *peer) bool {
 
 // answerAgain looks for lanes to those who wait for an answer. Who has waited for long is refused,
 // so that its dials end.
-func (m *mux) answerAgain() {
+func (m *mux) answerAgain(pause time.Duration) {
 	for _, p := range m.e.peers {
 		l := p.line
 		if l == nil || len(l.owed) == 0 || p.out != nil || !m.hears(p) {
 			continue
 		}
-		if l.tries++; p.out != nil {
+		if l.waits += pause; p.out != nil {
 			m.roomy(p)
-		} else if time.Duration(l.tries)*acceptAgain > 10*m.patience {
+		} else if l.waits > 10*m.patience {
 			p.in.refuse()
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/posted"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -76,8 +77,8 @@ type Endpoint struct {
 	multicasts     []multicast // under way, by the context of their parts
 	freeMulticasts []int
 
-	passed  *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
-	starved bool        // something was wanting for a lane, and will be looked at again
+	passed *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
+	later  retry.Later // looks at lanes for which something was wanting
 	waits
 }
 
@@ -132,6 +133,7 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 	e := &Endpoint{name: name, opt: o, dir: d.Dup(), peers: map[Address]*peer{},
 		loans: map[shm.Ref]*loan{},
 		uses:  make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
+	e.later.Try = e.markAgain
 	err := futex.HasWaitMany()
 	if err == nil {
 		err = e.create()
@@ -331,6 +333,7 @@ func (e *Endpoint) Close() error {
 	e.leave()
 	e.cancel()
 	e.bell.Unlock()
+	e.later.Close()
 	e.unbind()
 	for _, p := range e.peers { // their notices take no lock, and come no more
 		p.stop()

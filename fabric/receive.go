@@ -77,7 +77,7 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		return c, false
 	}
 	if kind.Starved(err) && !errors.Is(err, ErrRefused) && !e.closed {
-		e.again()
+		e.later.Want()
 		return c, false
 	}
 	crash.At(crash.FabricMapped)
@@ -129,22 +129,13 @@ func (e *Endpoint) freeRefused(bit int, id uint64) {
 	}
 }
 
-// again has markAgain run soon.
-func (e *Endpoint) again() {
-	if !e.starved {
-		e.starved = true
-		time.AfterFunc(acceptAgain, e.markAgain)
-	}
-}
-
 // markAgain has lanes looked at for which there were no descriptors, or no memory, and who has
 // asked answered for whom there was no lane.
-func (e *Endpoint) markAgain() {
+func (e *Endpoint) markAgain(pause time.Duration) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	e.starved = false
 	if m := e.opt.mux; m != nil && !e.closed {
-		m.answerAgain()
+		m.answerAgain(pause)
 	}
 	for row := range e.in {
 		if !e.closed && e.in[row] == nil && e.claims[row].Load() != 0 {
