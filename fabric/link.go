@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -26,7 +28,7 @@ const askBytes = AddressBytes + 8
 // makes and ends that, as it does for a net.Conn, and carries nothing else: messages go from
 // endpoint to endpoint. Who holds the lock of a mux may take an endpoint's, never in reverse.
 type link struct {
-	news        // under the lock of the conn's mux
+	news
 	c    *conn  // under both locks
 	data []byte // of the peer's answer
 
@@ -45,11 +47,12 @@ const (
 
 // news are events, which wait if their queue has no room.
 type news struct {
-	m       *mux
 	e       *Endpoint // nil: of a listener
 	sink    cq.EventSink
 	fid     cq.FID
+	mu      sync.Mutex // taken after a mux's lock and before an endpoint's
 	owed    []event
+	later   retry.Later // delivers them
 	release func()
 }
 
@@ -62,6 +65,7 @@ type event struct {
 // binds makes events those of an object, which holds their queue until release is called.
 func (n *news) binds(sink cq.EventSink, class cq.FIDKind, a Address) error {
 	n.sink, n.fid = sink, cq.FID{Kind: class, ID: a.Outbox, Generation: a.Generation}
+	n.later.First, n.later.Most, n.later.Try = keepAfter, 16*keepAfter, n.redeliver
 	n.release = func() {}
 	if q, ok := sink.(*cq.EventQueue); ok {
 		o := q.Options()
@@ -72,20 +76,36 @@ func (n *news) binds(sink cq.EventSink, class cq.FIDKind, a Address) error {
 	}
 	release, err := cq.Hold(sink.(io.Closer))
 	if err == nil {
-		n.release = release
+		n.release = func() { n.later.Close(); release() }
 	}
 	return err
 }
 
 // tell queues an event after those that wait. The mux's lock is held.
 func (n *news) tell(ev event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.owed = append(n.owed, ev); len(n.owed) == 1 {
 		n.deliver()
 	}
 }
 
+// redeliver queues those for which there may be room by now.
+func (n *news) redeliver(time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deliver()
+}
+
+// forget has nobody hear of those that wait.
+func (n *news) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.owed = nil
+}
+
 // deliver queues events as far as there is room, and tries again later. A queue that was closed
-// gets none.
+// gets none. The lock is held.
 func (n *news) deliver() {
 	for len(n.owed) > 0 {
 		ev := &n.owed[0]
@@ -94,7 +114,7 @@ func (n *news) deliver() {
 			crash.At(crash.LinkLowered)
 		}
 		if errors.Is(n.write(ev), cq.ErrFull) {
-			n.m.retell(n)
+			n.later.Want()
 			return
 		}
 		n.owed = n.owed[1:]
@@ -118,22 +138,6 @@ func (n *news) write(ev *event) (err error) {
 		n.e.raise()
 	}
 	return err
-}
-
-// retell delivers what waits after a while.
-func (m *mux) retell(n *news) {
-	if m.late = append(m.late, n); len(m.late) > 1 {
-		return
-	}
-	time.AfterFunc(keepAfter, func() {
-		m.e.bell.Lock()
-		defer m.e.bell.Unlock()
-		late := m.late
-		m.late = nil
-		for _, n := range late {
-			n.deliver()
-		}
-	})
 }
 
 // entry is the payload of a connection event, which is never too long.
@@ -336,7 +340,7 @@ func (e *Endpoint) pair(c *conn, peer Address) error {
 	case e.link.c != nil:
 		return os.NewSyscallError("connect", syscall.EISCONN)
 	}
-	e.link.c, e.link.m, c.link = c, c.m, e.link
+	e.link.c, c.link = c, e.link
 	e.partner(peer)
 	return nil
 }
@@ -390,7 +394,7 @@ func (e *Endpoint) disconnect() {
 	defer c.m.leave()
 	c.m.e.bell.Lock()
 	defer c.m.e.bell.Unlock()
-	c.link.owed = nil
+	c.link.forget()
 	crash.At(crash.LinkLeaving)
 	if !c.closed {
 		c.close()

@@ -31,7 +31,6 @@ type mux struct {
 	spare     bytes.Buffer // empty, for the next connection that keeps much
 	over      bool
 	abandoned bool          // its peer is waited for no more
-	late      []*news       // whose events wait for room
 	done      chan struct{} // closed when its endpoint is
 	patience  time.Duration // closePatience
 }
@@ -230,7 +229,7 @@ func listen(d *shm.Dir, name string, events cq.EventSink) (*listener, error) {
 	}
 	var l listener
 	if events != nil {
-		l.news = &news{m: m}
+		l.news = &news{}
 		if err := l.news.binds(events, cq.FIDPassiveEndpoint, m.e.addr); err != nil {
 			return nil, errors.Join(err, m.e.Close())
 		}
@@ -281,7 +280,7 @@ func (l *listener) Close() error {
 	}
 	m.listener = nil
 	if l.news != nil {
-		l.news.owed = nil
+		l.news.forget()
 	}
 	m.e.page.Accepts.Store(0)
 	_ = m.e.obj.Unlink()
