@@ -106,7 +106,7 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 		return nil // who comes next flushes
 	}
 	if !s.b.Flush() {
-		s.stack.again()
+		s.stack.later.Want()
 	}
 	return err
 }

@@ -90,6 +90,7 @@ func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 	}
 	s := &Stack{o: o.resolve(), seed: maphash.MakeSeed(), done: make(chan struct{}),
 		unbind: map[*Conn]func() error{}, budget: spin.Budget(lookFor)}
+	s.later.First, s.later.Most, s.later.Try = firstRetry, lastRetry, s.retryAll
 	s.table.Store(&table{})
 	for _, b := range backends {
 		s.shards = append(s.shards, &shard{stack: s, b: b})
@@ -265,6 +266,7 @@ func (s *Stack) Close() error {
 	for _, sh := range s.shards {
 		keep(sh.close())
 	}
+	s.later.Close()
 	s.running.Wait()
 	for _, f := range s.onClose {
 		keep(f())

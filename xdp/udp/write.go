@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/retry"
 )
 
 // Write sends a datagram to the peer of a connected socket.
@@ -208,9 +209,9 @@ var resolveTries = 3 * time.Second
 // pending is the datagrams of which the next hop is not known yet. They are tried again at
 // intervals while there are any, and so is what the device did not take at once.
 type pending struct {
-	waiting  atomic.Int32  // len(held)
-	wanted   atomic.Uint64 // calls of again since retryAll was begun; 0 if it does not run
+	waiting  atomic.Int32 // len(held)
 	lost     atomic.Uint64
+	later    retry.Later // calls retryAll
 	failOnce sync.Once
 
 	heldMu  sync.Mutex // after a shard's
@@ -248,41 +249,23 @@ func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 		time.Now().Add(resolveTries)})
 	s.waiting.Store(int32(len(s.held)))
 	s.heldMu.Unlock()
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if !sh.closed {
-		s.again()
-	}
+	s.later.Want()
 	return nil
 }
 
-// again has retryAll try until nothing is left. The lock of a shard that is not closed is held.
-func (s *Stack) again() {
-	if s.wanted.Add(1) == 1 {
-		s.running.Go(s.retryAll)
+// retryAll sends what waits, and what the device did not take.
+func (s *Stack) retryAll(time.Duration) {
+	all := true
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		if !sh.closed {
+			s.retry(sh, netip.Addr{})
+			all = sh.b.Flush() && all
+		}
+		sh.mu.Unlock()
 	}
-}
-
-// retryAll tries until nothing is left to try.
-func (s *Stack) retryAll() {
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		wanted, all := s.wanted.Load(), true
-		select {
-		case <-s.done:
-			return
-		case <-time.After(pause):
-		}
-		for _, sh := range s.shards {
-			sh.mu.Lock()
-			if !sh.closed {
-				s.retry(sh, netip.Addr{})
-				all = sh.b.Flush() && all
-			}
-			sh.mu.Unlock()
-		}
-		if all && s.waiting.Load() == 0 && s.wanted.CompareAndSwap(wanted, 0) {
-			return
-		}
+	if !all || s.waiting.Load() > 0 {
+		s.later.Want()
 	}
 }
 
