@@ -160,27 +160,18 @@ func (q *core) Serve(l *net.UnixListener, report func(error)) error {
 				return err
 			}
 		}
-		conn, err := place.Accept(ctx, l)
-		if err == nil {
-			if err = q.admit(ctx, &all, places, conn, report); err != nil {
-				_ = conn.Close()
-				if ctx.Err() == nil {
-					report(failed("serve", q.name, err))
-				}
+		conn, err := place.Accept(ctx, l, func(err error) { report(failed("serve", q.name, err)) })
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !kind.Starved(err) {
 			return failed("serve", q.name, err)
 		}
-		// Others have what it takes, and it does not end what is served.
-		report(failed("serve", q.name, err))
-		select {
-		case <-time.After(acceptAgain):
-		case <-ctx.Done():
+		if err = q.admit(ctx, &all, places, conn, report); err != nil {
+			_ = conn.Close()
+			if ctx.Err() == nil {
+				report(failed("serve", q.name, err))
+			}
 		}
 	}
 }
@@ -214,10 +205,6 @@ func (q *core) admit(ctx context.Context, all *sync.WaitGroup, places *place.Pla
 	})
 	return nil
 }
-
-// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or
-// memory to be free again.
-const acceptAgain = 50 * time.Millisecond
 
 // serve attaches one writer and holds its life line. The context ends with the queue, or when the
 // place is somebody else's.

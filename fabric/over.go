@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
@@ -23,10 +22,6 @@ type overListener struct {
 	places *place.Places
 	met    sync.WaitGroup
 }
-
-// acceptAgain is how long a listener, and who cannot open a lane, wait for descriptors or memory to
-// be free again.
-const acceptAgain = 50 * time.Millisecond
 
 // ListenOver takes connections from processes of the users that allow has, nil of this one: each
 // connects to the socket, and gets by [DialOver] what [Dial] describes, with bytes that go through
@@ -49,19 +44,12 @@ func ListenOver(socket *net.UnixListener, allow *shm.AllowList) net.Listener {
 // serve meets who connects.
 func (l *overListener) serve() {
 	for {
-		socket, err := place.Accept(l.over, l.UnixListener)
-		switch {
-		case err == nil:
-			l.admit(socket)
-		case kind.Starved(err):
-			select {
-			case <-time.After(acceptAgain):
-			case <-l.over.Done():
-			}
-		default:
+		socket, err := place.Accept(l.over, l.UnixListener, func(error) {})
+		if err != nil {
 			l.end(err)
 			return
 		}
+		l.admit(socket)
 	}
 }
 

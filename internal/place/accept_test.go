@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -45,7 +48,7 @@ func TestAcceptTogether(t *testing.T) {
 		over, cancel := context.WithCancelCause(t.Context())
 		end, stay := make(chan error, 3), make(chan error, 2)
 		wait := func(ctx context.Context, ended chan error) {
-			c, err := Accept(ctx, l)
+			c, err := Accept(ctx, l, never)
 			if err == nil {
 				err = c.Close()
 			}
@@ -90,28 +93,57 @@ func TestAcceptEnds(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Accept(ctx, l); err != context.Canceled {
+	if _, err := Accept(ctx, l, never); err != context.Canceled {
 		t.Errorf("after the end: %v", err)
 	}
-	if got, err := Accept(t.Context(), l); err != nil {
+	if got, err := Accept(t.Context(), l, never); err != nil {
 		t.Errorf("who was left waiting: %v", err)
 	} else {
 		got.Close()
 	}
 	shmtest.Must(t, l.SetDeadline(time.Unix(1, 0)))
-	if _, err := Accept(t.Context(), l); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := Accept(t.Context(), l, never); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with a deadline of the caller's own: %v", err)
 	}
 	shmtest.Must(t, l.SetDeadline(time.Time{}))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Accept(t.Context(), l)
+		_, err := Accept(t.Context(), l, never)
 		ended <- err
 	}()
 	l.Close()
 	if err := accepted(t, "closed", ended); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
+}
+
+// never is told of nothing.
+func never(err error) { panic(err) }
+
+// TestAcceptStarved: who has no descriptor for a connection is told so, and accepts it when there is
+// one, unless the context ends before.
+func TestAcceptStarved(t *testing.T) {
+	l, dial := listenUnix(t)
+	c := dial()
+	defer c.Close()
+	var had unix.Rlimit
+	shmtest.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	limit := func(n uint64) {
+		shmtest.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}))
+	}
+	limit(0)
+	defer limit(had.Cur)
+	ctx, cancel := context.WithCancel(t.Context())
+	var told error
+	if _, err := Accept(ctx, l, func(err error) { told = err; cancel() }); err != context.Canceled {
+		t.Errorf("after the end: %v", err)
+	}
+	if !errors.Is(told, syscall.EMFILE) {
+		t.Errorf("told of %v", told)
+	}
+	got, err := Accept(t.Context(), l, func(error) { limit(had.Cur) })
+	shmtest.Must(t, err)
+	got.Close()
 }
 
 // TestPlaces: who is put out, and who is refused.

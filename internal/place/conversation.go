@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -328,11 +330,13 @@ var (
 
 // Accept accepts a connection unless the context ends before, whose cause is the error then. Any
 // number of calls may wait at one listener, each with a context of its own, and end as theirs does.
-// The listener stays open, and its deadline is ours meanwhile. Other errors are those of
-// [net.UnixListener.AcceptUnix].
-func Accept(ctx context.Context, l *net.UnixListener) (*net.UnixConn, error) {
+// The listener stays open, and its deadline is ours meanwhile. Others may have what it takes, and
+// that does not end a server: wants is told of each try that failed for it, and the next one comes
+// after a pause. Other errors are those of [net.UnixListener.AcceptUnix].
+func Accept(ctx context.Context, l *net.UnixListener, wants func(error)) (*net.UnixConn, error) {
 	a := enterAccept(l)
 	defer a.leave(l)
+	pause := retry.First
 	for ctx.Err() == nil {
 		times, calm := a.look()
 		if calm != nil {
@@ -343,6 +347,15 @@ func Accept(ctx context.Context, l *net.UnixListener) (*net.UnixConn, error) {
 			continue
 		}
 		conn, err := a.once(ctx, l)
+		if kind.Starved(err) {
+			wants(err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, retry.Most)
+			continue
+		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/place"
@@ -31,19 +29,15 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		}
 	}()
 	for {
-		conn, err := place.Accept(until, l)
+		conn, err := place.Accept(until, l, func(err error) {
+			s.report(failed(op, s.c.Interface, err, hintOf(err)))
+		})
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case s.Err() != nil:
 			return failed(op, s.c.Interface, s.Err(), "")
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
-			errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ENOMEM),
-			errors.Is(err, unix.ENOBUFS):
-			s.report(failed(op, s.c.Interface, err, hintOf(err)))
-			time.Sleep(50 * time.Millisecond) // until descriptors are free again
-			continue
 		default:
 			if until.Err() != nil {
 				err = errClosing
