@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/futex"
+	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -23,8 +24,9 @@ type Face struct {
 	epoll   int
 	eventfd int
 	fifo    int
-	mu      sync.Mutex  // held while a pipe is watched again, or goes
+	mu      sync.Mutex  // held while a pipe comes, is watched again, or goes
 	pipes   []*facePipe // of lanes of other users
+	later   retry.Later // watches those that the kernel did not take
 	tail    func(bit int) uint64
 	calls   atomic.Uint64 // system calls to reset it
 }
@@ -34,6 +36,7 @@ type Face struct {
 // eventfd to ring.
 func NewFace(fifo int) (_ *Face, err error) {
 	f := &Face{epoll: -1, eventfd: -1, fifo: fifo}
+	f.later.Try = f.watchLate
 	defer func() {
 		if err != nil {
 			f.Close()
@@ -117,6 +120,7 @@ func (f *Face) Close() {
 	if f == nil {
 		return
 	}
+	f.later.Close()
 	for len(f.pipes) > 0 {
 		f.forget(f.pipes[0].bit)
 	}
@@ -151,7 +155,10 @@ func writeByte(fd int) error {
 type facePipe struct {
 	bit, fd int
 	alarms
-	gone bool // under Face.mu
+
+	// Under Face.mu.
+	watched bool // it is behind the descriptor
+	gone    bool
 }
 
 // Listen puts the reading end of a lane's pipe behind the descriptor, in place of another one of
@@ -162,9 +169,35 @@ func (f *Face) Listen(bit, fd int) {
 	if f == nil || fd < 0 {
 		return
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
-	if unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, fd, &ev) == nil {
-		f.pipes = append(f.pipes, &facePipe{bit: bit, fd: fd})
+	p := &facePipe{bit: bit, fd: fd}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pipes = append(f.pipes, p)
+	f.watch(p)
+}
+
+// watch watches a pipe for one event. A pipe that the kernel does not take, since the user watches
+// too many or for want of memory, is tried again later: its writer may ring once only. The lock is
+// held.
+func (f *Face) watch(p *facePipe) {
+	how := unix.EPOLL_CTL_ADD
+	if p.watched {
+		how = unix.EPOLL_CTL_MOD
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.fd)}
+	if p.watched = unix.EpollCtl(f.epoll, how, p.fd, &ev) == nil || p.watched; !p.watched {
+		f.later.Want()
+	}
+}
+
+// watchLate watches the pipes that the kernel had not taken.
+func (f *Face) watchLate(time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pipes {
+		if !p.watched {
+			f.watch(p)
+		}
 	}
 }
 
@@ -218,12 +251,10 @@ func (f *Face) drained(p *facePipe, buf []byte) {
 func (f *Face) watchAgain(p *facePipe) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.gone {
-		return
+	if !p.gone {
+		f.calls.Add(1)
+		f.watch(p)
 	}
-	f.calls.Add(1)
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.fd)}
-	_ = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_MOD, p.fd, &ev)
 }
 
 // tailBy tells the face how far a lane has come.

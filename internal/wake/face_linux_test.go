@@ -276,6 +276,29 @@ func TestFullDescriptor(t *testing.T) {
 	}
 }
 
+// TestListenLater: a pipe that the kernel does not take at first is behind the descriptor soon,
+// though its writer rings no more.
+func TestListenLater(t *testing.T) {
+	t.Parallel()
+	f := newFace(t, -1)
+	f.later.First = time.Millisecond
+	read, write, err := eventfd.NewPipe()
+	shmtest.Must(t, err)
+	t.Cleanup(func() { eventfd.Close(read); eventfd.Close(write) })
+	var nothing unix.EpollEvent // in its way
+	shmtest.Must(t, unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, read, &nothing))
+	f.Listen(1, read)
+	shmtest.Must(t, writeByte(write))
+	ep := userEpoll(t, f, 0)
+	if wakes(t, ep, 0) {
+		t.Fatal("the pipe is there at once")
+	}
+	shmtest.Must(t, unix.EpollCtl(f.epoll, unix.EPOLL_CTL_DEL, read, nil))
+	if !wakes(t, ep, 5000) {
+		t.Error("the pipe does not come")
+	}
+}
+
 func TestFaceErrors(t *testing.T) {
 	file, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	shmtest.Must(t, err)
