@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/pollable"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -114,21 +115,12 @@ func newCondKeeper(fd int) (*condKeeper, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	// Only then the poller takes it; an epoll descriptor does not care.
-	if err := unix.SetNonblock(dup, true); err != nil {
-		_ = unix.Close(dup)
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	k := &condKeeper{file: os.NewFile(uintptr(dup), "wait object"), armed: make(chan struct{}, 1),
-		done: make(chan struct{}), cond: sync.NewCond(new(sync.Mutex))}
-	raw, err := k.file.SyscallConn()
-	if err == nil {
-		err = k.file.SetReadDeadline(time.Time{}) // fails when the poller did not take it
-	}
+	file, raw, err := pollable.File(dup, "wait object")
 	if err != nil {
-		_ = k.file.Close()
 		return nil, err
 	}
+	k := &condKeeper{file: file, armed: make(chan struct{}, 1), done: make(chan struct{}),
+		cond: sync.NewCond(new(sync.Mutex))}
 	go k.run(raw)
 	return k, nil
 }

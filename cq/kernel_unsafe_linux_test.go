@@ -3,7 +3,6 @@ package cq_test
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -11,45 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 func init() { roles["nogetfd"] = childNoGetFD }
 
-// forbid takes a system call away from the process, as container runtimes do.
-func forbid(call uint32) error {
-	prog := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the call
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	f := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&f)))
-	runtime.KeepAlive(prog)
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// noGetFD forbids pidfd_getfd to a child, which ends if that fails.
-func noGetFD() {
-	runtime.LockOSThread() // the thread that may filter all others
-	if err := forbid(unix.SYS_PIDFD_GETFD); err != nil {
-		fmt.Println("forbid:", err)
-		os.Exit(1)
-	}
-}
-
 // childNoGetFD waits on a set for what its own process posts, for a queue with a name and one
 // without, and prints how that went.
 func childNoGetFD() {
-	noGetFD()
+	need(shmtest.Forbid(unix.SYS_PIDFD_GETFD, unix.EPERM))
 	d, err := shm.OpenDir("")
 	need(err)
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -174,7 +175,7 @@ func closed(q *cq.Queue) error {
 
 // childMover may not take descriptors from processes, so that writers need the FIFO.
 func childMover() {
-	noGetFD()
+	need(shmtest.Forbid(unix.SYS_PIDFD_GETFD, unix.EPERM))
 	base, how := os.Getenv(envLog), os.Getenv(envQueue)
 	for i, v := range movedVerbs {
 		home := filepath.Join(base, fmt.Sprint(i))

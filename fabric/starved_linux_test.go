@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // starved receives from somebody while this process may have no more descriptors, and then.
@@ -31,6 +32,32 @@ func starved() {
 	fmt.Println(string(buf[:c.Len]))
 	untilTold()
 	must(e.close())
+}
+
+// unpolled receives from somebody while the kernel watches no more descriptors for this process.
+func unpolled() {
+	e, err := open("unpolled", fabric.Options{})
+	must(err)
+	must(shmtest.Forbid(unix.SYS_EPOLL_CTL, unix.ENOSPC))
+	fmt.Println("ready")
+	_, _ = fmt.Scanln()
+	for range 3 {
+		_, err = e.Progress()
+		must(err)
+	}
+	fmt.Println(e.Stats().Refused, "refused")
+	untilTold()
+	must(e.close())
+}
+
+// TestUnpolled: who can follow no process now does not refuse a sender for good.
+func TestUnpolled(t *testing.T) {
+	e := opened(t, "main", fabric.Options{})
+	c := started(t, "unpolled")
+	noError(t, e.Send([]byte("hello"), e.knows(t, "unpolled"), 1))
+	fmt.Fprintln(c.in)
+	c.says(t, "0 refused")
+	c.ends(t)
 }
 
 // TestStarved: who has no descriptor for a sender that is new takes its messages when it has.

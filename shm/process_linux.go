@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/pollable"
 )
 
 func readSelf() Owner {
@@ -155,14 +157,8 @@ func watchDeath(w Owner, died func()) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Non-blocking, so that the runtime's poller takes it: waiting costs a goroutine, no thread.
-	f := os.NewFile(uintptr(fd), "pidfd")
-	raw, err := f.SyscallConn()
-	if err == nil {
-		err = f.SetReadDeadline(time.Time{}) // fails when the poller did not take it
-	}
+	f, raw, err := pollable.File(fd, "pidfd")
 	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	go func() {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/pollable"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -25,30 +26,15 @@ func (p *Peer) identify(socket int) error {
 	if err != nil {
 		return err
 	}
-	if p.process, err = pollable(fd, "pidfd"); err != nil {
+	if p.process, _, err = pollable.File(fd, "pidfd"); err != nil {
 		return err
 	}
 	dup, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	p.conn, err = pollable(dup, "connection")
+	p.conn, _, err = pollable.File(dup, "connection")
 	return err
-}
-
-// pollable takes over a descriptor. It must be one that the runtime's poller takes, so that waiting
-// costs a goroutine and no thread.
-func pollable(fd int, name string) (*os.File, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), name)
-	if err := f.SetReadDeadline(time.Time{}); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // peerPidfd opens the peer's process. Before Linux 6.5 the kernel tells its number only, which may

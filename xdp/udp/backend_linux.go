@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/pollable"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -36,7 +37,7 @@ type onEndpoint struct {
 // The endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it.
 // The queue stays the caller's.
 func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (*onEndpoint, error) {
-	p, err := pollable(e.Socket().FD())
+	p, err := polled(e.Socket().FD())
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: err}
 	}
@@ -157,7 +158,7 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 	b := &onDevice{e: e, q: e.Queue()}
 	wait, err := b.q.GetWait()
 	if err == nil {
-		b.poller, err = pollable(wait.FD)
+		b.poller, err = polled(wait.FD)
 	}
 	if err != nil {
 		_ = e.Close()
@@ -325,18 +326,9 @@ type poller struct {
 	raw  syscall.RawConn
 }
 
-func pollable(fd int) (p poller, err error) {
-	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		return p, err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // else the runtime would not poll it
-		_ = unix.Close(fd)
-		return p, err
-	}
-	p.file = os.NewFile(uintptr(fd), "packets")
-	p.raw, err = p.file.SyscallConn()
-	if err != nil {
-		_ = p.Close()
+func polled(fd int) (p poller, err error) {
+	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+		p.file, p.raw, err = pollable.File(fd, "packets")
 	}
 	return p, err
 }
