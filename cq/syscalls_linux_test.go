@@ -342,3 +342,37 @@ func TestLateFilter(t *testing.T) {
 		t.Error("a reader that was refused nothing has what was said of the one before")
 	}
 }
+
+func init() { roles["no default"] = childNoDefault }
+
+// childNoDefault makes sets of queues without names where the default directory cannot be had.
+func childNoDefault() {
+	for _, errno := range []unix.Errno{unix.ENOMEM, unix.EMFILE, unix.ENOSPC, unix.EIO, unix.EROFS,
+		unix.EACCES, unix.ENOENT} {
+		need(shmtest.Forbid(unix.SYS_MKDIRAT, errno)) // the last filter counts
+		s, err := cq.NewWaitSet(nil, cq.WaitSetOptions{})
+		if err == nil {
+			say("%v: made", errno)
+			need(s.Close())
+		} else {
+			say("%v: refused, as it should %v", errno, errors.Is(err, errno))
+		}
+	}
+}
+
+// TestNoDefault: the bell of a process has no name where there is no directory for it. For want of
+// something that passes it is not made: queues with names could not be members for long.
+func TestNoDefault(t *testing.T) {
+	t.Parallel()
+	got := startChild(t, "no default").Stop(t)
+	want := `cannot allocate memory: refused, as it should true
+too many open files: refused, as it should true
+no space left on device: refused, as it should true
+input/output error: refused, as it should true
+read-only file system: made
+permission denied: made
+no such file or directory: made`
+	if strings.TrimSpace(got) != want {
+		t.Errorf("the child says:\n%s", got)
+	}
+}

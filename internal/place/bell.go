@@ -48,9 +48,11 @@ func (p *processBell) create(d *shm.Dir) (err error) {
 	spec := kind.BellSpec()
 	spec.UUID = shm.NewUUID()
 	if d == nil {
-		if dir, e := shm.OpenDir(""); e == nil {
-			d = dir
-			defer dir.Close()
+		switch d, err = shm.OpenDir(""); {
+		case err == nil:
+			defer d.Close()
+		case !noDirectory(err):
+			return err
 		}
 	}
 	if d == nil {
@@ -71,6 +73,18 @@ func (p *processBell) create(d *shm.Dir) (err error) {
 	}
 	p.bell = wake.NewDomain(arm, hints, kind.DomainBits)
 	return nil
+}
+
+// noDirectory tells errors of opening the default directory that say that there is none to be had.
+// After any other one there may be one in a moment, and queues in it.
+func noDirectory(err error) bool {
+	for _, is := range []error{fs.ErrNotExist, fs.ErrPermission, errors.ErrUnsupported,
+		syscall.ENOTDIR, syscall.EROFS} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
 }
 
 // Release gives up what Acquire took.
