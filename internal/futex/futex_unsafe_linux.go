@@ -4,9 +4,12 @@ import (
 	"math"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 const (
@@ -38,6 +41,10 @@ func waitAlone(word *atomic.Uint32, old uint32, deadlineNs int64) {
 		uintptr(old), uintptr(unsafe.Pointer(ts)), 0, futexMatchAny)
 }
 
+// lookEvery is how long who sleeps on several words does without looking at them, where the kernel
+// refuses such a sleep. Nobody begins there, but a filter of system calls may come later.
+const lookEvery = time.Millisecond
+
 // Watched is a word and the value that it had (struct futex_waitv).
 type Watched struct {
 	Value uint64
@@ -46,8 +53,9 @@ type Watched struct {
 }
 
 // WaitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
-// absolute monotonic deadline (0: none). Its error is ENOSYS where there is no such call, EAGAIN if
-// a word holds another value, EFAULT if one is not mapped any more.
+// absolute monotonic deadline (0: none). Its error is EAGAIN if a word holds another value, EFAULT
+// if one is not mapped any more, and ENOSYS, or EPERM of a filter of system calls, where there is no
+// such call: then it has slept on the first word alone, for a moment.
 func WaitMany(words []Watched, deadlineNs int64) error {
 	for i := range words {
 		words[i].flags = futexSize32
@@ -60,8 +68,14 @@ func WaitMany(words []Watched, deadlineNs int64) error {
 	takeTurn()
 	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&words[0])),
 		uintptr(len(words)), 0, uintptr(unsafe.Pointer(ts)), unix.CLOCK_MONOTONIC, 0)
-	if errno != 0 {
-		return errno
+	switch errno {
+	case 0:
+		return nil
+	case unix.ENOSYS, unix.EPERM:
+		if soon := spin.Now() + int64(lookEvery); deadlineNs == 0 || soon < deadlineNs {
+			deadlineNs = soon
+		}
+		waitAlone(words[0].Word, uint32(words[0].Value), deadlineNs)
 	}
-	return nil
+	return errno
 }

@@ -4,8 +4,11 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/spin"
@@ -109,4 +112,36 @@ func TestSharedUnknown(t *testing.T) {
 	Wait(&word, 0, spin.Now()+int64(time.Millisecond))
 }
 
-func TestMain(m *testing.M) { shmtest.Main(m, nil) }
+// TestWaitManyRefused: where a filter of system calls took futex_waitv away who sleeps on several
+// words looks now and then, and not all the time.
+func TestWaitManyRefused(t *testing.T) {
+	t.Parallel()
+	if got := shmtest.Start(t, shmtest.Child(t, "refused")).Stop(t); got != "rests" {
+		t.Error(got)
+	}
+}
+
+func childRefused() {
+	shmtest.Need(HasWaitMany())
+	var words [2]atomic.Uint32
+	for _, errno := range []syscall.Errno{syscall.EPERM, syscall.ENOSYS} {
+		shmtest.Need(shmtest.Forbid(unix.SYS_FUTEX_WAITV, errno))
+		const times = 20
+		begin := spin.Now()
+		for range times {
+			err := WaitMany([]Watched{{Word: &words[0]}, {Word: &words[1]}}, 0)
+			if err != errno {
+				shmtest.Say("%v", err)
+			}
+		}
+		// A signal may end some of them.
+		if took := time.Duration(spin.Now() - begin); took < times*lookEvery/2 {
+			shmtest.Say("%d sleeps in %v", times, took)
+		}
+	}
+	shmtest.Say("rests")
+}
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"refused": childRefused})
+}
