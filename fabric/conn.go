@@ -31,6 +31,7 @@ type conn struct {
 	number, to uint64 // by which the peer names it, and we
 	is         connState
 	err        error // it is broken
+	mute       error // why the answer to its dial cannot be heard now
 	link       *link // it is an endpoint's
 
 	reading, writing sync.Mutex // one call at a time

@@ -13,8 +13,12 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -196,35 +200,85 @@ func TestConnHostile(t *testing.T) {
 	}
 }
 
-// TestDialGivenUp: a connection that is accepted when its dial has ended is closed, not opened.
-func TestDialGivenUp(t *testing.T) {
-	e := &intruder{end: opened(t, "slow", fabric.Options{})}
-	scribble(t, e.end, "slow").page.Accepts.Store(1)
-	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
-		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
+// askedBy has somebody dial an endpoint that listens in name only, and returns what was asked. The
+// endpoint can answer.
+func askedBy(t *testing.T, ctx context.Context) (e *intruder, asked cq.Entry, done chan error) {
+	t.Helper()
+	e = &intruder{end: opened(t, "slow", fabric.Options{})}
+	s := scribble(t, e.end, "slow")
+	s.page.Accepts.Store(1)
+	done = make(chan error, 1)
 	go func() {
 		_, err := fabric.Dial(ctx, e.d, "slow")
 		done <- err
 	}()
-	asked, err := e.await(t, 1)
-	noError(t, err)
-	cancel()
-	err = <-done
-	failsWith(t, "dial", err, context.Canceled)
-	var op *net.OpError
-	errors.As(err, &op)
-	e.to, err = e.Resolve(op.Source.String())
-	noError(t, err)
-	const mine = 5 << 32
-	noError(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged, Tag: mine,
-		Ignore: 0xff}))
-	noError(t, e.say(said{2 | asked.Data, mine, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
-	if c, err := e.await(t, 2); err != nil || c.Tag != 8|mine {
-		t.Errorf("it answers with %#x, %v", c.Tag, err)
+	asked = e.hears(t)
+	id := uint64(0)
+	for row := range s.claims {
+		id = max(id, s.claims[row].Load())
 	}
-	noError(t, e.say(said{8 | asked.Data, 0, nil}, 0))
+	id, _ = kind.FabricLaneOf(id)
+	box, err := e.d.Open(kind.FabricOutboxName(id), shm.ReadOnly)
+	noError(t, err)
+	noError(t, box.Close())
+	e.to, err = e.Resolve(box.Header().Name)
+	noError(t, err)
+	return e, asked, done
+}
+
+// TestDialGivenUp: a connection that is accepted when its dial has ended, since its context did or
+// for want of a descriptor, is closed, not opened.
+func TestDialGivenUp(t *testing.T) {
+	for _, want := range []error{context.Canceled, syscall.EMFILE} {
+		t.Run(want.Error(), func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			e, asked, done := askedBy(t, ctx)
+			const mine = 5 << 32
+			noError(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged,
+				Tag: mine, Ignore: 0xff}))
+			answer := said{2 | asked.Data, mine, []byte{0, 16, 0, 0, 0, 0, 0, 0}}
+			if want == context.Canceled {
+				cancel()
+				failsWith(t, "dial", <-done, want)
+				noError(t, e.say(answer, 0))
+			} else {
+				shmtest.Eventually(t, "the end of others", func() bool {
+					names, err := e.d.List()
+					noError(t, err)
+					return len(names) == 4 // of two ends
+				})
+				var had unix.Rlimit
+				noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+				noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: had.Max}))
+				noError(t, e.say(answer, 0))
+				err := <-done
+				noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &had))
+				failsWith(t, "dial", err, want)
+			}
+			if c, err := e.await(t, 2); err != nil || c.Tag != 8|mine {
+				t.Errorf("it answers with %#x, %v", c.Tag, err)
+			}
+			noError(t, e.say(said{8 | asked.Data, 0, nil}, 0))
+		})
+	}
+}
+
+// TestDialUnheard: a dial says so whose answers are to come by a lane that cannot be.
+func TestDialUnheard(t *testing.T) {
+	e, _, done := askedBy(t, t.Context())
+	a, err := e.Lookup(e.to)
+	noError(t, err)
+	name, err := e.d.Open(kind.FabricOutboxName(a.Outbox), shm.ReadOnly)
+	noError(t, err)
+	noError(t, name.Close())
+	s := scribbleOn(t, e.end, name.Header().Name, a)
+	row, id := 0, kind.FabricLaneID(e.Address().Outbox, 3, 1)
+	for !s.claims[row].CompareAndSwap(0, id) {
+		row++
+	}
+	s.ring(row)
+	failsWith(t, "dial", <-done, fabric.ErrCorrupt)
 }
 
 // TestConnMost: a peer can have 4096 connections, and one more for each that ends.

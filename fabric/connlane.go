@@ -186,6 +186,29 @@ func (m *mux) hears(p *peer) bool {
 	return true
 }
 
+// unheard ends dials whose answers come by a lane that cannot be mapped, for good or just now.
+func (m *mux) unheard(id uint64, why error, ever bool) {
+	if m == nil {
+		return
+	}
+	box, _ := kind.FabricLaneOf(id)
+	for _, p := range m.e.peers {
+		if p.addr.Outbox != box || p.line == nil {
+			continue
+		}
+		for c := range p.line.conns {
+			switch {
+			case c.is != connAsking:
+			case ever:
+				c.fail(why)
+			case c.link == nil:
+				c.mute = why
+				m.e.wake(&c.reader)
+			}
+		}
+	}
+}
+
 // answerAgain looks for lanes to those who wait for an answer. Who has waited for long is refused,
 // so that its dials end.
 func (m *mux) answerAgain(pause time.Duration) {

@@ -22,6 +22,7 @@ type scribbled struct {
 	claims []kind.Word
 	lanes  []kind.FabricLane
 	slots  []kind.FabricSlot
+	ring   func(row int)
 	rings  func() // for the first row
 }
 
@@ -52,8 +53,11 @@ func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribble
 	s.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(len(s.rows)):])
 	hints, err := wake.MapHints(mail, 2*len(s.rows))
 	noError(t, err)
-	s.rings = wake.NewRinger(wake.RingerConfig{Row: &s.rows[0].Bell, Arm: &s.page.Arm,
-		Hints: hints}).Announce
+	s.ring = func(row int) {
+		wake.NewRinger(wake.RingerConfig{Row: &s.rows[row].Bell, Arm: &s.page.Arm, Hints: hints,
+			Bit: row}).Announce()
+	}
+	s.rings = func() { s.ring(0) }
 	s.lanes = kind.Overlays[kind.FabricLane](section(box, kind.SectFabricLanes))
 	s.slots = kind.Overlays[kind.FabricSlot](section(box, kind.SectFabricSlots))
 	return s

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -359,7 +360,8 @@ func dialMux(d *shm.Dir) (*mux, error) {
 // calls end at deadlines and by Close.
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
-// wait for it; as the context ends if its process stands; and with the errors of [Open].
+// wait for it; as the context ends if its process stands; and with [ErrCorrupt] or the errors of
+// [Open], also if the memory with the answer cannot be mapped.
 func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {
@@ -393,7 +395,9 @@ func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 	c.window = connWindow
 	m.say(p, connAsk, c.number, windowBytes())
 	crash.At(crash.ConnAsked)
-	m.e.within(ctx, &c.reader, func() bool { return c.is != connAsking || c.err != nil })
+	m.e.within(ctx, &c.reader, func() bool {
+		return c.is != connAsking || c.err != nil || c.mute != nil
+	})
 	switch {
 	case c.is == connOpen:
 		return c, nil
@@ -401,7 +405,7 @@ func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 		return nil, c.err
 	}
 	c.closed = true // its number stays until there is an answer
-	return nil, ctx.Err()
+	return nil, cmp.Or(c.mute, ctx.Err())
 }
 
 // reach finds who listens by a name, and attaches to it.
