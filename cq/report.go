@@ -154,7 +154,8 @@ func (q *core) overran() {
 	q.feeders.overran()
 	q.overrunTo.mu.Lock()
 	defer q.overrunTo.mu.Unlock()
-	if q.overrunTo.sink != nil && !q.overrunTo.reported { // one that takes none any more has a successor
+	// One that takes none any more has a successor.
+	if q.overrunTo.sink != nil && !q.overrunTo.reported {
 		err := q.overrunTo.sink.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
 		q.overrunTo.reported = err == nil
 	}

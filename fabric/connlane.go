@@ -187,12 +187,9 @@ func (m *mux) hears(p *peer) bool {
 }
 
 // unheard ends dials whose answers come by a lane that cannot be mapped, for good or just now.
-func (m *mux) unheard(id uint64, why error, ever bool) {
-	if m == nil {
-		return
-	}
+func (e *Endpoint) unheard(id uint64, why error, ever bool) {
 	box, _ := kind.FabricLaneOf(id)
-	for _, p := range m.e.peers {
+	for _, p := range e.peers {
 		if p.addr.Outbox != box || p.line == nil {
 			continue
 		}
@@ -203,7 +200,7 @@ func (m *mux) unheard(id uint64, why error, ever bool) {
 				c.fail(why)
 			case c.link == nil:
 				c.mute = why
-				m.e.wake(&c.reader)
+				e.wake(&c.reader)
 			}
 		}
 	}

@@ -78,7 +78,7 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 	}
 	if kind.Starved(err) && !errors.Is(err, ErrRefused) && !e.closed {
 		e.later.Want()
-		e.opt.mux.unheard(id, err, false)
+		e.unheard(id, err, false)
 		return c, false
 	}
 	crash.At(crash.FabricMapped)
@@ -90,7 +90,7 @@ func (e *Endpoint) adopt(bit int) (c wake.LaneConfig, ok bool) {
 		e.stats.Refused++
 		row.Owner.Store(id | kind.FabricRefused)
 		row.Rev.Add(1)
-		e.opt.mux.unheard(id, err, true)
+		e.unheard(id, err, true)
 		return c, false
 	}
 	crash.At(crash.FabricRowFilled)

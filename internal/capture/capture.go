@@ -114,7 +114,8 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 	return s, nil
 }
 
-// ended is nil if no tool has a capture, or can have it: that it cannot be looked at proves nothing.
+// ended is nil if no tool has a capture, or can have it: that it cannot be looked at proves
+// nothing.
 func ended(d *shm.Dir, id shm.UUID) error {
 	obj, err := d.Open(Prefix+id.String(), shm.Inspect)
 	if kind.Starved(err) || errors.Is(err, shm.ErrVersion) {

@@ -54,8 +54,8 @@ type Watched struct {
 
 // WaitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
 // absolute monotonic deadline (0: none). Its error is EAGAIN if a word holds another value, EFAULT
-// if one is not mapped any more, and ENOSYS, or EPERM of a filter of system calls, where there is no
-// such call: then it has slept on the first word alone, for a moment.
+// if one is not mapped any more, and ENOSYS, or EPERM of a filter of system calls, where there is
+// no such call: then it has slept on the first word alone, for a moment.
 func WaitMany(words []Watched, deadlineNs int64) error {
 	for i := range words {
 		words[i].flags = futexSize32

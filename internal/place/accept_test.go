@@ -120,8 +120,8 @@ func TestAcceptEnds(t *testing.T) {
 // never is told of nothing.
 func never(err error) { panic(err) }
 
-// TestAcceptStarved: who has no descriptor for a connection is told so, and accepts it when there is
-// one, unless the context ends before.
+// TestAcceptStarved: who has no descriptor for a connection is told so, and accepts it when there
+// is one, unless the context ends before.
 func TestAcceptStarved(t *testing.T) {
 	l, dial := listenUnix(t)
 	c := dial()
