@@ -28,7 +28,7 @@ import (
 const (
 	requestHead = 16
 	replyHead   = 8
-	// noReply in place of a length: the handler ended, and returned nothing.
+	// noReply in place of a length: the handler ended, and returned nothing or what had no room.
 	noReply = ^uint64(0)
 )
 
@@ -218,18 +218,31 @@ func (x *callConn) call(ctx context.Context, request, reply []byte) (n int, err 
 func (x *callConn) ask(request []byte, room int) error {
 	x.buf = binary.LittleEndian.AppendUint64(x.buf[:0], uint64(len(request)))
 	x.buf = binary.LittleEndian.AppendUint64(x.buf, uint64(room))
-	return x.writeBoth(&x.buf, request)
+	_, err := x.writeBoth(&x.buf, request)
+	return err
 }
 
-// writeBoth writes a head and what follows it, together as far as the head's buffer is kept.
-func (c *conn) writeBoth(head *[]byte, b []byte) error {
+// writeBoth writes a head and what follows it, together as far as the head's buffer is kept. n is
+// what of that was written, or the first part of it.
+func (c *conn) writeBoth(head *[]byte, b []byte) (n int, err error) {
 	first := min(len(b), mostKept-len(*head))
 	*head = append(*head, b[:first]...)
-	_, err := c.Write(*head)
+	n, err = c.Write(*head)
 	if err == nil && first < len(b) {
 		_, err = c.Write(b[first:])
 	}
-	return err
+	return n, err
+}
+
+// sayNoReply says in place of a reply that there is none. It waits for no room: without that word
+// the end of the connection would say that no handler has run.
+func (c *conn) sayNoReply() {
+	c.m.e.bell.Lock()
+	defer c.m.e.bell.Unlock()
+	if c.err == nil && !c.said && c.allowed-c.wrote >= replyHead {
+		c.wrote += replyHead
+		c.m.say(c.p, connData|c.to, 0, binary.LittleEndian.AppendUint64(nil, noReply))
+	}
 }
 
 // unexamined reports that the peer has gone, and had not examined the last that was written. A dead
@@ -312,12 +325,11 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
 	var request bytes.Buffer
 	var head [requestHead]byte
-	reply := binary.LittleEndian.AppendUint64(nil, noReply)
+	var reply []byte
 	r, runs := bufio.NewReaderSize(c, mostKept), false
 	defer func() {
-		if runs { // it panics, or has ended its goroutine
-			_ = c.SetWriteDeadline(time.Now().Add(10 * c.m.patience))
-			_, _ = c.Write(reply[:replyHead])
+		if runs { // it panics, has ended its goroutine, or its reply found no room
+			c.sayNoReply()
 		}
 		c.abandon()
 	}()
@@ -336,18 +348,17 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 		if _, err := io.CopyN(&request, r, int64(n)); err != nil {
 			return
 		}
-		binary.LittleEndian.PutUint64(reply[:replyHead], noReply)
 		runs = true
 		answer := handler(ctx, request.Bytes())
 		if len(answer) > MaxMessage {
 			return
 		}
-		runs = false
 		reply = binary.LittleEndian.AppendUint64(reply[:0], uint64(len(answer)))
 		late := context.AfterFunc(ctx, func() {
 			_ = c.SetWriteDeadline(time.Now().Add(10 * c.m.patience))
 		})
-		if c.writeBoth(&reply, answer[:min(uint64(len(answer)), room)]) != nil {
+		sent, err := c.writeBoth(&reply, answer[:min(uint64(len(answer)), room)])
+		if runs = sent == 0; err != nil {
 			return
 		}
 		late()

@@ -423,6 +423,53 @@ func TestServeHeld(t *testing.T) {
 	noError(t, c.Close())
 }
 
+// TestServeUnsaid: a server that ends, and finds no room for a reply, says that there is none before
+// it ends the connection: who made the call would take that for a call that has not run.
+func TestServeUnsaid(t *testing.T) {
+	defer fabric.SetClosePatience(time.Millisecond)()
+	d := directory(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	runs, done := make(chan bool), make(chan error, 1)
+	go func() {
+		done <- fabric.Serve(ctx, d, "server", func(context.Context, []byte) []byte {
+			runs <- true
+			<-runs
+			return nil
+		})
+	}()
+	answers := func() bool {
+		c, err := fabric.Dial(t.Context(), d, "server")
+		return err == nil && c.Close() == nil
+	}
+	shmtest.Eventually(t, "a server", answers)
+	e := holder(t, fabric.Options{Window: 4096})
+	noError(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
+	e.number = e.hears(t).Data
+	noError(t, e.say(said{4, 0, nil}, 0))
+	noError(t, e.say(said{5, 0, make([]byte, 16)}, 0))
+	<-runs
+	for i := range uint64(80) { // whose answers use up what is granted
+		noError(t, e.say(said{1, (2 + i) << 32, connWindow4096}, 0))
+	}
+	noError(t, e.say(said{5, 0, nil}, 2))
+	_, err := e.await(t, 2)
+	noError(t, err)
+	cancel()
+	runs <- true
+	noError(t, <-done)
+	for {
+		switch m := e.hears(t); m.Tag {
+		case 5 | 1<<32:
+			if m.Len != 8 || e.heard != ^uint64(0) {
+				t.Errorf("a reply of %d bytes, %#x", m.Len, e.heard)
+			}
+			return
+		case 8 | 1<<32:
+			t.Fatal("it says that no handler has run")
+		}
+	}
+}
+
 // asker makes calls until it is killed.
 func asker() {
 	d, err := shm.OpenDir("")

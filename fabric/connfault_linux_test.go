@@ -33,6 +33,7 @@ type intruder struct {
 	*end
 	to     cq.Addr
 	number uint64 // that its victim gave a connection, 0 if there is none
+	heard  uint64 // the first word that its victim said last
 }
 
 // say sends a message. What fits into a slot has no completion.

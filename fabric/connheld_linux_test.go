@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"syscall"
@@ -25,13 +26,15 @@ func holder(t *testing.T, o fabric.Options) *intruder {
 	return e
 }
 
-// hears waits for the next message, whatever it says.
+// hears waits for the next message, whatever it says, and keeps its first word.
 func (e *intruder) hears(t *testing.T) cq.Entry {
 	t.Helper()
-	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 1,
+	buf := make([]byte, 64)
+	noError(t, e.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 1,
 		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
 	c, err := e.await(t, 1)
 	noError(t, err)
+	e.heard = binary.LittleEndian.Uint64(buf)
 	return c
 }
 
