@@ -121,8 +121,11 @@ func (a *Caller) take(ctx context.Context) (x *callConn, kept bool, err error) {
 	case <-within.Done():
 		return nil, false, notRun(a.why(ctx, within.Err()))
 	}
+	var c *conn
 	a.m.e.bell.Lock()
-	c, err := a.m.dial(within, a.name)
+	if err = a.over.Err(); err == nil { // else the endpoint may be closed
+		c, err = a.m.dial(within, a.name)
+	}
 	a.m.e.bell.Unlock()
 	if err != nil {
 		return nil, false, notRun(a.why(ctx, err))

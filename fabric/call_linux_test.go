@@ -395,6 +395,21 @@ func TestCallHostile(t *testing.T) {
 	reads(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00")
 }
 
+// TestCallClosed: a caller that is closed dials nobody, though its endpoint would have to look who
+// has gone first.
+func TestCallClosed(t *testing.T) {
+	defer fabric.SetConnPeers(1)()
+	d := directory(t)
+	serves(t, d, nil)
+	a := callerOf(t, d)
+	answered(t, a, "echo")
+	noError(t, a.Close())
+	for range 100 {
+		_, err := ask(t.Context(), a, "echo")
+		refuses(t, err, os.ErrClosed, true)
+	}
+}
+
 // TestServeHeld: who does not read its reply holds up a server that ends for a bounded time.
 func TestServeHeld(t *testing.T) {
 	defer fabric.SetClosePatience(time.Millisecond)()
