@@ -257,8 +257,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	m.e.bell.Lock()
 	defer m.e.bell.Unlock()
 	for {
-		m.e.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 })
-		if m.listener != l {
+		m.e.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 || m.left() })
+		if m.listener != l || len(l.ready) == 0 {
 			return nil, l.fault("accept", net.ErrClosed)
 		}
 		c := l.ready[0]
@@ -269,6 +269,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 	}
 }
+
+// left reports that who was met over a socket has gone, and nobody else comes there.
+func (m *mux) left() bool { return m.e.met() && m.e.byAddr[0].in == nil }
 
 // Close implements net.Listener.
 func (l *listener) Close() error {

@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -182,4 +184,21 @@ func TestOverRefused(t *testing.T) {
 	reads(t, c, "and back")
 	_, err = silent.Read(make([]byte, 64))
 	noError(t, err) // the listener's part of the meeting
+}
+
+// TestOverGivenUp: a dial that is given up when it has met its listener keeps no place there, nor
+// what was passed to it.
+func TestOverGivenUp(t *testing.T) {
+	defer func(was time.Duration) { place.MeetTimeout = was }(place.MeetTimeout)
+	place.MeetTimeout = time.Hour
+	_, at := overListener(t)
+	before := len(shmtest.Descriptors())
+	conn, err := net.DialUnix("unix", nil, at)
+	noError(t, err)
+	e, err := fabric.Meet(t.Context(), conn, nil, fabric.Options{})
+	noError(t, errors.Join(err, conn.Close()))
+	noError(t, e.Close())
+	shmtest.Eventually(t, "the listener has left it", func() bool {
+		return len(shmtest.Descriptors()) <= before
+	})
 }
