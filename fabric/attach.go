@@ -40,7 +40,6 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 	l = &outLane{p: p, place: place, head: &e.lanes[place], mask: uint64(n - 1),
 		slots: e.slots[place*n : (place+1)*n], passes: make([]passage, n), granted: p.window,
 		id: kind.FabricLaneID(e.addr.Outbox, place, e.uses[place]), missed: p.missed}
-	p.missed = 0
 	for i := range l.slots {
 		l.slots[i].Seq.Store(0)
 	}
@@ -70,7 +69,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 		return nil, fault("send", p.addr.String(), ErrNoPeer)
 	}
 	l.ringer = p.ringer(&l.row.Bell, row, &l.head.Rung)
-	p.out, e.out[place] = l, l
+	p.out, e.out[place], p.missed = l, l, 0
 	p.outBit.Store(int32(len(e.rows) + place + 1))
 	c := wake.LaneConfig{Row: &l.head.Bell, Source: l, Capacity: 1}
 	if e.met() {

@@ -183,6 +183,27 @@ func TestGroupSwaps(t *testing.T) {
 	}
 }
 
+// TestGroupMissesAgain: who leaves, and joins again before the lane to it has ended, is told what it
+// missed there, though it has no row for another lane yet.
+func TestGroupMissesAgain(t *testing.T) {
+	a := members(t, fabric.Options{}, missing, "a")[0]
+	b := members(t, onePlace, missing, "b")[0]
+	for range 9 { // two find no slot
+		noError(t, a.Inject(number(1), a.g.Addr()))
+	}
+	moves(t, b.end, a.end)
+	noError(t, b.g.Close())
+	a.steps(t)
+	b.g = joins(t, b.end, missing)
+	shmtest.WantErr(t, "the row of the former lane", a.Inject(number(2), a.g.Addr()), cq.ErrFull)
+	b.steps(t)
+	noError(t, a.Inject(number(2), a.g.Addr()))
+	b.steps(t)
+	if s := b.Stats(); s.Stored != 8 || s.Missed != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestGroupLeaver: who joins and leaves again and again is not cut off for that.
 func TestGroupLeaver(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
