@@ -81,7 +81,7 @@ func drain(c net.Conn) (n int, err error) {
 func TestConnHostile(t *testing.T) {
 	const (
 		mine    = 1 << 32 // a number of the intruder's own
-		theirs  = 1 << 32 // that of the connection between the others, at both ends
+		theirs  = 1 << 8  // that of the connection between the others, at both ends
 		inChunk = 32 << 10
 	)
 	d := directory(t)

@@ -26,14 +26,9 @@ const (
 	connLeave  // who asked waits no more, data: its number; it gets an answer all the same
 )
 
-// The number of a connection is its place and how often that was used.
-//
-//	bits 32..63  use of the place     bits 8..31  place     bits 0..7  0, or what a message does
-const (
-	connPlace = 8
-	connUse   = 32
-	connWhat  = 0xff
-)
+// connWhat are the bits of a number that are 0, or what a message does. The rest of it is never
+// given again.
+const connWhat = 0xff
 
 const (
 	// connWindow is how many bytes a peer may send beyond what was read.
@@ -98,7 +93,7 @@ func (m *mux) take(p *peer, tag, data uint64, here []byte) (ok bool) {
 	case connLeave:
 		return tag == connLeave && m.withdrawn(p, data)
 	}
-	c := m.find(tag &^ connWhat)
+	c := m.conns[tag&^connWhat]
 	if c == nil || c.p != p {
 		return false
 	}
@@ -225,9 +220,8 @@ func (m *mux) answerAgain(pause time.Duration) {
 
 // unopened counts those that their clients have not opened yet, or that wait for an answer.
 func (m *mux) unopened() (n int) {
-	for _, p := range m.places {
-		if c := p.c; c != nil && c.link == nil && !c.closed &&
-			(c.is == connAsked || c.is == connOffered) {
+	for _, c := range m.conns {
+		if c.link == nil && !c.closed && (c.is == connAsked || c.is == connOffered) {
 			n++
 		}
 	}
@@ -239,9 +233,8 @@ func (m *mux) unopened() (n int) {
 func (m *mux) yield(p *peer) {
 	var most *conn
 	offered := map[*peer]int{}
-	for _, at := range m.places {
-		c := at.c
-		if c == nil || c.is != connOffered || c.link != nil || c.closed {
+	for _, c := range m.conns {
+		if c.is != connOffered || c.link != nil || c.closed {
 			continue
 		}
 		if offered[c.p]++; most == nil || offered[c.p] > offered[most.p] {

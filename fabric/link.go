@@ -252,7 +252,7 @@ func (r *Request) answer(op string, data []byte, do func(c *conn) error) (err er
 	if m.listener == r.l {
 		m.e.poll() // who asked may have gone
 	}
-	c := m.find(r.number)
+	c := m.conns[r.number]
 	switch {
 	case len(data) > MaxConnData:
 		err = ErrTooLong

@@ -23,10 +23,10 @@ import (
 // bell is that of all connections.
 type mux struct {
 	e         *Endpoint
-	places    []connSpot
-	used      int // of places
-	owing     int // messages that wait for room
-	pins      int // dials that begin
+	conns     map[uint64]*conn // by number
+	numbers   uint64           // the last one that was given
+	owing     int              // messages that wait for room
+	pins      int              // dials that begin
 	listener  *listener
 	keeper    waiter
 	spare     bytes.Buffer // empty, for the next connection that keeps much
@@ -36,19 +36,13 @@ type mux struct {
 	patience  time.Duration // closePatience
 }
 
-// connSpot is where a connection is found by its number.
-type connSpot struct {
-	use uint32
-	c   *conn
-}
-
 // connOptions are those of a mux's endpoint. What a peer may have on its way is bounded for each
 // connection, so this window is no limit.
 var connOptions = Options{Slots: 16, Chunks: 16, Window: 16 << 20}
 
 // openMux makes a mux of an endpoint, which open makes.
 func openMux(open func(Options) (*Endpoint, error)) (m *mux, err error) {
-	m = &mux{patience: closePatience, done: make(chan struct{})}
+	m = &mux{patience: closePatience, conns: map[uint64]*conn{}, done: make(chan struct{})}
 	o := connOptions
 	o.mux = m
 	if m.e, err = open(o); err == nil {
@@ -62,43 +56,22 @@ func openMux(open func(Options) (*Endpoint, error)) (m *mux, err error) {
 // sleep on.
 const lookFor = 100 * time.Microsecond
 
-func (m *mux) find(number uint64) *conn {
-	if at := number >> connPlace & (1<<(connUse-connPlace) - 1); at < uint64(len(m.places)) {
-		if c := m.places[at].c; c != nil && c.number == number {
-			return c
-		}
-	}
-	return nil
-}
-
 // newConn gives a connection with a peer a number.
 func (m *mux) newConn(p *peer, is connState) *conn {
-	at := 0
-	for at < len(m.places) && m.places[at].c != nil {
-		at++
-	}
-	if at == len(m.places) {
-		m.places = append(m.places, connSpot{})
-	}
-	m.places[at].use++
-	c := &conn{m: m, p: p, is: is,
-		number: uint64(at)<<connPlace | uint64(m.places[at].use)<<connUse}
-	m.places[at].c = c
-	m.used++
-	p.lines().conns[c] = true
+	m.numbers += connWhat + 1
+	c := &conn{m: m, p: p, is: is, number: m.numbers}
+	m.conns[c.number], p.lines().conns[c] = c, true
 	return c
 }
 
 // free gives up the number of a connection that neither side says anything more about.
 func (m *mux) free(c *conn) {
-	if m.find(c.number) != c {
-		return
+	if m.conns[c.number] == c {
+		delete(m.conns, c.number)
+		delete(c.p.line.conns, c)
+		crash.At(crash.ConnFreed)
+		m.settle()
 	}
-	m.places[c.number>>connPlace&(1<<(connUse-connPlace)-1)].c = nil
-	m.used--
-	delete(c.p.line.conns, c)
-	crash.At(crash.ConnFreed)
-	m.settle()
 }
 
 // keep is the keeper, and ends the mux when there is nothing to keep.
@@ -142,8 +115,8 @@ var closePatience = time.Second // a variable for tests only
 func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0
-	for _, p := range m.places {
-		left = left && (p.c == nil || p.c.closed)
+	for _, c := range m.conns {
+		left = left && c.closed
 	}
 	m.e.bell.Unlock()
 	if !left {
@@ -170,7 +143,7 @@ func (m *mux) abandon() {
 
 // idle reports whether there is nothing to keep.
 func (m *mux) idle() bool {
-	return m.listener == nil && m.used == 0 && m.owing == 0 && m.pins == 0
+	return m.listener == nil && len(m.conns) == 0 && m.owing == 0 && m.pins == 0
 }
 
 // settle has the keeper look for that.
@@ -289,9 +262,9 @@ func (l *listener) Close() error {
 	m.e.page.Accepts.Store(0)
 	_ = m.e.obj.Unlink()
 	crash.At(crash.ConnUnlisted)
-	for _, p := range m.places {
-		switch c := p.c; {
-		case c == nil || c.link != nil:
+	for _, c := range m.conns {
+		switch {
+		case c.link != nil:
 		case c.is == connAsked:
 			m.say(c.p, connReject|c.to, 0, nil)
 			m.free(c)
