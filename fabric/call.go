@@ -257,7 +257,7 @@ func (c *conn) unexamined() bool {
 	if l.err == nil {
 		l.look()
 	}
-	return (l.err == ErrPeerDied || l.err == ErrPeerClosed) && l.examined < c.behind
+	return (l.err == ErrPeerDied || l.err == ErrPeerClosed) && l.seen < c.behind
 }
 
 // abandon is Close that waits for nothing.

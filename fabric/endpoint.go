@@ -201,7 +201,7 @@ func (e *Endpoint) create() (err error) {
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil
 	})
-	e.idle = sync.NewCond(locker{e})
+	e.idle = sync.NewCond(e.bell)
 	return err
 }
 
@@ -225,12 +225,6 @@ func (e *Endpoint) mapOutbox(o kind.Outbox) (err error) {
 	e.slots = kind.Overlays[kind.FabricSlot](mem)
 	return e.pool.open(e.box, o, e.opt.Chunks)
 }
-
-// locker is the bell's lock, for who waits.
-type locker struct{ *Endpoint }
-
-func (l locker) Lock()   { l.bell.Lock() }
-func (l locker) Unlock() { l.bell.Unlock() }
 
 func (e *Endpoint) bind() (err error) {
 	join := func(w *cq.Writer, side, kinds cq.Flags) (*feed.Binding, error) {
@@ -289,7 +283,7 @@ func (e *Endpoint) Stats() Stats {
 	s.FreeChunks = uint64(len(e.pool.free))
 	s.Loans = uint64(len(e.loans))
 	s.FreePool, s.HeldPool, s.LentPool = e.pool.count()
-	s.FreeRemote, s.HeldRemote, s.RevokedRemote = e.remote.count()
+	s.FreeRemote, s.HeldRemote, s.RevokedRemote = e.remote.pool.count()
 	for _, l := range e.out {
 		if l != nil {
 			s.UsedChunks += uint64(l.chunks)
@@ -335,9 +329,6 @@ func (e *Endpoint) Close() error {
 	e.bell.Unlock()
 	e.later.Close()
 	e.unbind()
-	for _, p := range e.peers { // their notices take no lock, and come no more
-		p.stop()
-	}
 	boxes := e.boxes()
 	for _, p := range e.peers {
 		p.close()

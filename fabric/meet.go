@@ -197,6 +197,9 @@ func (f *forwarded) silent() {
 	}
 }
 
+// Solicited implements wake.Source of both: nobody waits for less than everything.
+func (f *forwarded) Solicited() uint64 { return 0 }
+
 // arrived returns how far a lane has come at least, without a lock: the first message that no head
 // has passed is there, or not.
 func (l *inLane) arrived() uint64 {

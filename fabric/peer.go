@@ -330,22 +330,18 @@ func (p *peer) forget() {
 	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil || p.outBit.Load() != 0 {
 		return // its end is waited for, if it was cut off
 	}
-	p.stop()
 	p.close()
 	if p.index == cq.AddrNotAvail && p.stored == 0 {
 		delete(p.e.peers, p.addr)
 	}
 }
 
-// stop ends the notices.
-func (p *peer) stop() {
+// close ends the notices, which take no lock, and then what they mark.
+func (p *peer) close() {
 	if p.unfollow != nil {
 		p.unfollow()
 		p.unfollow = nil
 	}
-}
-
-func (p *peer) close() {
 	if p.in != nil {
 		p.in.unmap()
 	}

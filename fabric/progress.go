@@ -95,7 +95,7 @@ func (e *Endpoint) flush() {
 	_ = e.posted.Commit()
 	for i, l := range e.dirty {
 		l.dirty = false
-		if !l.freed && !l.refused {
+		if l.heard() {
 			l.tell()
 		}
 		e.dirty[i] = nil

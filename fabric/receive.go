@@ -34,7 +34,6 @@ type inLane struct {
 	rev     uint64
 	dirty   bool
 	refused bool
-	freed   bool
 	forwarded
 
 	pulls   map[uint16]*pull // by the sender's operation
@@ -246,9 +245,6 @@ func (l *inLane) Level() (head, tail uint64) {
 	return l.head, l.head
 }
 
-// Solicited implements wake.Source.
-func (l *inLane) Solicited() uint64 { return 0 }
-
 // has reports whether there is a message.
 func (l *inLane) has() bool { return l.slots[l.head&l.mask].Seq.Load() == l.head+1 }
 
@@ -336,10 +332,13 @@ func (l *inLane) slot(s *kind.FabricSlot, head uint64) (ok bool) {
 // match notes that a message has its receive. Its sender may send more.
 func (l *inLane) match(n int) {
 	l.matched += charge(n)
-	if !l.freed && !l.refused {
+	if l.heard() {
 		l.touch()
 	}
 }
+
+// heard reports whether the sender is told anything: the row is the lane's.
+func (l *inLane) heard() bool { return l.p.in == l && !l.refused }
 
 func (l *inLane) touch() {
 	if !l.dirty {
@@ -390,7 +389,7 @@ func (l *inLane) free() {
 	l.tell() // after the word: a sender that lives may use the place again
 	e.bell.Drop(l.bit)
 	l.p.inBit.Store(0)
-	l.p.in, e.in[l.bit], l.freed = nil, nil, true
+	l.p.in, e.in[l.bit] = nil, nil
 	l.row.Bell.Parked.Store(wake.Parked)
 	l.row.Owner.Store(0)
 	crash.At(crash.FabricDisowned)

@@ -15,8 +15,7 @@ import (
 type remote struct {
 	kind.Reach
 	pool    pool
-	regions []*Region // by place in the table
-	revoked []*Region // of them: a peer that had begun may not have ended
+	regions []*Region // by place in the table; of those revoked a peer may not have ended
 	keys    uint64    // generations of keys so far
 	untold  []reached // that the queue had no room for
 }
@@ -48,8 +47,6 @@ func (e *Endpoint) commit(at int, mem []byte) error {
 	}
 	return err
 }
-
-func (m *remote) count() (free, held, revoked uint64) { return m.pool.count() }
 
 // Region is memory that peers read and write by themselves (fid_mr). All methods may be called from
 // anywhere.
@@ -149,7 +146,6 @@ func (r *Region) Close() error {
 	m.Table[r.place].Key.Store(0) // a full fence: the words of peers are loaded after it
 	crash.At(crash.RegionRevoked)
 	r.piece.held, r.piece.refs = false, 1
-	m.revoked = append(m.revoked, r)
 	e.reclaim()
 	return nil
 }
@@ -165,18 +161,21 @@ func (m *remote) forget(row int) {
 // stored it in its word before it looked whether it holds; the key was revoked before this look.
 func (e *Endpoint) reclaim() {
 	m := &e.remote
-	m.revoked = slices.DeleteFunc(m.revoked, func(r *Region) bool {
+next:
+	for _, r := range m.regions {
+		if r == nil || r.piece.held {
+			continue
+		}
 		for row := range m.Uses {
 			if m.Uses[row].Key.Load() == r.key && e.maySend(row) {
-				return false
+				continue next
 			}
 		}
 		crash.At(crash.RegionFreed)
 		r.piece.refs--
 		m.pool.settle(r.piece)
 		m.regions[r.place] = nil
-		return true
-	})
+	}
 }
 
 // maySend reports whether whoever has a row is not proved gone. Its outbox is locked as long as its

@@ -45,8 +45,6 @@ type outLane struct {
 	ended      bool  // its end is published, though this endpoint goes on
 	err        error // why it ended
 	forwarded
-	// examined is what seen was then: who has gone examines nothing behind that.
-	examined uint64
 
 	pushes  []push   // by operation
 	free    []uint16 // of them
@@ -402,9 +400,6 @@ func (l *outLane) Level() (head, tail uint64) {
 	return l.rev, l.row.Rev.Load()
 }
 
-// Solicited implements wake.Source: nobody waits for less than everything.
-func (l *outLane) Solicited() uint64 { return 0 }
-
 // look takes what the receiver told: the words behind rev, which was stored after them. A death is
 // consumed before they are loaded, and then they are loaded whatever rev says.
 func (l *outLane) look() (work int) {
@@ -499,13 +494,13 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 // place.
 func (l *outLane) end(why error, num cq.Errno) {
 	e := l.p.e
-	l.err, l.examined = why, l.seen
+	l.err = why
 	over := why == ErrPeerDied || why == ErrPeerClosed
 	if over && e.opt.Datagram {
 		e.stats.Dropped += l.sent - l.seen
 	}
-	for ; l.seen != l.sent; l.seen++ {
-		p := &l.passes[l.seen&l.mask]
+	for i := l.seen; i != l.sent; i++ { // seen stays: who has gone examines nothing behind that
+		p := &l.passes[i&l.mask]
 		if p.chunk > 0 && !over { // it may read that still
 			l.lost = append(l.lost, p.chunk-1)
 			l.chunks--
