@@ -104,7 +104,6 @@ func (c *conn) opened() (ok bool) {
 	if l == nil || c.closed { // it was closed meanwhile, and said so
 		return true
 	}
-	l.ready = append(l.ready, c)
 	crash.At(crash.ConnReady)
 	c.m.e.wake(&l.waiter)
 	return true

@@ -3,6 +3,7 @@ package fabric
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"syscall"
 	"time"
 
@@ -147,10 +148,10 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 		return true
 	}
 	l := m.listener
-	full := func() bool { return m.unopened()+len(l.ready) >= mostBacklog }
+	full := func() bool { return len(l.waits()) >= mostBacklog }
 	refused := l == nil || len(p.lines().conns) >= mostConns || stream != (l.news == nil)
 	if !refused && full() {
-		m.yield(p)
+		l.yield(p)
 		refused = full()
 	}
 	if refused {
@@ -159,6 +160,7 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 	}
 	c := m.newConn(p, connOffered)
 	c.to, c.window, c.allowed = number, window, window
+	l.waiting = append(l.waiting, c)
 	if !stream {
 		l.requested(c, here)
 		return true
@@ -218,23 +220,21 @@ func (m *mux) answerAgain(pause time.Duration) {
 	m.e.makeRoom()
 }
 
-// unopened counts those that their clients have not opened yet, or that wait for an answer.
-func (m *mux) unopened() (n int) {
-	for _, c := range m.conns {
-		if c.link == nil && !c.closed && (c.is == connAsked || c.is == connOffered) {
-			n++
-		}
-	}
-	return n
+// waits are those that their clients have not opened yet, or that wait for an answer, or for Accept.
+func (l *listener) waits() []*conn {
+	l.waiting = slices.DeleteFunc(l.waiting, func(c *conn) bool {
+		return c.closed || c.link != nil || c.is < connReady && l.m.conns[c.number] != c
+	})
+	return l.waiting
 }
 
 // yield closes a connection that the peer with most of them has not opened, if p has fewer: one
 // that stands, or never opens any, keeps nobody else out.
-func (m *mux) yield(p *peer) {
+func (l *listener) yield(p *peer) {
 	var most *conn
 	offered := map[*peer]int{}
-	for _, c := range m.conns {
-		if c.is != connOffered || c.link != nil || c.closed {
+	for _, c := range l.waiting {
+		if c.is != connOffered {
 			continue
 		}
 		if offered[c.p]++; most == nil || offered[c.p] > offered[most.p] {

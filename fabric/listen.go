@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -116,7 +117,9 @@ func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0
 	for _, c := range m.conns {
-		left = left && c.closed
+		if left = left && c.closed; !left {
+			break // the next may be thousands
+		}
 	}
 	m.e.bell.Unlock()
 	if !left {
@@ -173,7 +176,7 @@ type listener struct {
 	accepting sync.Mutex
 	waiter    waiter
 	news      *news   // nil: for Accept
-	ready     []*conn // for Accept
+	waiting   []*conn // and some that do so no more: see waits
 }
 
 // Listen takes connections to a name in a directory, which [Dial] in processes of the same user
@@ -230,12 +233,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	m.e.bell.Lock()
 	defer m.e.bell.Unlock()
 	for {
-		m.e.await(&l.waiter, func() bool { return m.listener != l || len(l.ready) > 0 || m.left() })
-		if m.listener != l || len(l.ready) == 0 {
+		at := -1
+		m.e.await(&l.waiter, func() bool {
+			at = slices.IndexFunc(l.waiting, func(c *conn) bool { return c.is == connReady && !c.closed })
+			return m.listener != l || at >= 0 || m.left()
+		})
+		if m.listener != l || at < 0 {
 			return nil, l.fault("accept", net.ErrClosed)
 		}
-		c := l.ready[0]
-		l.ready = l.ready[1:]
+		c := l.waiting[at]
+		l.waiting = slices.Delete(l.waiting, at, at+1)
 		if c.err == nil || c.in.Len() > 0 || c.eof {
 			c.is = connOpen
 			return c, nil
@@ -262,13 +269,11 @@ func (l *listener) Close() error {
 	m.e.page.Accepts.Store(0)
 	_ = m.e.obj.Unlink()
 	crash.At(crash.ConnUnlisted)
-	for _, c := range m.conns {
-		switch {
-		case c.link != nil:
-		case c.is == connAsked:
+	for _, c := range l.waits() {
+		if c.is == connAsked {
 			m.say(c.p, connReject|c.to, 0, nil)
 			m.free(c)
-		case c.is == connOffered || c.is == connReady:
+		} else {
 			c.close()
 		}
 	}
