@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -476,6 +477,39 @@ func TestChunksOfStanding(t *testing.T) {
 			}
 			account(t, e, 8, 6, 0)
 		})
+	}
+}
+
+// TestLongChunks: a receiver tells of each long chunk before it copies the next one, so that both
+// copy at a time, and its sender fills the one that was read longest ago.
+func TestLongChunks(t *testing.T) {
+	a, b := opened(t, "a", fabric.Options{Slots: 16}), opened(t, "b", fabric.Options{})
+	rows, slots := scribble(t, b, "b").rows, scribble(t, a, "a").slots
+	to := a.knows(t, "b")
+	want, got := pattern(8*chunk), make([]byte, 8*chunk)
+	noError(t, b.Recv(got, 1))
+	noError(t, a.Send(want, to, 2))
+	b.steps(t) // the header
+	var filled []uint64
+	for sent := 1; len(filled) < 8; sent += 4 {
+		a.steps(t)
+		for i := range 4 {
+			filled = append(filled, slots[sent+i].More[1].Load())
+		}
+		told := rows[0].Rev.Load()
+		b.steps(t)
+		if told = rows[0].Rev.Load() - told; told != 4 {
+			t.Errorf("of 4 chunks it tells %d times", told)
+		}
+	}
+	slices.Sort(filled)
+	if n := len(slices.Compact(filled)); n != 8 {
+		t.Errorf("%d chunks of 8 were filled", n)
+	}
+	completes(t, a)
+	completes(t, b)
+	if !bytes.Equal(want, got) {
+		t.Error("another message came")
 	}
 }
 

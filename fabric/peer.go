@@ -306,7 +306,9 @@ func (p *peer) vacate() {
 		if l == nil || l.p != p || l.err == nil {
 			continue
 		}
-		e.pool.free = append(e.pool.free, l.lost...)
+		for _, c := range l.lost {
+			e.pool.free.put(c)
+		}
 		for _, x := range l.kept {
 			x.refs--
 			e.pool.settle(x)

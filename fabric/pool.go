@@ -16,8 +16,29 @@ import (
 type pool struct {
 	kind.FabricPool
 	chunks int
-	free   []uint32
+	// free are the chunks that nobody has. The one that was read longest ago is filled first: stores
+	// wait for lines that another processor still has.
+	free   queue
 	pieces []*piece // all there are, in their order
+}
+
+// queue is a queue of as many numbers as it has room for at most.
+type queue struct {
+	at          []uint32
+	taken, left uint
+}
+
+func (q *queue) len() int { return int(q.left - q.taken) }
+
+func (q *queue) put(c uint32) {
+	q.at[q.left%uint(len(q.at))] = c
+	q.left++
+}
+
+func (q *queue) take() uint32 {
+	c := q.at[q.taken%uint(len(q.at))]
+	q.taken++
+	return c
 }
 
 // piece is some of the pool. It is free if nobody holds it and nothing refers to it.
@@ -31,8 +52,9 @@ func (p *piece) free() bool { return !p.held && p.refs == 0 }
 
 func (p *pool) open(box *shm.Object, o kind.Outbox, chunks int) (err error) {
 	p.FabricPool, err = kind.OutboxPool(box, o)
-	for i := chunks; i > 0; i-- {
-		p.free = append(p.free, uint32(i-1))
+	p.free.at = make([]uint32, chunks)
+	for i := range uint32(chunks) {
+		p.free.put(i)
 	}
 	p.chunks = chunks
 	if at := chunks * chunkBytes; at < len(p.FabricPool) {
@@ -138,7 +160,7 @@ func (p *pool) count() (free, held, lent uint64) {
 
 // hasChunk reports whether a lane can have one more chunk. It has no more than are left, so a peer
 // that stands keeps half of what it finds at most, and the next one finds the rest.
-func (l *outLane) hasChunk() bool { return l.chunks < len(l.p.e.pool.free) }
+func (l *outLane) hasChunk() bool { return l.chunks < l.p.e.pool.free.len() }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.
 func (l *outLane) fits(n int) bool {
@@ -166,8 +188,7 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 		return 0
 	}
 	p := &l.p.e.pool
-	c := p.free[len(p.free)-1]
-	p.free = p.free[:len(p.free)-1]
+	c := p.free.take()
 	l.chunks++
 	pass.chunk = c + 1
 	at := uint64(c) * chunkBytes
@@ -180,7 +201,7 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 // giveBack frees the chunk of a slot that was examined, or whose receiver is proved dead.
 func (l *outLane) giveBack(pass *passage) {
 	if pass.chunk > 0 {
-		l.p.e.pool.free = append(l.p.e.pool.free, pass.chunk-1)
+		l.p.e.pool.free.put(pass.chunk - 1)
 		pass.chunk = 0
 		l.chunks--
 	}

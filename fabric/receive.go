@@ -251,6 +251,10 @@ func (l *inLane) has() bool { return l.slots[l.head&l.mask].Seq.Load() == l.head
 // mostMessages is how many messages of a lane are examined before it is the next one's turn.
 const mostMessages = 32
 
+// longBytes is from how many bytes on a chunk is told of by itself. To copy less takes no longer
+// than its sender needs to hear of it.
+const longBytes = 16 << 10
+
 // examine takes what a peer sent, in order, and frees the slots. What is dead is drained first.
 func (l *inLane) examine() (work int) {
 	dead := l.p.dead.Load() // before the look
@@ -261,9 +265,14 @@ func (l *inLane) examine() (work int) {
 	if l.has() { // what is told of it is stored soon, and lies with the sender, who looks at it
 		fetch.Own(&l.row.Rev)
 	}
-	for ; work < most && l.has(); l.head++ {
+	for long := false; work < most && l.has(); l.head++ {
+		if long { // its chunk is filled again while the next one is copied
+			l.touch()
+			l.p.e.flush()
+		}
 		s := &l.slots[l.head&l.mask]
 		head := s.Head.Load() // once: the length is bounded and used as it was
+		long = head&kind.FabricInPool != 0 && head>>32 >= longBytes
 		work++
 		switch {
 		case head == kind.FabricFin:
