@@ -438,8 +438,8 @@ func TestServeHeld(t *testing.T) {
 	noError(t, c.Close())
 }
 
-// TestServeUnsaid: a server that ends, and finds no room for a reply, says that there is none before
-// it ends the connection: who made the call would take that for a call that has not run.
+// TestServeUnsaid: a server that ends, and finds no room for a reply, says that there is none
+// before it ends the connection: who made the call would take that for a call that has not run.
 func TestServeUnsaid(t *testing.T) {
 	defer fabric.SetClosePatience(time.Millisecond)()
 	d := directory(t)

@@ -220,7 +220,8 @@ func (m *mux) answerAgain(pause time.Duration) {
 	m.e.makeRoom()
 }
 
-// waits are those that their clients have not opened yet, or that wait for an answer, or for Accept.
+// waits are those that their clients have not opened yet, or that wait for an answer, or for
+// Accept.
 func (l *listener) waits() []*conn {
 	l.waiting = slices.DeleteFunc(l.waiting, func(c *conn) bool {
 		return c.closed || c.link != nil || c.is < connReady && l.m.conns[c.number] != c

@@ -183,8 +183,8 @@ func TestGroupSwaps(t *testing.T) {
 	}
 }
 
-// TestGroupMissesAgain: who leaves, and joins again before the lane to it has ended, is told what it
-// missed there, though it has no row for another lane yet.
+// TestGroupMissesAgain: who leaves, and joins again before the lane to it has ended, is told what
+// it missed there, though it has no row for another lane yet.
 func TestGroupMissesAgain(t *testing.T) {
 	a := members(t, fabric.Options{}, missing, "a")[0]
 	b := members(t, onePlace, missing, "b")[0]
