@@ -159,10 +159,15 @@ func TestCheckProcessLocks(t *testing.T) {
 // TestCheckProcessCrowded: of a process that has more objects than its checker may open, as many as
 // it can are checked, and it says that these are a part.
 func TestCheckProcessCrowded(t *testing.T) {
-	d := ownDir(t)
-	out, err := childOf(t, d, "crowded").Output()
-	if err != nil || string(out) != "a part\n" {
-		t.Errorf("%q, %v", out, err)
+	judges(t, "crowded", "a part\n")
+}
+
+// judges has a child look at what it made, and say what it found.
+func judges(t *testing.T, role, want string) {
+	t.Helper()
+	out, err := childOf(t, ownDir(t), role).Output()
+	if err != nil || string(out) != want {
+		t.Errorf("%s, %v", out, err)
 	}
 }
 
@@ -191,11 +196,7 @@ func childCrowded() {
 // TestFewDescriptors: what cannot be looked at for want of descriptors is neither taken for damaged
 // nor left out without a word.
 func TestFewDescriptors(t *testing.T) {
-	d := ownDir(t)
-	out, err := childOf(t, d, "few").Output()
-	if err != nil || string(out) != "done\n" {
-		t.Errorf("%s, %v", out, err)
-	}
+	judges(t, "few", "done\n")
 }
 
 // childFew looks at a queue and at itself with 0, 1, 2, … descriptors that are free.

@@ -118,7 +118,7 @@ func (m *mux) leave() {
 	left := m.listener == nil && m.pins == 0
 	for _, c := range m.conns {
 		if left = left && c.closed; !left {
-			break // the next may be thousands
+			break // there may be thousands more
 		}
 	}
 	m.e.bell.Unlock()

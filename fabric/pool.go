@@ -25,19 +25,19 @@ type pool struct {
 // queue is a queue of as many numbers as it has room for at most.
 type queue struct {
 	at          []uint32
-	taken, left uint
+	takes, puts uint // so far
 }
 
-func (q *queue) len() int { return int(q.left - q.taken) }
+func (q *queue) len() int { return int(q.puts - q.takes) }
 
 func (q *queue) put(c uint32) {
-	q.at[q.left%uint(len(q.at))] = c
-	q.left++
+	q.at[q.puts%uint(len(q.at))] = c
+	q.puts++
 }
 
 func (q *queue) take() uint32 {
-	c := q.at[q.taken%uint(len(q.at))]
-	q.taken++
+	c := q.at[q.takes%uint(len(q.at))]
+	q.takes++
 	return c
 }
 
