@@ -126,6 +126,30 @@ func TestLastLook(t *testing.T) {
 	}
 }
 
+// TestStockIsTakenAtOnce: who takes the vector over says once of each address what it found. Its
+// users may look at any moment, and it may be stopped at any.
+func TestStockIsTakenAtOnce(t *testing.T) {
+	c, told := heard(t, "vector-owner")
+	o := &owning{child: c, v: shmtest.Have(cq.CreateAddresses(cq.Unnamed("stock"),
+		cq.AddressOptions{Count: vectorCount})).In(t)}
+	for id := range addressIDs {
+		shmtest.Must(t, o.one(id))
+	}
+	before := make([]uint64, addressIDs)
+	for id := range before {
+		before[id] = o.words[vectorWords+id].Load()
+	}
+	shmtest.Must(t, o.takeStock())
+	for id, was := range before {
+		if is := o.words[vectorWords+id].Load(); is != was+1<<addrBits {
+			t.Errorf("of address %d the word %#x became %#x", id, was, is)
+		}
+	}
+	if got := told(); got != nil {
+		t.Errorf("it tells %v", got)
+	}
+}
+
 // TestPlaces: those who come to a place have generations that rise.
 func TestPlaces(t *testing.T) {
 	p, told := heard(t, "others-reader")

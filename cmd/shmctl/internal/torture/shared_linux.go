@@ -361,10 +361,12 @@ func (o *owning) takeStock() error {
 		case unpublished:
 			o.tell(kindUnpublished, "address %d was removed, and is at %d", id, at)
 		}
-		if o.set(id, addrAbsent); ok {
+		is := uint64(addrAbsent)
+		if ok {
 			there++
-			o.set(id, addrPresent+uint64(at))
+			is = addrPresent + uint64(at)
 		}
+		o.set(id, is)
 	}
 	if n := o.v.Len(); n != there {
 		o.tell(kindLost, "%d addresses are found, the vector says %d", there, n)
