@@ -68,7 +68,7 @@ func startC(t *testing.T, program string, e *end, other string, args ...string) 
 // openedForC opens an endpoint. What processes that fail leave, nobody else collects.
 func openedForC(t *testing.T, o fabric.Options) *end {
 	t.Helper()
-	d, err := shm.OpenDir("")
+	d, err := shm.OpenDir(shmtest.Dir(t))
 	noError(t, err)
 	t.Cleanup(func() {
 		_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})

@@ -18,12 +18,13 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 func directory(t testing.TB) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir("")
+	d, err := shm.OpenDir(shmtest.Dir(t))
 	noError(t, err)
 	t.Cleanup(func() { noError(t, d.Close()) })
 	return d

@@ -115,7 +115,7 @@ func peers() {
 	all := make([]*end, each)
 	for i := range all {
 		n := first + i
-		all[i], err = openSized(peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1})
+		all[i], err = openSized("", peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1})
 		must(err)
 		to, err := all[i].Resolve("main")
 		must(err)

@@ -52,7 +52,7 @@ func TestMessages(t *testing.T) {
 // TestRefusedCalls: what cannot be is an error of the call, and leaves nothing.
 func TestRefusedCalls(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
-	_, err := open("a", fabric.Options{})
+	_, err := openSized(shmtest.Dir(t), "a", 4, fabric.Options{})
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a name that is taken: %v", err)
 	}

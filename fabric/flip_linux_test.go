@@ -215,7 +215,7 @@ func (s *flipEnds) prepare() []flip.Word {
 	for i, e := range []**end{&s.a, &s.b, &s.c} {
 		var err error
 		names[i] = fmt.Sprintf("end-%c-%d", 'a'+i, s.rounds)
-		*e, err = openSized(names[i], 64, fabric.Options{Peers: 4, Pool: chunk, Window: 64 << 10,
+		*e, err = openSized("", names[i], 64, fabric.Options{Peers: 4, Pool: chunk, Window: 64 << 10,
 			Remote: flipRemote, RemoteFile: within{}})
 		must(err)
 	}

@@ -57,7 +57,7 @@ func reporting(t *testing.T, name, to string, pool int) *reporter {
 	}
 	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
 	noError(t, err)
-	d, err := shm.OpenDir("")
+	d, err := shm.OpenDir(shmtest.Dir(t))
 	noError(t, err)
 	e, err := fabric.Open(d, name, fabric.Options{Pool: pool,
 		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})

@@ -20,6 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	shmtest.Apart(1) // what a test leaves to a goroutine is no other's
 	shmtest.Main(m, map[string]func(){"echo": echo, "idle": idle, "deaf": deaf,
 		"flooder": flooder, "member": member, "burst": burst, "crowd": crowd,
 		"pinger": pinger, "mirror": mirror, "lender": lender, "flood": flood, "talker": talker,
@@ -42,12 +43,12 @@ type end struct {
 }
 
 // open makes one. Closing it twice is harmless.
-func open(name string, o fabric.Options) (*end, error) { return openSized(name, 1024, o) }
+func open(name string, o fabric.Options) (*end, error) { return openSized("", name, 1024, o) }
 
-// openSized is open with a queue of that size.
-func openSized(name string, size int, o fabric.Options) (e *end, err error) {
+// openSized is open in a directory, with a queue of that size.
+func openSized(dir, name string, size int, o fabric.Options) (e *end, err error) {
 	e = &end{}
-	if e.d, err = shm.OpenDir(""); err != nil {
+	if e.d, err = shm.OpenDir(dir); err != nil {
 		return nil, err
 	}
 	if e.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: size, Shared: true}); err != nil {
@@ -74,7 +75,7 @@ func opened(t testing.TB, name string, o fabric.Options) *end {
 
 func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
 	t.Helper()
-	e, err := openSized(name, size, o)
+	e, err := openSized(shmtest.Dir(t), name, size, o)
 	noError(t, err)
 	t.Cleanup(func() { noError(t, e.close()) })
 	return e
