@@ -93,24 +93,37 @@ func TestParity(t *testing.T) {
 	})
 }
 
-// TestListen does it all in one call, and leaves the interface as it was.
+// TestListen does it all in one call, either of two, and leaves the interface as it was.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	peer := xdptest.UDP(t, p.A, 0)
-	for range 2 {
-		c := xdptest.Have(p.B, func() (*udp.Conn, error) {
-			return udp.Listen(t.Context(), p.B.Name, netip.AddrPortFrom(p.B.Addr, 5353),
-				udp.Options{})
-		}).Where(t, "xdp")
-		_, err := peer.WriteTo([]byte("ping"), c.LocalAddr())
+	at := netip.AddrPortFrom(p.B.Addr, 5353)
+	for _, open := range []func() (*udp.Conn, error){
+		func() (*udp.Conn, error) { return udp.Listen(t.Context(), p.B.Name, at, udp.Options{}) },
+		func() (*udp.Conn, error) {
+			to := peer.LocalAddr().(*net.UDPAddr).AddrPort()
+			return udp.Dial(t.Context(), p.B.Name, at, to, udp.Options{})
+		},
+	} {
+		c := xdptest.Have(p.B, open).Where(t, "xdp")
+		var err error
+		if c.RemoteAddr() != nil { // others do not reach it
+			_, err = xdptest.UDP(t, p.A, 0).WriteTo([]byte("pong"), c.LocalAddr())
+			must(t, err)
+		}
+		_, err = peer.WriteTo([]byte("ping"), c.LocalAddr())
 		must(t, err)
 		must(t, c.SetDeadline(time.Now().Add(long)))
 		buf := make([]byte, 16)
 		n, from, err := c.ReadFrom(buf)
 		must(t, err)
-		_, err = c.WriteTo(buf[:n], from)
+		if c.RemoteAddr() != nil {
+			_, err = c.Write(buf[:n])
+		} else {
+			_, err = c.WriteTo(buf[:n], from)
+		}
 		must(t, err)
 		n, _, err = peer.ReadFrom(buf)
 		if err != nil || string(buf[:n]) != "ping" {
