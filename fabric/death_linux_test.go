@@ -295,15 +295,19 @@ func TestPlaceAgain(t *testing.T) {
 	}
 }
 
-// TestCloseEndsReceives: posted receives end with ECANCELED, and a read of the queue goes on.
+// TestCloseEndsReceives: posted receives of both kinds end with ECANCELED, oldest first, and a read
+// of the queue goes on.
 func TestCloseEndsReceives(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
 	noError(t, a.Recv(make([]byte, 1), 5))
+	noError(t, a.TRecv(make([]byte, 1), fabric.Anybody, 0, 0, 6))
 	closed := make(chan error)
-	go func() { closed <- a.Close() }() // the read below may sleep by then, or not
-	_, failed, err := a.next()
-	if err != nil || failed.Context != 5 || failed.Err != cq.Errno(syscall.ECANCELED) {
-		t.Errorf("%+v, %v", failed, err)
+	go func() { closed <- a.Close() }() // the first read below may sleep by then, or not
+	for context := uint64(5); context <= 6; context++ {
+		_, failed, err := a.next()
+		if err != nil || failed.Context != context || failed.Err != cq.Errno(syscall.ECANCELED) {
+			t.Errorf("%d: %+v, %v", context, failed, err)
+		}
 	}
 	noError(t, <-closed)
 }
