@@ -83,12 +83,10 @@ type aim int
 const (
 	aimIndices aim = iota // the first words of each section, where indices and states are
 	aimData               // entries, records, payload
-	aimFlip               // one word back and forth between two values
 	aimHeader             // page 0
 	aimAny
 	aimForward // indices, a little further than they are
 	aimFields  // of endpoints: messages and rows that are right but for some field
-	aimNext    // lengths and kinds of the entries that the reader comes to, back and forth
 	aims
 )
 
@@ -110,12 +108,6 @@ func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
 			s.forgeNext(a)
 		case what == aimFields && a.isEndpoint():
 			s.forgeRow(a)
-		case what == aimNext && a.isLane():
-			s.flipNext(a, 2048+8*n)
-		case what == aimNext && a.isOutbox():
-			s.flipSlots(a, 2048+8*n)
-		case what == aimFlip || what == aimNext:
-			s.flip(a, 8*n)
 		default:
 			for range n {
 				at := s.pick(a, what)
@@ -138,48 +130,6 @@ func (s *scribbler) store(word *atomic.Uint64, v uint64) {
 	s.count.Add(1)
 }
 
-// flip changes a word back and forth, for those who look twice.
-func (s *scribbler) flip(a *area, n int) {
-	what := []aim{aimData, aimIndices, aimData}[s.rnd.IntN(3)]
-	word := &a.words[s.pick(a, what)]
-	s.beat(word, n, s.value(word, aimAny))
-	s.count.Add(uint64(n/2*2) - 2) // each may be looked at
-}
-
-// beat turns a word from what it is to one of some values and back, which counts as one thing that
-// is tried.
-func (s *scribbler) beat(word *atomic.Uint64, n int, values ...uint64) {
-	was, to := word.Load(), values[s.rnd.IntN(len(values))]
-	for range n / 2 {
-		word.Store(to)
-		word.Store(was)
-	}
-	s.count.Add(2)
-}
-
-// isLane reports whether the sections are those of a lane: words, slots and records of detail.
-func (a *area) isLane() bool {
-	return len(a.sections) == 3 && a.sections[1].to-a.sections[1].from >= slotWords
-}
-
-const slotWords = 8
-
-// flipNext changes a length or kind back and forth, of an entry that the reader is about to read or
-// reads now, while it reads some.
-func (s *scribbler) flipNext(a *area, n int) {
-	slots, records := a.sections[1], a.sections[2]
-	capacity := (slots.to - slots.from) / slotWords
-	for range 8 {
-		tail := a.words[a.sections[0].from].Load()
-		at := int((tail + uint64(s.rnd.IntN(4)) - 1) % uint64(capacity)) // of a full lane the oldest, too
-		slot, record := slots.from+at*slotWords, records.from+at*((records.to-records.from)/capacity)
-		// Length, kind, and the length of what comes with an error.
-		word := &a.words[[]int{slot + 2, slot + 7, min(record+2, records.to-1)}[s.rnd.IntN(3)]]
-		was := word.Load()
-		s.beat(word, n, was^1, was&^0xff, ^uint64(0), 1<<20, 0, s.value(word, aimNext))
-	}
-}
-
 // isOutbox reports whether the sections are those of an endpoint's outbox: lanes, slots, what
 // receivers are done with, and a pool.
 func (a *area) isOutbox() bool {
@@ -187,19 +137,6 @@ func (a *area) isOutbox() bool {
 }
 
 const outboxSlotWords = 32
-
-// flipSlots changes what slots of the first lane say back and forth, while its receiver examines
-// some: kind and flags, operation, length, place in the pool, generation.
-func (s *scribbler) flipSlots(a *area, n int) {
-	for range 8 {
-		slot := a.sections[1].from + s.rnd.IntN(8)*outboxSlotWords
-		word := &a.words[slot+[]int{1, 1, 1, 28, 29}[s.rnd.IntN(5)]]
-		was := word.Load()
-		s.beat(word, n, was^1<<s.rnd.IntN(64), was|1<<(40+s.rnd.IntN(24)),
-			was&^0xff|s.rnd.Uint64N(8), was^1<<(8+s.rnd.IntN(4)), was^1<<(16+s.rnd.IntN(16)),
-			s.value(word, aimNext))
-	}
-}
 
 // isEndpoint reports whether the sections begin with page and rows of an endpoint.
 func (a *area) isEndpoint() bool {
@@ -300,7 +237,7 @@ func (c *child) raid(streams bool, play func(stop <-chan struct{})) {
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
 	s := &scribbler{rnd: c.split(), count: c.counts[mutations], streams: streams}
-	what := min(aim(c.rnd.IntN(int(aims)+2)), aimNext) // which hits seldom
+	what := aim(c.rnd.IntN(int(aims)))
 	if c.s.memfds == metName && c.rnd.IntN(2) == 0 {
 		what = aimFields
 	}
