@@ -72,7 +72,7 @@ func (c *child) dialByName(_ *rand.Rand, i int) {
 	conn, err := fabric.Dial(ctx, c.dir, fmt.Sprintf(attackerEnd, i))
 	cancel()
 	over()
-	c.counts[calls].Add(1)
+	add(&c.did.Calls, 1)
 	if c.refusedBy("dial", err); err != nil {
 		time.Sleep(time.Millisecond)
 		return
@@ -104,7 +104,7 @@ func (c *child) converses(conn net.Conn, who uint64) (err error) {
 			_, err = io.ReadFull(conn, buf)
 		}
 		if err == nil {
-			c.counts[sent].Add(1)
+			add(&c.did.Sent, 1)
 		}
 	}
 	return errors.Join(err, conn.Close())
@@ -148,7 +148,7 @@ func (c *child) tires() error {
 
 // stream writes to a connection while its memory is scribbled over.
 func (c *child) stream(conn net.Conn, closes func() error) *guest {
-	c.counts[attaches].Add(1)
+	add(&c.did.Attaches, 1)
 	buf := make([]byte, wire.PayloadMaxBytes)
 	return &guest{streams: true, play: func() {
 		_ = conn.SetDeadline(time.Now().Add(time.Millisecond))

@@ -97,17 +97,17 @@ func victimServer(c *child) error {
 		st := s.Stats()
 		over()
 		rounds, polls := st.Rounds-shown.Rounds, st.Polls-shown.Polls
-		if c.counts[calls].Add(rounds); polls > rounds+1 {
-			c.broken(unbounded, "the server slept %[2]d times in %[1]d rounds", rounds, polls)
+		if add(&c.did.Calls, rounds); polls > rounds+1 {
+			c.broken(&c.did.Unbounded, "the server slept %[2]d times in %[1]d rounds", rounds, polls)
 		}
 		// Its rounds are run by a goroutine of the library: all that the process computes until the
 		// next one is shown is what one costs at most.
 		now := processCPU()
 		cost := now - computed
-		c.most(cpuMostNs, uint64(cost))
+		c.most(&c.did.CPUMostNs, uint64(cost))
 		late := min(cost, stage.Lifetime()-since) > 2*cpuBound
 		if late {
-			c.broken(unbounded, "a round of the server computes for %v", cost)
+			c.broken(&c.did.Unbounded, "a round of the server computes for %v", cost)
 		}
 		if late || rounds > 0 {
 			computed, since = now, stage.Lifetime()
@@ -115,11 +115,11 @@ func victimServer(c *child) error {
 		shown = st
 		for _, f := range st.Frames {
 			if f.Sum() != f.Frames {
-				c.broken(unbounded, "%d of %d frames are accounted for", f.Sum(), f.Frames)
+				c.broken(&c.did.Unbounded, "%d of %d frames are accounted for", f.Sum(), f.Frames)
 			}
 		}
 		if err := s.Err(); err != nil {
-			c.broken(hung, "the server has failed: %v", err)
+			c.broken(&c.did.Hangs, "the server has failed: %v", err)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -128,7 +128,7 @@ func victimServer(c *child) error {
 	}
 	c.settles(before, nil, look)
 	if st := s.Stats(); len(st.Apps) != 0 || st.Admitted != st.Evicted {
-		c.broken(leaked, "%d applications are still there", len(st.Apps))
+		c.broken(&c.did.Leaked, "%d applications are still there", len(st.Apps))
 	}
 	over := c.watch("the end of Serve")
 	if err := s.Stop(); err != nil {
@@ -171,7 +171,7 @@ func honestApp(c *child) error {
 		return err
 	}
 	if a.echoes == 0 {
-		c.broken(lost, "no datagram came back")
+		c.broken(&c.did.BystanderLost, "no datagram came back")
 	}
 	return e.Close()
 }
@@ -199,7 +199,7 @@ func (a *app) send(to netip.AddrPort) error {
 		}
 		a.out[a.n] = true
 		a.n++
-		a.c.counts[sent].Add(1)
+		add(&a.c.did.Sent, 1)
 	}
 	return nil
 }
@@ -233,10 +233,10 @@ func (a *app) take() error {
 		e := &es[i]
 		if e.Flags&cq.FlagFrame == 0 {
 			if !a.out[e.Context] {
-				a.c.broken(lost, "send %d was completed, which is not under way", e.Context)
+				a.c.broken(&a.c.did.BystanderLost, "send %d was completed, which is not under way", e.Context)
 			}
 			delete(a.out, e.Context)
-			a.c.counts[seen].Add(1)
+			add(&a.c.did.Seen, 1)
 			continue
 		}
 		loan, err := a.e.View(e)
@@ -248,7 +248,7 @@ func (a *app) take() error {
 			binary.LittleEndian.Uint64(b[8:]) == seal(a.c.Key, 0, binary.LittleEndian.Uint64(b))
 		loan.Release()
 		if a.echoes++; !ok {
-			a.c.broken(lost, "a datagram that nobody sent came back")
+			a.c.broken(&a.c.did.BystanderLost, "a datagram that nobody sent came back")
 		}
 		if err := a.e.Release(*e); err != nil {
 			return err
@@ -272,7 +272,7 @@ func attackServer(c *child) error {
 		if err != nil {
 			return nil, nil
 		}
-		c.counts[attaches].Add(1)
+		add(&c.did.Attaches, 1)
 		return &guest{play: func() { c.useHostile(e, to) }, leave: func() error {
 			if c.rnd.IntN(8) == 0 {
 				os.Exit(0) // without a word
@@ -285,7 +285,7 @@ func attackServer(c *child) error {
 
 // useHostile sends, receives, and gives frames back that it does not have.
 func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
-	c.counts[mutations].Add(1)
+	add(&c.did.Mutations, 1)
 	if e.SendTo(make([]byte, c.rnd.IntN(1400)), 0, to, c.rnd.Uint64()) != nil {
 		time.Sleep(20 * time.Microsecond)
 	}
@@ -295,7 +295,7 @@ func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
 		_ = e.Queue().ReadErr(&cq.ErrorEntry{})
 	}
 	for i := range es[:n] {
-		c.counts[mutations].Add(1)
+		add(&c.did.Mutations, 1)
 		_ = e.Release(es[i])
 		forged := es[i]
 		forged.Meta = cq.Meta(c.rnd.Uint64())
@@ -325,7 +325,7 @@ func attackApp(c *child) error {
 		}
 		return &guest{play: func() { time.Sleep(100 * time.Microsecond) }, leave: func() error {
 			n := s.Stats().Admitted
-			c.counts[attaches].Add(n - came)
+			add(&c.did.Attaches, n-came)
 			came = n
 			time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
 			return nil
@@ -336,7 +336,7 @@ func attackApp(c *child) error {
 // useServer uses the device process of an attacker.
 func useServer(c *child, rnd *rand.Rand, i int) {
 	over := c.watch("dial")
-	c.counts[calls].Add(1)
+	add(&c.did.Calls, 1)
 	ctx, cancel := limited(200 * time.Millisecond)
 	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, i)), device.Request{Name: "victim",
 		Ports: []uint16{uint16(hostilePort + rnd.IntN(100))}, Frames: 32, Sends: 16,
@@ -358,7 +358,7 @@ func useServer(c *child, rnd *rand.Rand, i int) {
 			over := c.watch("a send")
 			err := e.SendTo(make([]byte, rnd.IntN(1400)), 0, to, rnd.Uint64())
 			over()
-			c.counts[calls].Add(1)
+			add(&c.did.Calls, 1)
 			if c.assess("send", err); err != nil {
 				time.Sleep(50 * time.Microsecond)
 			}
@@ -392,7 +392,7 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 		if entry.Flags&cq.FlagFrame == 0 {
 			continue
 		}
-		c.counts[foreign].Add(1)
+		add(&c.did.Foreign, 1)
 		_, err := e.Record(entry)
 		c.assess("record of a frame", err)
 		loan, err := e.View(entry)

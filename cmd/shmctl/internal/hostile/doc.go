@@ -34,13 +34,13 @@
 // values (0, 1, -1, a power of two and its neighbours, what stands there and its neighbours, what
 // stood somewhere before) and random ones. It wakes for nothing, or not at all, and writes to pipes
 // until they are full. When they are found out, or after some milliseconds, they leave and come
-// again; now and then a whole process does, and at the end all are killed in the middle of what they
-// do. Those who meet others say what the protocol wants, but for little, or anything, in pieces or
-// twice, with descriptors of all kinds and of wrong sizes and seals; and keep connections open in
-// silence. Those who meet endpoints, or were met, write objects, lanes, rows and messages field by
-// field, too: each is right, or just within or beyond a bound. Each store and each message is a
-// mutation; bursts of stores go at full speed and some microseconds lie between them, so that many
-// states are seen and not the last one often.
+// again; now and then a whole process does, and at the end all are killed in the middle of what
+// they do. Those who meet others say what the protocol wants, but for little, or anything, in
+// pieces or twice, with descriptors of all kinds and of wrong sizes and seals; and keep connections
+// open in silence. Those who meet endpoints, or were met, write objects, lanes, rows and messages
+// field by field, too: each is right, or just within or beyond a bound. Each store and each message
+// is a mutation; bursts of stores go at full speed and some microseconds lie between them, so that
+// many states are seen and not the last one often.
 //
 // What a word does that changes between two loads of a call is not left to luck: TestFlip of the
 // packages tries each sequence of values that the loads can see.

@@ -199,7 +199,7 @@ func (t *talker) forge(conn *net.UnixConn, streams bool) {
 	}
 	for range 20 { // until it has read that we are ready, too
 		if f.theirRow.Owner.Load() == f.id() {
-			t.c.counts[attaches].Add(1)
+			add(&t.c.did.Attaches, 1)
 			f.goOn(streams)
 			return
 		}
@@ -213,7 +213,7 @@ func (f *forger) says(step uint64, fds ...int) error {
 		uint16(f.or(1, 0, 2)))
 	m = binary.LittleEndian.AppendUint16(m, uint16(f.or(step, 0, 1, 2, 3)))
 	m = binary.LittleEndian.AppendUint32(m, uint32(f.or(0)))
-	f.t.c.counts[mutations].Add(1)
+	add(&f.t.c.did.Mutations, 1)
 	return shm.SendFDs(f.conn, m, fds...)
 }
 
@@ -310,7 +310,7 @@ func (f *forger) goOn(streams bool) {
 			return
 		}
 		sent := newest(f.theirs)
-		if f.t.c.counts[mutations].Add(1); f.rnd.IntN(4) == 0 {
+		if add(&f.t.c.did.Mutations, 1); f.rnd.IntN(4) == 0 {
 			mint{f.rnd, 32}.receive(f.row, f.theirLane, sent, f.f.Window)
 			f.row.Rung.Add(1)
 			futex.WakeAll(&f.row.Rung)

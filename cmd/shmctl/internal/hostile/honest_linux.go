@@ -87,12 +87,12 @@ func (c *child) verifier() *verifier { return &verifier{c: c, next: map[uint64]u
 func (w *verifier) take(e *cq.Entry) {
 	who, n := e.Context, e.Tag
 	if w.c.Spoil != "" {
-		w.c.spoilt(w.c.counts[seen].Load())
+		w.c.spoilt()
 	}
 	want := honestEntry(w.c.Key, who, n)
 	want.Meta = e.Meta
 	if *e != want {
-		w.c.counts[foreign].Add(1)
+		add(&w.c.did.Foreign, 1)
 		return
 	}
 	w.number(who, n)
@@ -107,7 +107,7 @@ func (w *verifier) message(buf []byte) {
 			return
 		}
 	}
-	w.c.counts[foreign].Add(1)
+	add(&w.c.did.Foreign, 1)
 }
 
 // honestMessage is what a newcomer sends as its nth.
@@ -125,10 +125,10 @@ func (w *verifier) number(who, n uint64) {
 		return
 	}
 	if n != w.next[who] {
-		w.c.broken(lost, "writer %d: entry %d came, expected %d", who, n, w.next[who])
+		w.c.broken(&w.c.did.BystanderLost, "writer %d: entry %d came, expected %d", who, n, w.next[who])
 	}
 	w.next[who] = n + 1
-	w.c.counts[seen].Add(1)
+	add(&w.c.did.Seen, 1)
 }
 
 // poster is what an honest writer needs of a writer of any kind.
@@ -171,7 +171,7 @@ func (c *child) posts(w poster, what string) func() error {
 			err := w.post(n)
 			if err == nil {
 				n++
-				c.counts[sent].Add(1)
+				add(&c.did.Sent, 1)
 			}
 			if !full(err) {
 				return err
@@ -219,9 +219,9 @@ func (c *child) newcomers(enter func(ctx context.Context, who uint64) (visitor, 
 			continue
 		}
 		if err := errors.Join(v.use(c.rnd), v.close()); err != nil {
-			c.broken(keptOut, "newcomer %d was let in and could not go on: %v", who, err)
+			c.broken(&c.did.KeptOut, "newcomer %d was let in and could not go on: %v", who, err)
 		}
-		c.counts[visits].Add(1)
+		add(&c.did.Visits, 1)
 		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
 	}
 	return nil
@@ -238,16 +238,16 @@ func (c *child) letIn(who uint64,
 		cancel()
 		if took := stage.Lifetime() - since; took > keptBound && !told {
 			told = true
-			c.broken(keptOut, "newcomer %d was kept out for %v: %v", who, took, err)
+			c.broken(&c.did.KeptOut, "newcomer %d was kept out for %v: %v", who, took, err)
 		}
 		if err == nil {
-			c.most(keptMostNs, uint64(time.Since(began)))
+			c.most(&c.did.KeptMostNs, uint64(time.Since(began)))
 			return v
 		}
 		if c.ctx.Err() != nil || told { // whoever watches must not think that this is one call
 			return nil
 		}
-		c.counts[turnedAway].Add(1)
+		add(&c.did.TurnedAway, 1)
 		time.Sleep(time.Millisecond)
 	}
 }

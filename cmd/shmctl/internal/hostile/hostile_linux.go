@@ -50,32 +50,6 @@ type Options struct {
 	spoil string
 }
 
-// What processes count, by its key in a [Surface].
-const (
-	mutations  = "mutations"
-	attaches   = "attaches"
-	calls      = "calls"
-	stepsMost  = "steps_most"
-	cpuMostNs  = "cpu_most_ns"
-	poisoned   = "poisoned"
-	givenUp    = "given_up"
-	refused    = "refused"
-	ended      = "ended"
-	corrupt    = "corrupt"
-	foreign    = "foreign"
-	sent       = "bystander_sent"
-	seen       = "bystander_seen"
-	visits     = "newcomers"
-	turnedAway = "newcomer_retries"
-	keptMostNs = "newcomer_most_ns"
-	hung       = "hangs"
-	lost       = "bystander_lost"
-	untyped    = "untyped"
-	unbounded  = "unbounded"
-	leaked     = "leaked"
-	keptOut    = "kept_out"
-)
-
 // Brought is what attackers did, of which there may be many, one after the other.
 type Brought struct {
 	Mutations uint64 `json:"mutations" count:"hostile stores and messages"`
@@ -200,21 +174,21 @@ type config struct {
 
 // report is a line from a child to the supervisor.
 type report struct {
-	Ready  bool              `json:"ready,omitempty"`
-	Counts map[string]uint64 `json:"counts"` // since the child began, as in a [Surface]
-	Note   string            `json:"note,omitempty"`
+	Ready bool    `json:"ready,omitempty"`
+	Did   Surface `json:"did"` // its counts since the child began
+	Note  string  `json:"note,omitempty"`
 }
 
 // child is one process of a run.
 type child struct {
 	*stage.Child
 	config
-	counts map[string]*atomic.Uint64
-	ctx    context.Context // ends when the supervisor says so
-	s      *surface
-	dir    *shm.Dir   // of objects with names, which only processes of one user have
-	mu     sync.Mutex // of tell, rnd and watched
-	rnd    *rand.Rand
+	did Surface         // its counts, which are atomic
+	ctx context.Context // ends when the supervisor says so
+	s   *surface
+	dir *shm.Dir   // of objects with names, which only processes of one user have
+	mu  sync.Mutex // of tell, rnd and watched
+	rnd *rand.Rand
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
 	spoiled atomic.Bool
@@ -225,10 +199,7 @@ var settleTime = patience
 
 // Tool is what the processes of a run do.
 var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
-	c := &child{Child: sc, watched: map[*call]struct{}{}, counts: map[string]*atomic.Uint64{}}
-	for _, n := range stage.CountsOf(&Surface{}) {
-		c.counts[n.Key] = new(atomic.Uint64)
-	}
+	c := &child{Child: sc, watched: map[*call]struct{}{}}
 	if err := c.Script(&c.config); err != nil {
 		return err
 	}
@@ -282,9 +253,9 @@ func (c *child) play() error {
 func (c *child) tell(r report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Counts = map[string]uint64{}
-	for key, n := range c.counts {
-		r.Counts[key] = n.Load()
+	told := stage.CountsOf(&r.Did)
+	for i, n := range stage.CountsOf(&c.did) {
+		*told[i].N = atomic.LoadUint64(n.N)
 	}
 	c.Send(r)
 }
@@ -296,9 +267,12 @@ func (c *child) note(format string, args ...any) {
 		fmt.Sprintf(format, args...))})
 }
 
+// add adds to a count of [child.did].
+func add(n *uint64, more uint64) uint64 { return atomic.AddUint64(n, more) }
+
 // broken counts a violation and says what it was.
-func (c *child) broken(what string, format string, args ...any) {
-	if c.counts[what].Add(1) <= 3 {
+func (c *child) broken(what *uint64, format string, args ...any) {
+	if add(what, 1) <= 3 {
 		c.note(format, args...)
 	}
 }
@@ -322,7 +296,8 @@ const (
 const spoilAfter = 100
 
 // spoilt does what a broken library would, once it has read some entries.
-func (c *child) spoilt(n uint64) {
+func (c *child) spoilt() {
+	n := atomic.LoadUint64(&c.did.Seen)
 	if n < spoilAfter || !c.spoiled.CompareAndSwap(false, true) {
 		return
 	}
@@ -388,23 +363,23 @@ func (c *child) assess(what string, err error) {
 	}
 	for _, blame := range []error{cq.ErrCorrupt, shm.ErrCorrupt, device.ErrProtocol} {
 		if errors.Is(err, blame) {
-			c.counts[corrupt].Add(1)
+			add(&c.did.Corrupt, 1)
 			break
 		}
 	}
 	lane := new(cq.LaneError)
 	switch {
 	case !known:
-		c.broken(untyped, "%s: %T %v", what, err, err)
+		c.broken(&c.did.Untyped, "%s: %T %v", what, err, err)
 	case errors.As(err, &lane):
-		c.counts[poisoned].Add(1)
+		add(&c.did.Poisoned, 1)
 		if !errors.Is(err, cq.ErrCorrupt) {
-			c.broken(untyped, "%s: a lane was given up, and the error blames no peer: %v", what, err)
+			c.broken(&c.did.Untyped, "%s: a lane was given up, and the error blames no peer: %v", what, err)
 		}
 	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrFull), errors.Is(err, cq.ErrAvail),
 		errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
 	default:
-		c.counts[ended].Add(1)
+		add(&c.did.Ended, 1)
 	}
 }
 
@@ -449,12 +424,12 @@ func (c *child) settles(before holdings, lanes func() int, look func()) {
 		if now.files <= before.files && now.mappings <= before.mappings &&
 			now.goroutines <= before.goroutines+2 {
 			if now.threads > maxThreads {
-				c.broken(leaked, "%d threads", now.threads)
+				c.broken(&c.did.Leaked, "%d threads", now.threads)
 			}
 			return
 		}
 		if time.Now().After(end) {
-			c.broken(leaked, "it holds %+v after the attack, and held %+v before", now, before)
+			c.broken(&c.did.Leaked, "it holds %+v after the attack, and held %+v before", now, before)
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 			return
 		}
@@ -483,7 +458,7 @@ func (c *child) tellOn() {
 		}
 		c.mu.Unlock()
 		if late != "" {
-			c.counts[hung].Add(1)
+			add(&c.did.Hangs, 1)
 			c.note("%s does not return", late)
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
 			os.Exit(4)
@@ -523,8 +498,9 @@ var cpuBound = 2 * time.Second
 // costs assesses the time that a call computed for, while this process could run for so long: when
 // the machine stands still a kernel can count that as anybody's time.
 func (c *child) costs(what string, cost, lived time.Duration) {
-	if c.most(cpuMostNs, uint64(cost)); min(cost, lived) > cpuBound {
-		c.broken(unbounded, "%s computed for %v, while the process could run for %v", what, cost, lived)
+	if c.most(&c.did.CPUMostNs, uint64(cost)); min(cost, lived) > cpuBound {
+		c.broken(&c.did.Unbounded, "%s computed for %v, while the process could run for %v", what, cost,
+			lived)
 	}
 }
 
@@ -541,9 +517,9 @@ func clock(id int32) time.Duration {
 }
 
 // most keeps the largest value.
-func (c *child) most(what string, n uint64) {
-	for is := c.counts[what].Load(); n > is && !c.counts[what].CompareAndSwap(is, n); {
-		is = c.counts[what].Load()
+func (c *child) most(what *uint64, n uint64) {
+	for is := atomic.LoadUint64(what); n > is && !atomic.CompareAndSwapUint64(what, is, n); {
+		is = atomic.LoadUint64(what)
 	}
 }
 
@@ -558,8 +534,8 @@ const (
 )
 
 func (c *child) steps(what string, n, bound uint64) {
-	if c.counts[calls].Add(1); n > bound {
-		c.broken(unbounded, "%s made %d system calls", what, n)
+	if add(&c.did.Calls, 1); n > bound {
+		c.broken(&c.did.Unbounded, "%s made %d system calls", what, n)
 	}
-	c.most(stepsMost, n)
+	c.most(&c.did.StepsMost, n)
 }

@@ -94,7 +94,7 @@ func (t *talker) leave(conn *net.UnixConn, hoards bool) {
 // converse says a few things and listens in between, more or less as the protocol wants it.
 func (t *talker) converse(dialect string, conn *net.UnixConn) {
 	d := dialects[dialect]
-	t.c.counts[mutations].Add(1) // the connection itself
+	add(&t.c.did.Mutations, 1) // the connection itself
 	if t.rnd.IntN(16) == 0 {
 		return
 	}
@@ -120,7 +120,7 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 			if shm.SendFDs(conn, part, fds...) != nil {
 				return
 			}
-			t.c.counts[mutations].Add(1)
+			add(&t.c.did.Mutations, 1)
 			fds = nil
 		}
 		if t.rnd.IntN(3) > 0 {
@@ -295,7 +295,7 @@ func (c *child) formerLane() int {
 		return -1
 	}
 	defer w.Close()
-	c.counts[attaches].Add(1)
+	add(&c.did.Attaches, 1)
 	fd := -1
 	for _, a := range areas(c.Shm, "") {
 		text := make([]byte, 0, 8*len(a.words))
@@ -333,7 +333,7 @@ func attackFrom(dialect, socket string) func(*child) error {
 // dialOnce connects to the device process of an attacker.
 func dialOnce(c *child, rnd *rand.Rand, i int) {
 	defer c.watch("dial")()
-	c.counts[calls].Add(1)
+	add(&c.did.Calls, 1)
 	ctx, cancel := limited(20 * time.Millisecond)
 	defer cancel()
 	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, i)), device.Request{Name: "victim",

@@ -97,9 +97,9 @@ func (c *child) echo(conn net.Conn) {
 	var n, at int
 	var err error
 	for err == nil {
-		c.counts[calls].Add(1)
+		add(&c.did.Calls, 1)
 		if n, err = conn.Read(buf[at:]); n > len(buf)-at {
-			c.broken(unbounded, "%d bytes came into %d", n, len(buf)-at)
+			c.broken(&c.did.Unbounded, "%d bytes came into %d", n, len(buf)-at)
 			break
 		}
 		if at += n; at == len(buf) {
@@ -109,7 +109,7 @@ func (c *child) echo(conn net.Conn) {
 		}
 	}
 	if errors.Is(err, syscall.ECONNRESET) {
-		c.counts[givenUp].Add(1)
+		add(&c.did.GivenUp, 1)
 	}
 	c.assess("echo", err)
 	c.assess("close a connection", conn.Close())

@@ -71,8 +71,8 @@ func areaAt(at, length uintptr) area {
 // scribbler writes to areas from a thread of its own.
 type scribbler struct {
 	rnd   *rand.Rand
-	count *atomic.Uint64 // of mutations
-	old   [16]uint64     // what stood somewhere once
+	count *uint64    // of mutations
+	old   [16]uint64 // what stood somewhere once
 	// streams says that lanes are of connections.
 	streams bool
 }
@@ -127,7 +127,7 @@ func (s *scribbler) store(word *atomic.Uint64, v uint64) {
 		s.old[s.rnd.IntN(len(s.old))] = word.Load()
 	}
 	word.Store(v)
-	s.count.Add(1)
+	add(s.count, 1)
 }
 
 // isOutbox reports whether the sections are those of an endpoint's outbox: lanes, slots, what
@@ -157,7 +157,7 @@ func (s *scribbler) forgeNext(a *area) {
 	} else {
 		m.slot(slots, i, x)
 	}
-	s.count.Add(1)
+	add(s.count, 1)
 	lane.Rung.Add(1)
 	futex.WakeAll(&lane.Rung)
 }
@@ -166,7 +166,7 @@ func (s *scribbler) forgeNext(a *area) {
 func (s *scribbler) forgeRow(a *area) {
 	row := &overlay[memory.FabricRow](a.section(1))[0]
 	mint{s.rnd, 16}.receive(row, row.Owner.Load(), row.Head.Load(), row.Granted.Load())
-	s.count.Add(1)
+	add(s.count, 1)
 	row.Rung.Add(1)
 	futex.WakeAll(&row.Rung)
 }
@@ -236,7 +236,7 @@ func (c *child) raid(streams bool, play func(stop <-chan struct{})) {
 	}
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
-	s := &scribbler{rnd: c.split(), count: c.counts[mutations], streams: streams}
+	s := &scribbler{rnd: c.split(), count: &c.did.Mutations, streams: streams}
 	what := aim(c.rnd.IntN(int(aims)))
 	if c.s.memfds == metName && c.rnd.IntN(2) == 0 {
 		what = aimFields
@@ -253,7 +253,7 @@ func (c *child) raid(streams bool, play func(stop <-chan struct{})) {
 }
 
 // flood writes to every pipe that came with a rendezvous, as fast as it goes.
-func flood(stop <-chan struct{}, count *atomic.Uint64) {
+func flood(stop <-chan struct{}, count *uint64) {
 	pipes := pipes()
 	for {
 		select {
@@ -263,7 +263,7 @@ func flood(stop <-chan struct{}, count *atomic.Uint64) {
 		}
 		for _, fd := range pipes {
 			if n, _ := unix.Write(fd, make([]byte, 16)); n > 0 {
-				count.Add(1)
+				add(count, 1)
 			}
 		}
 		time.Sleep(100 * time.Microsecond)

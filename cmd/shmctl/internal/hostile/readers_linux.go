@@ -127,9 +127,9 @@ func (s *served) close() error {
 		s.look()
 	}
 	if n := given(); n != s.told {
-		s.c.broken(untyped, "%d lanes were given up, and %d errors said so", n, s.told)
+		s.c.broken(&s.c.did.Untyped, "%d lanes were given up, and %d errors said so", n, s.told)
 	}
-	s.c.counts[givenUp].Add(s.told)
+	add(&s.c.did.GivenUp, s.told)
 	err := errors.Join(s.l.Close(), s.end())
 	if why := <-s.over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
 		err = errors.Join(err, why)
@@ -208,7 +208,7 @@ func listen(network, path string) (*net.UnixListener, error) {
 func (c *child) refusedBy(what string, err error) {
 	if err != nil {
 		c.assess(what, err)
-		c.counts[refused].Add(1)
+		add(&c.did.Refused, 1)
 	}
 }
 
@@ -224,9 +224,9 @@ func (s *completionReader) look() {
 		e := cq.ErrorEntry{ErrData: s.errData}
 		err = s.q.ReadErr(&e)
 		if len(e.ErrData) > cq.ErrDataMaxBytes {
-			s.c.broken(unbounded, "%d bytes of detail", len(e.ErrData))
+			s.c.broken(&s.c.did.Unbounded, "%d bytes of detail", len(e.ErrData))
 		}
-		s.c.counts[foreign].Add(1)
+		add(&s.c.did.Foreign, 1)
 	}
 	s.assess(what, err)
 	if s.rnd.IntN(64) == 0 {
@@ -264,7 +264,7 @@ func (s *completionReader) call() (what string, bound uint64, err error) {
 		return "wait", bound, s.wait()
 	}
 	if n > len(dst) || n < 0 {
-		s.c.broken(unbounded, "%s returned %d of %d", what, n, len(dst))
+		s.c.broken(&s.c.did.Unbounded, "%s returned %d of %d", what, n, len(dst))
 		n = 0
 	}
 	for i := range dst[:n] {
@@ -294,7 +294,7 @@ func (s *completionReader) iterate(most int) (err error) {
 		private := *p
 		s.verifier.take(&private)
 		if n++; n > most {
-			s.c.broken(unbounded, "iterated over more than %d", most)
+			s.c.broken(&s.c.did.Unbounded, "iterated over more than %d", most)
 		}
 	}
 	return nil
@@ -383,16 +383,16 @@ func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *verifier) {
 		ev.Payload = make([]byte, 0, eventData+256)
 		n, err = q.Read(&ev, 0)
 		if errors.Is(err, cq.ETooSmall) {
-			c.broken(unbounded, "an event of more than there can be: %v", err)
+			c.broken(&c.did.Unbounded, "an event of more than there can be: %v", err)
 			err = nil
 		}
 	}
 	if errors.Is(err, cq.ErrAvail) {
 		e := cq.EventError{ErrData: make([]byte, 0, rnd.IntN(2*eventData))}
 		if _, err = q.ReadErr(&e, 0); len(e.ErrData) > eventData+256 || e.ErrDataBytes > eventData+256 {
-			c.broken(unbounded, "%d of %d bytes of detail", len(e.ErrData), e.ErrDataBytes)
+			c.broken(&c.did.Unbounded, "%d of %d bytes of detail", len(e.ErrData), e.ErrDataBytes)
 		}
-		c.counts[foreign].Add(1)
+		add(&c.did.Foreign, 1)
 	}
 	s.assess(what, err)
 	if n > 0 {
@@ -409,7 +409,7 @@ func honestEvent(key, who, n uint64) cq.Event {
 func (w *verifier) event(ev *cq.Event) {
 	want := honestEvent(w.c.Key, ev.Context, ev.Data)
 	if ev.Event != want.Event || ev.FID != want.FID || string(ev.Payload) != string(want.Payload) {
-		w.c.counts[foreign].Add(1)
+		add(&w.c.did.Foreign, 1)
 		return
 	}
 	w.number(ev.Context, ev.Data)

@@ -92,7 +92,7 @@ func attackCounter(c *child) error {
 			time.Sleep(time.Millisecond)
 			return nil, errOver
 		}
-		c.counts[attaches].Add(1)
+		add(&c.did.Attaches, 1)
 		return &guest{play: func() {
 			_ = n.Add(c.rnd.Uint64())
 			_ = n.Wait(context.Background(), c.rnd.Uint64(), cq.WaitOptions{Timeout: 50 * time.Microsecond})
@@ -111,7 +111,7 @@ func lookAtVector(c *child, rnd *rand.Rand, i int) {
 	defer c.watch("looks at an address vector")()
 	v, err := cq.AttachAddresses(cq.Named(c.dir, fmt.Sprintf(vectorName, i)))
 	if err != nil {
-		c.counts[calls].Add(1)
+		add(&c.did.Calls, 1)
 		if !errors.Is(err, fs.ErrNotExist) {
 			c.refusedBy("open a vector", err)
 		}
@@ -120,16 +120,16 @@ func lookAtVector(c *child, rnd *rand.Rand, i int) {
 	}
 	buf := make([]byte, 64)
 	for range 200 {
-		c.counts[calls].Add(1)
+		add(&c.did.Calls, 1)
 		switch rnd.IntN(4) {
 		case 0:
 			at, ok := v.Resolve(cq.AppendSockaddr(nil, address(rnd.IntN(1<<10))))
 			if ok && uint64(at) >= uint64(v.Options().Count) && at>>32 == 0 {
-				c.counts[foreign].Add(1) // an index of its owner's making
+				add(&c.did.Foreign, 1) // an index of its owner's making
 			}
 		case 1:
 			if n := v.Len(); n < 0 || n > v.Options().Count {
-				c.broken(unbounded, "a vector says that it has %d addresses, and has room for %d", n,
+				c.broken(&c.did.Unbounded, "a vector says that it has %d addresses, and has room for %d", n,
 					v.Options().Count)
 			}
 		default:
@@ -159,7 +159,7 @@ func attackVector(c *child) error {
 		if err != nil {
 			return nil, err
 		}
-		c.counts[attaches].Add(1)
+		add(&c.did.Attaches, 1)
 		return &guest{raids: 1 + c.rnd.IntN(4), play: func() {
 			at, err := v.Insert([][]byte{cq.AppendSockaddr(nil, address(c.rnd.IntN(1<<10)))},
 				cq.InsertOptions{})
@@ -256,7 +256,7 @@ func (c *child) oneLife(open opens, rnd *rand.Rand, w *verifier) {
 	}
 	l.verifier = w
 	if l.mem, err = l.Alloc(lifePool / 2); err != nil {
-		c.broken(leaked, "a new endpoint has no memory: %v", err)
+		c.broken(&c.did.Leaked, "a new endpoint has no memory: %v", err)
 	}
 	over = c.watch("join of a group")
 	c.assess("join a group", l.join())
@@ -283,12 +283,12 @@ func (c *child) oneLife(open opens, rnd *rand.Rand, w *verifier) {
 	if s.FreeChunks+s.UsedChunks+s.LostChunks != lifeChunks ||
 		s.FreePool+s.HeldPool+s.LentPool != lifePool || remote != lifeRemote && !c.s.border() ||
 		remote != 0 && c.s.border() {
-		c.broken(leaked, "an endpoint's memory does not add up: %+v", s)
+		c.broken(&c.did.Leaked, "an endpoint's memory does not add up: %+v", s)
 	}
-	c.counts[givenUp].Add(s.Corrupt)
+	add(&c.did.GivenUp, s.Corrupt)
 	c.assess("close an endpoint", l.close())
 	if n := l.Stats().Loans; n > 0 {
-		c.broken(leaked, "%d loans are not back", n)
+		c.broken(&c.did.Leaked, "%d loans are not back", n)
 	}
 }
 
@@ -413,7 +413,8 @@ func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
 		if err = l.Queue.ReadErr(&failed); err == nil {
 			if buf := l.bufs[failed.Context]; failed.Flags&cq.FlagRecv != 0 &&
 				buf != nil && failed.Len > uint64(len(buf)) {
-				l.broken(unbounded, "%d bytes came into %d, of a message that failed", failed.Len, len(buf))
+				l.broken(&l.did.Unbounded, "%d bytes came into %d, of a message that failed", failed.Len,
+					len(buf))
 			}
 			delete(l.bufs, failed.Context)
 			if failed.Flags&cq.FlagSend != 0 {
@@ -441,7 +442,7 @@ func (l *life) take(es []cq.Entry, n int, err error) (more bool) {
 // ends counts the end of a send of a victim, each of which has one.
 func (l *life) ends() {
 	if l.ended++; l.verifier != nil && l.ended > l.begun {
-		l.broken(unbounded, "%d sends have ended of %d", l.ended, l.begun)
+		l.broken(&l.did.Unbounded, "%d sends have ended of %d", l.ended, l.begun)
 	}
 }
 
@@ -452,15 +453,15 @@ func (l *life) received(e *cq.Entry) {
 		got, err := l.Payload(e)
 		buf = bytes.Clone(got)
 		if err = errors.Join(err, l.Release(*e)); err != nil || uint64(len(buf)) != e.Len {
-			l.broken(unbounded, "a loan of %d bytes has %d: %v", e.Len, len(buf), err)
+			l.broken(&l.did.Unbounded, "a loan of %d bytes has %d: %v", e.Len, len(buf), err)
 		}
 	} else if e.Len > uint64(len(buf)) {
-		l.broken(unbounded, "%d bytes came into %d", e.Len, len(buf))
+		l.broken(&l.did.Unbounded, "%d bytes came into %d", e.Len, len(buf))
 		return
 	}
 	buf = buf[:min(uint64(len(buf)), e.Len)]
 	if l.verifier == nil {
-		l.counts[foreign].Add(1)
+		add(&l.did.Foreign, 1)
 		return
 	}
 	l.verifier.message(buf)
@@ -514,7 +515,7 @@ func (l *life) deliver(ctx context.Context, who uint64) error {
 	for l.sent < before+most && l.failed == nil && ctx.Err() == nil {
 		n := l.sent
 		l.wait(ctx, 10*time.Millisecond)
-		l.child.counts[sent].Add(uint64(l.sent - n))
+		add(&l.did.Sent, uint64(l.sent-n))
 	}
 	return errors.Join(l.failed, ctx.Err())
 }
@@ -573,7 +574,7 @@ func attackEndpoint(c *child) error {
 
 // guest uses an endpoint while its memory is scribbled over.
 func (l *life) guest(leave func() error) *guest {
-	l.counts[attaches].Add(1)
+	add(&l.did.Attaches, 1)
 	return &guest{raids: 1 + l.rnd.IntN(4), play: func() {
 		l.receive()
 		_, _ = l.use()

@@ -41,9 +41,9 @@ type surface struct {
 	// memfds is how names of those begin that others see, of all; the rest is the attacker's own
 	// affair.
 	memfds string
-	// provokes is what the victim must have counted, each once at least: an attack that nothing
-	// came of proves nothing.
-	provokes []string
+	// provokes tells whether the victim has counted what it must; nil is nothing. An attack that
+	// nothing came of proves nothing.
+	provokes func(*Surface) bool
 	// uncounted is how many lanes of a queue between processes of one user may be there that its
 	// statistics do not show: nothing was read from them, or an attacker wrote that over the row.
 	uncounted int
@@ -54,7 +54,9 @@ var surfaces []*surface
 
 func init() {
 	others, user := cq.CrossUser, cq.SameUser
-	blamed, gaveUp := []string{corrupt}, []string{poisoned}
+	blamed := func(s *Surface) bool { return s.Corrupt > 0 }
+	gaveUp := func(s *Surface) bool { return s.Poisoned > 0 }
+	cutOff := func(s *Surface) bool { return s.Corrupt > 0 && s.GivenUp > 0 }
 	surfaces = []*surface{
 		{name: "lane", trust: others, weight: 20, queues: ways, attack: attackLane, provokes: gaveUp},
 		{name: "reader", trust: others, weight: 20, beside: postOnce, attack: attackReader,
@@ -86,18 +88,18 @@ func init() {
 			attack: attackTo("device", deviceSocket, 1), honest: honestApp, newcomer: newcomerApp,
 			provokes: blamed},
 		{name: "endpoint", trust: user, weight: 10, prepare: hasEndpoints, victim: victimEndpoint,
-			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: []string{corrupt, givenUp},
+			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: cutOff,
 			memfds: metName},
 		{name: "endpoint-conn", trust: user, weight: 10, prepare: hasEndpoints, victim: victimConn,
-			attack: attackConn, newcomer: newcomerConn, provokes: []string{corrupt, givenUp},
+			attack: attackConn, newcomer: newcomerConn, provokes: cutOff,
 			memfds: metName},
 		{name: "endpoint-meet", trust: others, weight: 1, prepare: hasEndpoints, victim: victimMet,
 			attack: attackTo("fabric", metSocket, 2), newcomer: newcomerMet,
-			provokes: []string{corrupt, givenUp}, memfds: metName},
+			provokes: cutOff, memfds: metName},
 		{name: "endpoint-dial", trust: others, weight: 1, prepare: hasEndpoints, beside: dialMet,
-			crowd: talkers, attack: attackFrom("fabric", metSocket), provokes: []string{corrupt, givenUp}},
+			crowd: talkers, attack: attackFrom("fabric", metSocket), provokes: cutOff},
 		{name: "endpoint-met", trust: others, weight: 10, prepare: hasEndpoints, victim: victimMet,
-			attack: attackMet, newcomer: newcomerMet, provokes: []string{corrupt, givenUp},
+			attack: attackMet, newcomer: newcomerMet, provokes: cutOff,
 			memfds: metName},
 	}
 	for _, s := range surfaces {
@@ -294,18 +296,19 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			}
 		}
 		sc.mu.Lock()
-		all, n, bites := sc.all(), sc.victim.counts, sc.bites()
-		came := all.Attaches > 0 || n[refused] > 0
+		all, did := sc.all(), sc.victim.did
+		bites := sc.s.provokes == nil || sc.s.provokes(&did)
+		came := all.Attaches > 0 || did.Refused > 0
 		if sc.o.spoil != "" { // until it has been done
-			came = came && n[seen] > 4*spoilAfter
+			came = came && did.Seen > 4*spoilAfter
 		}
 		sc.mu.Unlock()
 		visited := !sc.s.visited || all.Visits >= fewestVisits || all.KeptOut > 0
-		enough := all.Mutations >= quota && n[calls] >= fewestCalls && came && visited
+		enough := all.Mutations >= quota && did.Calls >= fewestCalls && came && visited
 		late := time.Since(begin) > longest
 		if late && !enough {
 			sc.result.Hangs++
-			sc.note("%s: only %d mutations and %d calls in %v", sc.s.name, all.Mutations, n[calls],
+			sc.note("%s: only %d mutations and %d calls in %v", sc.s.name, all.Mutations, did.Calls,
 				longest)
 		}
 		if late && !visited {
@@ -344,8 +347,8 @@ func (sc *scene) startHonest() (begun bool, err error) {
 // next starts an attacker in the place of one that has ended.
 func (sc *scene) next(p *proc) (*proc, error) {
 	sc.mu.Lock()
-	stage.Add(&sc.earlier, p.brought())
-	p.counts = nil
+	stage.Add(&sc.earlier, &p.did.Brought)
+	p.did = Surface{}
 	sc.mu.Unlock()
 	if time.Since(p.started) < 20*time.Millisecond { // one that cannot even begin
 		time.Sleep(10 * time.Millisecond)
@@ -358,24 +361,12 @@ func (sc *scene) all() Surface {
 	all := sc.result
 	stage.Add(&all, &sc.earlier)
 	for _, p := range sc.hostiles { // what becomes of them is their business
-		stage.Add(&all, p.brought())
+		stage.Add(&all, &p.did.Brought)
 	}
 	for _, p := range append([]*proc{sc.victim}, sc.honest...) {
-		for _, c := range stage.CountsOf(&all) {
-			*c.N += p.counts[c.Key]
-		}
+		stage.Add(&all, &p.did)
 	}
 	return all
-}
-
-// bites reports whether the attack has provoked what it must. The caller has the lock.
-func (sc *scene) bites() bool {
-	for _, what := range sc.s.provokes {
-		if sc.victim.counts[what] == 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // await waits until a child is ready.
@@ -464,13 +455,10 @@ type proc struct {
 	role    string
 	index   int
 	ready   chan struct{}
-	counts  map[string]uint64 // guarded by scene.mu
-	stderr  bytes.Buffer      // after the end
+	did     Surface      // guarded by scene.mu
+	stderr  bytes.Buffer // after the end
 	started time.Time
 }
-
-// brought is what an attacker did. The caller has the lock.
-func (p *proc) brought() *Brought { return &Brought{p.counts[mutations], p.counts[attaches]} }
 
 func (sc *scene) killAll() {
 	for _, p := range slices.Concat([]*proc{sc.victim}, sc.honest, sc.hostiles) {
@@ -492,7 +480,7 @@ func (sc *scene) start(role string, index int) (*proc, error) {
 		Hear: stage.JSON(func(r report) {
 			sc.mu.Lock()
 			defer sc.mu.Unlock()
-			p.counts = r.Counts
+			p.did = r.Did
 			if r.Note != "" && role != roleAttacker {
 				sc.report.note("%s", r.Note)
 			}

@@ -185,10 +185,10 @@ func attackLane(c *child) error {
 			}
 			return nil, nil
 		}
-		c.counts[attaches].Add(1)
+		add(&c.did.Attaches, 1)
 		rnd := c.split()
 		return &guest{play: func() {
-			c.counts[mutations].Add(1)
+			add(&c.did.Mutations, 1)
 			if c.s.kind.anything(rnd, w) != nil {
 				time.Sleep(20 * time.Microsecond)
 			}
@@ -217,7 +217,7 @@ func postOnce(c *child, rnd *rand.Rand, i int) {
 	cancel()
 	over()
 	if err != nil {
-		c.counts[calls].Add(1)
+		add(&c.did.Calls, 1)
 		c.refusedBy("attach", err)
 		return
 	}
@@ -229,7 +229,7 @@ func postOnce(c *child, rnd *rand.Rand, i int) {
 		over()
 		c.steps(what, w.Stats().Wakes-before, plainBound)
 		if lane := new(cq.LaneError); errors.As(err, &lane) {
-			c.counts[givenUp].Add(1)
+			add(&c.did.GivenUp, 1)
 		}
 		c.assess(what, err)
 		if full(err) {
@@ -370,7 +370,7 @@ func (c *child) acceptOne(l *net.UnixListener, q accepter) {
 	}
 	ctx, cancel := limited(20 * time.Millisecond)
 	if q.Accept(ctx, conn) == nil {
-		c.counts[attaches].Add(1)
+		add(&c.did.Attaches, 1)
 	}
 	cancel()
 	_ = conn.Close()
