@@ -82,16 +82,14 @@ func (c *child) dialByName(_ *rand.Rand, i int) {
 
 // newcomerConn dials the victim.
 func newcomerConn(c *child) error {
-	tries := uint64(newcomersFirst)
-	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
-		tries++
+	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
 		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		defer cancel()
 		conn, err := fabric.Dial(ctx, c.dir, connName)
 		if err != nil {
 			return nil, err
 		}
-		return delivered{}, c.converses(conn, tries)
+		return nil, c.converses(conn, who)
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -196,30 +195,29 @@ func (c *child) read(w poster, post func() error) error {
 	return nil
 }
 
-// newcomersFirst is the number under which the first visit of a newcomer posts. Each visit has the
-// next one: order is promised for one lane.
+// newcomersFirst is the number under which a newcomer first tries to get in. Each try has the next
+// one: order is promised for one lane, and whom it tried may have closed it.
 const newcomersFirst = 1 << 20
 
 // fewestVisits is how often somebody new has to come during an attack.
 const fewestVisits = 3
 
-// visitor is what a newcomer comes to be, once it was let in.
-type visitor interface {
-	use(rnd *rand.Rand) error // and have done with all of it
-	close() error
-}
+// enters tries once to get in as the newcomer with a number. stay is what it does then, until it
+// has left; nil has been done.
+type enters func(ctx context.Context, who uint64) (stay func() error, err error)
 
-// newcomers come, are used, and leave, until the run ends. enter tries once to get in as the one
-// with a number.
-func (c *child) newcomers(enter func(ctx context.Context, who uint64) (visitor, error)) error {
+// newcomers come, stay, and leave, until the run ends.
+func (c *child) newcomers(enter enters) error {
 	c.ready()
-	for who := uint64(newcomersFirst); c.ctx.Err() == nil; who++ {
-		v := c.letIn(who, enter)
-		if v == nil {
+	for who := uint64(newcomersFirst); c.ctx.Err() == nil; {
+		stay, in := c.letIn(&who, enter)
+		if !in {
 			continue
 		}
-		if err := errors.Join(v.use(c.rnd), v.close()); err != nil {
-			c.broken(&c.did.KeptOut, "newcomer %d was let in and could not go on: %v", who, err)
+		if stay != nil {
+			if err := stay(); err != nil {
+				c.broken(&c.did.KeptOut, "newcomer %d was let in and could not go on: %v", who, err)
+			}
 		}
 		add(&c.did.Visits, 1)
 		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
@@ -228,24 +226,24 @@ func (c *child) newcomers(enter func(ctx context.Context, who uint64) (visitor, 
 }
 
 // letIn tries to get in until the run ends. Time in which the machine stood still does not count.
-func (c *child) letIn(who uint64,
-	enter func(ctx context.Context, who uint64) (visitor, error)) visitor {
+func (c *child) letIn(who *uint64, enter enters) (stay func() error, in bool) {
 	defer c.watch("a newcomer")()
 	began, since, told := time.Now(), stage.Lifetime(), false
 	for {
+		*who++
 		ctx, cancel := limited(keptBound)
-		v, err := enter(ctx, who)
+		stay, err := enter(ctx, *who)
 		cancel()
 		if took := stage.Lifetime() - since; took > keptBound && !told {
 			told = true
-			c.broken(&c.did.KeptOut, "newcomer %d was kept out for %v: %v", who, took, err)
+			c.broken(&c.did.KeptOut, "newcomer %d was kept out for %v: %v", *who, took, err)
 		}
 		if err == nil {
 			c.most(&c.did.KeptMostNs, uint64(time.Since(began)))
-			return v
+			return stay, true
 		}
 		if c.ctx.Err() != nil || told { // whoever watches must not think that this is one call
-			return nil
+			return nil, false
 		}
 		add(&c.did.TurnedAway, 1)
 		time.Sleep(time.Millisecond)
@@ -257,48 +255,36 @@ func (c *child) line(network, name string) (*net.UnixConn, error) {
 	return net.DialUnix(network, nil, &net.UnixAddr{Name: c.path(name), Net: network})
 }
 
-// newPoster is a newcomer with a lane.
-type newPoster struct {
-	poster
-	c    *child
-	conn *net.UnixConn
-}
-
-func (p *newPoster) use(rnd *rand.Rand) error {
-	post := p.c.posts(p.poster, "the post of a newcomer")
-	for range 1 + rnd.IntN(200) {
+// visit posts some, which are read.
+func (c *child) visit(p poster) error {
+	post := c.posts(p, "the post of a newcomer")
+	for range 1 + c.rnd.IntN(200) {
 		if err := post(); err != nil {
 			return err
 		}
 	}
-	return p.c.read(p.poster, post)
+	return c.read(p, post)
 }
-
-func (p *newPoster) close() error { return errors.Join(p.poster.close(), p.conn.Close()) }
 
 // newcomerApp is an application of the device process.
 func newcomerApp(c *child) error {
 	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
-	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
+	return c.newcomers(func(ctx context.Context, _ uint64) (stay func() error, err error) {
 		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{
 			Name: "newcomer", Ports: []uint16{newcomerPort}, Frames: 32, Sends: 16, NoReconnect: true})
 		if err != nil {
 			return nil, err
 		}
-		return &newApp{app: app{c: c, e: e, out: map[uint64]bool{}}, to: to}, nil
+		a := &app{c: c, e: e, out: map[uint64]bool{}}
+		return func() error { return errors.Join(a.visit(to), e.Close()) }, nil
 	})
 }
 
-// newApp is a newcomer whose datagrams come back.
-type newApp struct {
-	app
-	to netip.AddrPort
-}
-
-func (a *newApp) use(*rand.Rand) error {
+// visit has datagrams come back.
+func (a *app) visit(to netip.AddrPort) error {
 	over := a.c.watch("the echo of a newcomer")
 	for a.echoes == 0 {
-		if err := a.send(a.to); err != nil {
+		if err := a.send(to); err != nil {
 			return err
 		}
 		if err := a.take(); err != nil {
@@ -309,5 +295,3 @@ func (a *newApp) use(*rand.Rand) error {
 	defer a.c.watch("the completions of a newcomer")()
 	return a.settle()
 }
-
-func (a *newApp) close() error { return a.e.Close() }

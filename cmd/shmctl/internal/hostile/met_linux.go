@@ -117,9 +117,7 @@ func (c *child) echo(conn net.Conn) {
 
 // newcomerMet sends to the victim in one way or the other.
 func newcomerMet(c *child) error {
-	tries := uint64(newcomersFirst)
-	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
-		tries++
+	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
 		way := c.rnd.IntN(2)
 		conn, err := c.line("unix", fmt.Sprintf(metSocket, way))
 		if err != nil {
@@ -127,13 +125,13 @@ func newcomerMet(c *child) error {
 		}
 		defer conn.Close()
 		if way == 0 {
-			return delivered{}, c.arrive(ctx, met(ctx, conn), tries)
+			return nil, c.arrive(ctx, met(ctx, conn), who)
 		}
 		over, err := fabric.DialOver(ctx, conn, everybody())
 		if err != nil {
 			return nil, err
 		}
-		return delivered{}, c.converses(over, tries)
+		return nil, c.converses(over, who)
 	})
 }
 

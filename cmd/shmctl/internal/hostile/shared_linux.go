@@ -470,10 +470,8 @@ func (l *life) received(e *cq.Entry) {
 // newcomerEndpoint sends to the victim: it is let in when all has its receive. Each try is somebody
 // else, since the victim may have closed its endpoint.
 func newcomerEndpoint(c *child) error {
-	tries := uint64(newcomersFirst)
-	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
-		tries++
-		return delivered{}, c.arrive(ctx, c.named("newcomer"), tries)
+	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
+		return nil, c.arrive(ctx, c.named("newcomer"), who)
 	})
 }
 
@@ -485,12 +483,6 @@ func (c *child) arrive(ctx context.Context, open opens, who uint64) error {
 	}
 	return errors.Join(l.deliver(ctx, who), l.close())
 }
-
-// delivered has done all when it is let in.
-type delivered struct{}
-
-func (delivered) use(*rand.Rand) error { return nil }
-func (delivered) close() error         { return nil }
 
 // deliver sends some messages, and waits until they have their receives.
 func (l *life) deliver(ctx context.Context, who uint64) error {

@@ -97,7 +97,7 @@ func honestWriter(c *child) error {
 
 // newcomerWriter posts to any queue of the victim.
 func newcomerWriter(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
+	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
 		conn, err := c.line("unix", fmt.Sprintf(queueSocket, c.rnd.IntN(c.s.queues)))
 		if err != nil {
 			return nil, err
@@ -106,7 +106,8 @@ func newcomerWriter(c *child) error {
 		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return &newPoster{c: c, conn: conn, poster: c.s.kind.poster(c, w, who)}, nil
+		p := c.s.kind.poster(c, w, who)
+		return func() error { return errors.Join(c.visit(p), p.close(), conn.Close()) }, nil
 	})
 }
 
