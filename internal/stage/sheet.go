@@ -54,6 +54,19 @@ func (s *Sheet) Each(name string, texts []string) {
 	}
 }
 
+// Notes are the first things that a run found, in words; all are counted elsewhere.
+type Notes []string
+
+// mostNotes bounds them.
+const mostNotes = 40
+
+// Add adds one, unless there are enough.
+func (n *Notes) Add(format string, args ...any) {
+	if len(*n) < mostNotes {
+		*n = append(*n, fmt.Sprintf(format, args...))
+	}
+}
+
 // Counts adds a row for each count of a struct, see [CountsOf].
 func (s *Sheet) Counts(of any) {
 	for _, c := range CountsOf(of) {

@@ -116,7 +116,7 @@ type Report struct {
 	Surfaces []Surface `json:"surfaces"`
 	// Skipped are surfaces that this machine does not have, with the reason.
 	Skipped []string      `json:"skipped"`
-	Notes   []string      `json:"notes"` // the first violations in words
+	Notes   stage.Notes   `json:"notes"` // the first violations in words
 	Machine stage.Machine `json:"machine"`
 }
 
@@ -125,15 +125,6 @@ var ErrViolation = errors.New("hostile: a promise was broken")
 
 // Good reports whether nothing was found.
 func (r *Report) Good() bool { return r.Violations == Violations{} }
-
-// maxNotes bounds what is kept in words; all violations are counted.
-const maxNotes = 20
-
-func (r *Report) note(format string, args ...any) {
-	if len(r.Notes) < maxNotes {
-		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-	}
-}
 
 // Sheet is the report for people, or as a document.
 func (r *Report) Sheet() *stage.Sheet {

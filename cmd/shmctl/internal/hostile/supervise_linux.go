@@ -432,7 +432,7 @@ func (sc *scene) finish(p *proc) {
 func (sc *scene) note(format string, args ...any) {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
-	sc.report.note(format, args...)
+	sc.report.Notes.Add(format, args...)
 }
 
 // sum completes the result.
@@ -445,7 +445,7 @@ func (sc *scene) sum() {
 	sc.result = sc.all()
 	if r := &sc.result; r.Seen < r.Sent {
 		r.BystanderLost += r.Sent - r.Seen
-		sc.report.note("%s: bystanders posted %d, and %d were read", r.Name, r.Sent, r.Seen)
+		sc.report.Notes.Add("%s: bystanders posted %d, and %d were read", r.Name, r.Sent, r.Seen)
 	}
 }
 
@@ -482,7 +482,7 @@ func (sc *scene) start(role string, index int) (*proc, error) {
 			defer sc.mu.Unlock()
 			p.did = r.Did
 			if r.Note != "" && role != roleAttacker {
-				sc.report.note("%s", r.Note)
+				sc.report.Notes.Add("%s", r.Note)
 			}
 			if r.Ready {
 				ready()

@@ -94,14 +94,9 @@ func (r *Report) Good() bool {
 	return len(r.Violations) == 0 && r.Found == torture.Found{} && r.Hostile == hostile.Violations{}
 }
 
-// maxViolations bounds what is kept in words; all are counted.
-const maxViolations = 40
-
 func (r *Report) note(seed uint64, texts ...string) {
 	for _, text := range texts {
-		if len(r.Violations) < maxViolations {
-			r.Violations = append(r.Violations, fmt.Sprintf("seed %d: %s", seed, text))
-		}
+		r.Violations.Add("seed %d: %s", seed, text)
 	}
 }
 

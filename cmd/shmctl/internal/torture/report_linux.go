@@ -124,7 +124,7 @@ type Outcome struct {
 	Steps      map[string]uint64 `json:"steps"`       // kills by step; null without steps
 	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
 	Below      []string          `json:"below"`       // steps that killed less often than that
-	Violations []string          `json:"violations"`  // the first of them in words
+	Violations stage.Notes       `json:"violations"`  // the first of them in words
 	Machine    stage.Machine     `json:"machine"`
 }
 
@@ -223,15 +223,6 @@ func Draw(rnd *rand.Rand, steps []crash.Label, want uint64,
 
 // Good reports whether nothing was found.
 func (r *Report) Good() bool { return r.Found == Found{} && len(r.Violations) == 0 }
-
-// maxViolations bounds what is kept in words; all are counted.
-const maxViolations = 20
-
-func (r *Report) note(format string, args ...any) {
-	if len(r.Violations) < maxViolations {
-		r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
-	}
-}
 
 // clone returns a copy that has nothing in common with r that changes while a run is on.
 func (r *Report) clone() *Report {
@@ -441,7 +432,7 @@ func (s *supervisor) count(role, kind string, n uint64, format string, args ...a
 	found := s.found[role]
 	found.add(kind, n)
 	s.found[role] = found
-	s.report.note(format, args...)
+	s.report.Violations.Add(format, args...)
 }
 
 // check looks at the end whether what must hold does, and what is left.
