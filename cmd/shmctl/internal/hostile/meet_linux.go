@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
@@ -321,7 +322,7 @@ func attackTo(dialect, socket string, sockets int) func(*child) error {
 // attackFrom answers those who connect.
 func attackFrom(dialect, socket string) func(*child) error {
 	return func(c *child) error {
-		l, err := listen(dialects[dialect].network, c.path(fmt.Sprintf(socket, c.Index)))
+		l, err := wire.Listen(dialects[dialect].network, c.path(fmt.Sprintf(socket, c.Index)))
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/fabric"
 )
 
@@ -35,7 +36,7 @@ func victimMet(c *child) (err error) {
 	serve := func() {
 		var at [2]*net.UnixListener
 		for i := range at {
-			if at[i], err = listen("unix", c.path(fmt.Sprintf(metSocket, i))); err != nil {
+			if at[i], err = wire.Listen("unix", c.path(fmt.Sprintf(metSocket, i))); err != nil {
 				return
 			}
 		}

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -110,7 +110,7 @@ func (c *child) serve(k int) (s *served, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.l, err = listen("unix", c.path(fmt.Sprintf(queueSocket, k))); err != nil {
+	if s.l, err = wire.Listen("unix", c.path(fmt.Sprintf(queueSocket, k))); err != nil {
 		return nil, err
 	}
 	go func() { s.over <- serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
@@ -192,16 +192,6 @@ func readCompletions(s *served, k int) (serving, error) {
 		s.end = func() error { return errors.Join(r.set.Remove(r.q), r.set.Close(), r.q.Close()) }
 	}
 	return r.q.Serve, err
-}
-
-// listen makes a socket that every user can connect to.
-func listen(network, path string) (*net.UnixListener, error) {
-	_ = os.Remove(path)
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(path, 0o666)
 }
 
 // refusedBy counts meetings that came to nothing.

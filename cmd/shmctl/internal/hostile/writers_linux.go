@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 )
 
@@ -303,7 +304,7 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 
 // attackReader has queues whose memory is scribbled over while writers attach and post.
 func attackReader(c *child) error {
-	l, err := listen("unix", c.path(fmt.Sprintf(attackerSocket, c.Index)))
+	l, err := wire.Listen("unix", c.path(fmt.Sprintf(attackerSocket, c.Index)))
 	if err != nil {
 		return err
 	}

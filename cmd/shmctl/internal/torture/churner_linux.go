@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/stage"
@@ -165,7 +166,7 @@ func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base
 
 // serve has a queue without a name to which whoever connects attaches. stop ends it.
 func (c *churner) serve() (stop func() error, err error) {
-	l, err := listenAt(c.socket(c.Index))
+	l, err := wire.Listen("unix", c.socket(c.Index))
 	if err != nil {
 		return nil, err
 	}

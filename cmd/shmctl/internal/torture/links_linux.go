@@ -48,7 +48,7 @@ func (c *child) listen(_ context.Context, rnd *rand.Rand, _ int) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	socket, err := listenAt(c.listenerSocket(c.Index).Name)
+	socket, err := wire.Listen("unix", c.listenerSocket(c.Index).Name)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -73,16 +73,6 @@ func (c *child) listen(_ context.Context, rnd *rand.Rand, _ int) error {
 	}
 	echoes.Wait()
 	return nil
-}
-
-// listenAt listens for everybody at a path, where one was killed perhaps that did.
-func listenAt(path string) (*net.UnixListener, error) {
-	_ = os.Remove(path)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(path, 0o666)
 }
 
 // crowdListener has this process's listener refuse somebody, whom nobody accepts meanwhile.

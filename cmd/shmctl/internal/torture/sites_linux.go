@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -361,7 +362,7 @@ func (r *reading) listen(lock *os.File, deaths *cq.EventQueue) error {
 		return err
 	}
 	r.of, r.mine = []cq.Waitable{q}, q.FID().Generation
-	l, err := listenAt(r.othersSocket(r.mine))
+	l, err := wire.Listen("unix", r.othersSocket(r.mine))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"hash/crc32"
 	"io/fs"
+	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -26,6 +28,16 @@ func (e Ends) Ways(at int) endpoint.Static {
 	local, remote := e[at], e[1-at]
 	return endpoint.Static{remote.Addr: xdp.Hop{LocalMAC: [6]byte(local.MAC),
 		NextMAC: [6]byte(remote.MAC), Source: local.Addr, MTU: 1500, Generation: 1}}
+}
+
+// Listen makes a socket at a path that every user can connect to. One of a dead process goes.
+func Listen(network, path string) (*net.UnixListener, error) {
+	_ = os.Remove(path)
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o666)
 }
 
 // Dial connects to a device process at a path, as soon as there is one.
