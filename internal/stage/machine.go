@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,4 +96,23 @@ func live() {
 		lived.Add(int64(min(now.Sub(last), livedMost)))
 		last = now
 	}
+}
+
+// Held lists what this process has open, and has mapped, that is named by one of some texts.
+func Held(of ...string) (open, mapped []string) {
+	ours := func(name string) bool {
+		return slices.ContainsFunc(of, func(text string) bool { return strings.Contains(name, text) })
+	}
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && ours(name) {
+			open = append(open, "descriptor "+fd.Name()+" "+name)
+		}
+	}
+	for line := range strings.Lines(content("/proc/self/maps")) {
+		if ours(line) {
+			mapped = append(mapped, "mapping "+strings.TrimSpace(line))
+		}
+	}
+	return open, mapped
 }

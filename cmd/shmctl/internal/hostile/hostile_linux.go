@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -379,17 +378,8 @@ type holdings struct{ files, mappings, goroutines, threads int }
 
 func held() (h holdings) {
 	named := os.Getenv(shm.EnvDir) + "/"
-	fds, _ := os.ReadDir("/proc/self/fd")
-	for _, fd := range fds {
-		link, _ := os.Readlink("/proc/self/fd/" + fd.Name())
-		for _, kind := range []string{"memfd:", "socket:", "pipe:", "pidfd", named} {
-			if strings.Contains(link, kind) {
-				h.files++
-			}
-		}
-	}
-	text, _ := os.ReadFile("/proc/self/maps")
-	h.mappings = strings.Count(string(text), "memfd:") + strings.Count(string(text), named)
+	open, mapped := stage.Held("memfd:", "socket:", "pipe:", "pidfd", named)
+	h.files, h.mappings = len(open), len(mapped)
 	h.goroutines = runtime.NumGoroutine()
 	tasks, _ := os.ReadDir("/proc/self/task")
 	h.threads = len(tasks)

@@ -3,7 +3,6 @@ package torture
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -96,12 +95,13 @@ var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
 		return err
 	}
 	for since := stage.Lifetime(); ; nap(time.Millisecond) {
-		left := c.held() // what the runtime opens for itself does not name the run
-		maps.DeleteFunc(left, func(what string, _ bool) bool { return before[what] })
+		left := slices.DeleteFunc(c.held(), func(what string) bool {
+			return slices.Contains(before, what)
+		})
 		if len(left) > 0 && c.role.lingers && stage.Lifetime()-since < patience {
 			continue
 		}
-		for what := range left {
+		for _, what := range left {
 			c.tell(kindLeaked, "still there after everything was closed: %s", what)
 		}
 		return nil
@@ -164,26 +164,11 @@ func (c *child) send(e event) {
 	c.Send(e)
 }
 
-// held returns what this process has of the run: descriptors and mappings.
-func (c *child) held() map[string]bool {
-	found := map[string]bool{}
-	ours := func(target string) bool {
-		return strings.Contains(target, c.Base+"/"+queuesDir) || strings.Contains(target, "memfd:") ||
-			strings.Contains(target, "pidfd") || strings.HasPrefix(target, "socket:")
-	}
-	fds, _ := os.ReadDir("/proc/self/fd")
-	for _, fd := range fds {
-		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && ours(target) {
-			found["descriptor "+fd.Name()+" "+target] = true
-		}
-	}
-	mapped, _ := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(mapped)) {
-		if ours(line) {
-			found["mapping "+strings.TrimSpace(line)] = true
-		}
-	}
-	return found
+// held returns what this process has of the run: descriptors and mappings. What the runtime opens
+// for itself does not name the run.
+func (c *child) held() []string {
+	open, mapped := stage.Held(c.Base+"/"+queuesDir, "memfd:", "pidfd", "socket:")
+	return append(open, mapped...)
 }
 
 func nap(d time.Duration) { time.Sleep(d) }
