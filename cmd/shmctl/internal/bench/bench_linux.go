@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shmring/shmring/xdp"
@@ -87,9 +86,9 @@ var (
 
 // Bench is one of those there are.
 type Bench struct {
-	Name   string
-	Says   string // of its rows, in a report
-	prefix string // of our child's commands
+	Name string
+	Says string // of its rows, in a report
+	kind string // of our child's commands
 	// what Options are if nobody says it, where that is not as usual
 	pairs   int
 	round   time.Duration
@@ -102,18 +101,18 @@ type Bench struct {
 var Benches = []Bench{
 	{Name: "ring", Says: "One ring between two processes that look all the time.", self: true},
 	{Name: "wake", Says: "Round trips of two processes that sleep for every message.", self: true},
-	{Name: "cq", prefix: queuePrefix, self: true,
+	{Name: "cq", kind: queueKind, self: true,
 		Says: "Calls of queues and counters, and the way from post to read."},
-	{Name: "fabric", prefix: fabricPrefix,
+	{Name: "fabric", kind: fabricKind,
 		Says: "Messages of 8 bytes between endpoints of two processes."},
-	{Name: "scale", prefix: scalePrefix, Says: "Many writers of a queue, or many queues of a wait " +
+	{Name: "scale", kind: scaleKind, Says: "Many writers of a queue, or many queues of a wait " +
 		"set: empty is a read that finds nothing, one a post and read of the same writer each time, " +
 		"all of each writer in turn, set a post, wait and read of each queue in turn, set-same of the " +
 		"same one."},
 	{Name: "tail", Says: "Single messages, one way, of all rounds, whatever else ran.",
 		pairs: tailPairs, round: tailRound},
 	// Packets take microseconds: this keeps a run to a minute or two.
-	{Name: "xdp", prefix: socketPrefix, Says: "Packets over pairs of veth interfaces.", pairs: 31,
+	{Name: "xdp", kind: socketKind, Says: "Packets over pairs of veth interfaces.", pairs: 31,
 		round: 5 * time.Millisecond, batches: []int{1, 8, socketBatch, 64}, self: true},
 }
 
@@ -249,30 +248,28 @@ const (
 	Former = "before"
 )
 
-// Prefixes of our child's commands, which say what they are about. What follows is what the rivals
-// understand, for the most part.
+// Kinds of our child's commands. The verbs are what the rivals understand, for the most part.
 const (
-	queuePrefix    = "cq-"     // whole queues
-	goPrefix       = "go-"     // what Go programs would use instead
-	fabricPrefix   = "fabric-" // endpoints of package fabric
-	scalePrefix    = "scale-"  // many writers or queues: as many as the batch says
-	scaleOne       = "+one"    // or one
-	socketPrefix   = "xdp-"    // packets
-	udpConnPrefix  = "udpconn-"
-	endpointPrefix = "endpoint-"
-	devicePrefix   = "device-"
+	queueKind    = "cq"     // whole queues
+	goKind       = "go"     // what Go programs would use instead
+	fabricKind   = "fabric" // endpoints of package fabric
+	scaleKind    = "scale"  // many writers or queues: as many as the batch says, or one
+	socketKind   = "xdp"    // packets
+	udpConnKind  = "udpconn"
+	endpointKind = "endpoint"
+	deviceKind   = "device"
 )
 
-const (
-	genericSuffix = "+generic"
-	// steadyDrain is a drain whose reader has read before: what it needs is in the cache.
-	steadyDrain = "drain-steady"
-)
+var kinds = []string{queueKind, goKind, fabricKind, scaleKind, socketKind, udpConnKind,
+	endpointKind, deviceKind}
 
-// splitMode takes the mode of the programs off a command.
-func splitMode(name string) (verb string, mode xdp.AttachMode) {
-	if verb, generic := strings.CutSuffix(name, genericSuffix); generic {
-		return verb, xdp.AttachGeneric
+// steadyDrain is a drain whose reader has read before: what it needs is in the cache.
+const steadyDrain = "drain-steady"
+
+// mode is that of the programs.
+func (c command) mode() xdp.AttachMode {
+	if c.option == "generic" {
+		return xdp.AttachGeneric
 	}
-	return name, xdp.AttachNative
+	return xdp.AttachNative
 }

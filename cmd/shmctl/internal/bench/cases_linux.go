@@ -144,7 +144,8 @@ func (b Bench) cases(o Options) (cases []benchCase) {
 			break // the next bench
 		}
 		c := benchCase{name: f[0], ours: f[2], rival: f[3], rivalName: f[4], source: f[5], packets: 1}
-		c.ours = cmp.Or(map[string]string{"=": b.prefix + c.name, "==": c.name}[c.ours], c.ours)
+		own := strings.TrimPrefix(b.kind+"-"+c.name, "-")
+		c.ours = cmp.Or(map[string]string{"=": own, "==": c.name}[c.ours], c.ours)
 		c.rival = cmp.Or(map[string]string{"=": c.name}[c.rival], c.rival)
 		if c.rivalOurs = c.source == "ours"; c.rivalOurs {
 			c.source = ""
@@ -194,7 +195,7 @@ func (c *benchCase) differs(word string) {
 	case "packets":
 		c.packets = number
 	case "drops":
-		_, c.drop = splitMode(c.name)
+		c.drop = named(c.ours).mode()
 	case "-":
 	default:
 		*map[string]*bool{"rate": &c.perSecond, "stagger": &c.stagger, "sleeps": &c.sleeps,

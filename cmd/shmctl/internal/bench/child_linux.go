@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,23 +38,19 @@ var Tool = stage.Tool{Name: toolName, Play: func(c *stage.Child) error {
 
 // party is one of the two processes of our side.
 type party struct {
-	role      int
-	all       []byte         // the shared memory
-	mem       []byte         // the area of this round
-	mine      *atomic.Uint64 // barrier words
-	other     *atomic.Uint64
-	ping      *atomic.Uint64
-	pong      *atomic.Uint64
-	peerFD    int            // the other role's eventfd, until a ringer has it
-	done      *atomic.Uint64 // role 0 tells that it is through with what it does alone
-	took      time.Duration  // what role 0 timed itself, of a round that is not all measured
-	queues    *queues        // made when a cq command comes
-	ports     *wirePorts     // made when a command about packets comes
-	herd      *herd          // made when a scale command comes
-	messenger *messenger     // made when a command on endpoints comes
-	stream    *stream        // made when a command wants a socket or pipes
-	heap      *heap          // made when a tail command wants one
-	row       command        // what these were made for
+	role   int
+	all    []byte         // the shared memory
+	mem    []byte         // the area of this round
+	mine   *atomic.Uint64 // barrier words
+	other  *atomic.Uint64
+	ping   *atomic.Uint64
+	pong   *atomic.Uint64
+	peerFD int            // the other role's eventfd, until a ringer has it
+	done   *atomic.Uint64 // role 0 tells that it is through with what it does alone
+	took   time.Duration  // what role 0 timed itself, of a round that is not all measured
+	made   io.Closer      // what the commands of a row are about; nil before the first
+	heap   *heap          // made when a tail command wants one
+	row    command        // what these were made for
 }
 
 func child(name string, cpu int) error {
@@ -103,14 +100,24 @@ func (p *party) use(area int) error {
 	return nil
 }
 
+// have returns what the commands of a row are about, which the first one makes.
+func have[T io.Closer](p *party, make func() (T, error)) (T, error) {
+	if p.made == nil {
+		made, err := make()
+		if err != nil {
+			return made, err
+		}
+		p.made = made
+	}
+	return p.made.(T), nil
+}
+
 // close ends what a row used.
 func (p *party) close() {
-	p.closeQueues()
-	p.closePorts()
-	p.herd.close()
-	p.stream.Close()
-	p.messenger.Close()
-	p.herd, p.stream, p.messenger, p.heap = nil, nil, nil, nil
+	if p.made != nil {
+		_ = p.made.Close()
+	}
+	p.made, p.heap = nil, nil
 }
 
 // serve runs commands until the parent closes the pipe.
@@ -124,10 +131,11 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 		if err != nil {
 			return fmt.Errorf("bench child: read a command: %w", err)
 		}
-		var c command
+		name, rest, _ := strings.Cut(text, " ")
+		c := named(name)
 		var epoch uint64
 		var area int
-		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch, &area,
+		_, err = fmt.Sscan(rest, &c.batch, &c.pauses, &c.count, &c.start, &epoch, &area,
 			&c.settle)
 		if err == nil {
 			err = p.use(area)
@@ -165,7 +173,7 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	}
 	var m runtime.MemStats
 	var allocs uint64
-	counts := isWire(c.name)
+	_, counts := openers[c.kind]
 	if counts { // it stops the world, so not while anything is measured
 		runtime.ReadMemStats(&m)
 		allocs = m.Mallocs

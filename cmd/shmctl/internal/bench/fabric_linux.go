@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -134,9 +133,6 @@ func (m *messenger) peruse(c *cq.Entry) error {
 }
 
 func (m *messenger) Close() error {
-	if m == nil {
-		return nil
-	}
 	closeAll(m.end, m.out, m.queue, m.dir)
 	return nil
 }
@@ -191,59 +187,48 @@ func (m *messenger) await(dst []cq.Msg) (int, error) {
 }
 
 // fabricRunner is a round of both endpoints.
-func (p *party) fabricRunner(c command) (_ func() (uint64, bool, error), err error) {
-	name := strings.TrimPrefix(c.name, fabricPrefix)
-	if p.messenger == nil {
-		what, how, _ := strings.Cut(name, "+")
-		long := map[string]int{"trip-4k": 4 << 10, "send-1m": 1 << 20}[what]
-		pool := map[bool]int{true: long}[how != ""]
-		p.messenger, err = openMessenger(p.role, c.sleeps(), long, pool, how == "loan")
-		if err != nil {
-			return nil, err
-		}
+func (p *party) fabricRunner(c command) (func() (uint64, bool, error), error) {
+	m, err := have(p, func() (*messenger, error) {
+		long := map[string]int{"trip-4k": 4 << 10, "send-1m": 1 << 20}[c.verb]
+		pool := map[bool]int{true: long}[c.option != ""]
+		return openMessenger(p.role, c.sleeps(), long, pool, c.option == "loan")
+	})
+	if err != nil {
+		return nil, err
 	}
-	m, n := p.messenger, int(c.count)
-	switch name {
+	play, counts := (func() error)(nil), 0
+	switch c.verb {
 	case "trip-4k":
-		return func() (uint64, bool, error) { return 0, p.role == 0, m.longTrip(p.role, c) }, nil
-	case "send-1m", "send-1m+pool", "send-1m+loan":
-		return func() (uint64, bool, error) { return 0, p.role == 0, m.longSend(p.role, c) }, nil
+		play = func() error { return m.longTrip(p.role, c) }
+	case "send-1m":
+		play = func() error { return m.longSend(p.role, c) }
 	case "rate":
-		return func() (uint64, bool, error) {
-			if p.role == 0 {
-				return 0, false, m.send(n, c.pauses)
-			}
-			return 0, true, m.receive(n, c.pauses, m.look)
-		}, nil
+		play, counts = func() error { return m.rate(p.role, c) }, 1
 	case "trip":
-		return func() (uint64, bool, error) {
-			return 0, p.role == 0, m.pingpong(p.role, c, func() {}, m.look)
-		}, nil
+		play = func() error { return m.pingpong(p.role, c, func() {}, m.look) }
 	case "sleep":
-		return func() (uint64, bool, error) {
-			return 0, p.role == 0, m.pingpong(p.role, c, func() { spinFor(thinkNs) }, m.await)
-		}, nil
+		play = func() error {
+			return m.pingpong(p.role, c, func() { spinFor(thinkNs) }, m.await)
+		}
+	default:
+		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
 	}
-	return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+	return func() (uint64, bool, error) { return 0, p.role == counts, play() }, nil
+}
+
+func (m *messenger) rate(role int, c command) error {
+	if role == 0 {
+		return m.send(int(c.count), c.pauses)
+	}
+	return m.receive(int(c.count), c.pauses, m.look)
 }
 
 func (m *messenger) pingpong(role int, c command, think func(),
-	read func([]cq.Msg) (int, error),
-) (err error) {
-	for range c.count {
-		for turn := range 2 {
-			if turn == role {
-				think()
-				err = m.send(1, c.pauses)
-			} else {
-				err = m.receive(1, c.pauses, read)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	read func([]cq.Msg) (int, error)) error {
+	return inTurns(role, c.count, func() error {
+		think()
+		return m.send(1, c.pauses)
+	}, func() error { return m.receive(1, c.pauses, read) })
 }
 
 // step sends a long message, unless as many are under way as there can be, and takes what has

@@ -31,29 +31,21 @@ type stream struct {
 }
 
 func (l *stream) Close() error {
-	if l == nil {
-		return nil
-	}
 	return errors.Join(l.in.Close(), l.out.Close())
 }
 
 // goRunner is a round of a rival in Go.
-func (p *party) goRunner(c command) (_ func() (uint64, bool, error), err error) {
-	verb := strings.TrimPrefix(c.name, goPrefix)
-	if chanVerb := chanVerbs[verb]; chanVerb != nil {
+func (p *party) goRunner(c command) (func() (uint64, bool, error), error) {
+	if chanVerb := chanVerbs[c.verb]; chanVerb != nil {
 		return p.solo(func() (time.Duration, error) { return chanVerb(int(c.count)), nil }), nil
 	}
-	verb, how, _ := strings.Cut(verb, "-")
+	verb, how, _ := strings.Cut(c.verb, "-")
 	open, run := streams[verb], streamRuns[how]
 	if open == nil || run == nil {
 		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
 	}
-	if p.stream == nil {
-		if p.stream, err = open(p.role); err != nil {
-			return nil, err
-		}
-	}
-	return func() (uint64, bool, error) { return 0, p.role == 0, run(p.stream, p.role, c) }, nil
+	l, err := have(p, func() (*stream, error) { return open(p.role) })
+	return func() (uint64, bool, error) { return 0, p.role == 0, run(l, p.role, c) }, err
 }
 
 var streams = map[string]func(role int) (*stream, error){
@@ -65,9 +57,17 @@ var streamRuns = map[string]func(l *stream, role int, c command) error{
 }
 
 // trip is there and back, at once.
-func (l *stream) trip(role int, c command) error {
+func (l *stream) trip(role int, c command) error { return l.pingpong(role, c, func() {}) }
+
+// blocked is a round trip in which each message finds its reader asleep.
+func (l *stream) blocked(role int, c command) error {
+	return l.pingpong(role, c, func() { spinFor(thinkNs) })
+}
+
+func (l *stream) pingpong(role int, c command, think func()) error {
 	var m parcel
 	return inTurns(role, c.count, func() error {
+		think()
 		_, err := l.out.Write(m[:])
 		return err
 	}, func() error {
@@ -95,19 +95,6 @@ func (l *stream) flow(role int, c command) (err error) {
 		_, err = io.ReadFull(l.in, mem[:1])
 	}
 	return err
-}
-
-// blocked is a round trip in which each message finds its reader asleep.
-func (l *stream) blocked(role int, c command) error {
-	var m parcel
-	return inTurns(role, c.count, func() error {
-		spinFor(thinkNs)
-		_, err := l.out.Write(m[:])
-		return err
-	}, func() error {
-		_, err := io.ReadFull(l.in, m[:])
-		return err
-	})
 }
 
 // unixStream connects both roles by a stream socket in the directory of their side.

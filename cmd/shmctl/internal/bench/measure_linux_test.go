@@ -97,7 +97,7 @@ func distinct(cases []benchCase) (kept []benchCase) {
 	told := map[string]bool{}
 	for _, i := range rand.Perm(len(cases)) {
 		c := cases[i]
-		if strings.HasPrefix(c.ours, scalePrefix) {
+		if named(c.ours).kind == scaleKind {
 			c.batch = min(c.batch, crowd)
 		}
 		ours, rival := "ours "+c.ours, cmp.Or(c.source, "ours")+" "+c.rival

@@ -33,35 +33,41 @@ type queues struct {
 const queueBlock = 512
 
 // openQueues makes what the commands of a row need.
-func (p *party) openQueues(c command) (err error) {
-	if p.queues != nil {
-		return nil
-	}
-	s := &queues{}
-	p.queues = s
+func (p *party) openQueues(c command) (*queues, error) {
+	return have(p, func() (*queues, error) {
+		s := &queues{}
+		err := s.open(p.role, c)
+		if err != nil {
+			_ = s.Close()
+		}
+		return s, err
+	})
+}
+
+func (s *queues) open(role int, c command) (err error) {
 	if s.dir, err = shm.OpenDir(""); err != nil {
 		return err
 	}
-	verb, o, err := parseQueueCommand(c.name)
+	o, err := c.queueOptions()
 	if err != nil {
 		return err
 	}
 	s.epoll = o.Wait == cq.WaitFD
 	name := func(role int) string { return fmt.Sprintf("role%d", role) }
-	if verb == "eq" {
-		s.events, err = cq.CreateEvents(cq.Named(s.dir, name(p.role)), cq.EventOptions{Write: true})
+	if c.verb == "eq" {
+		s.events, err = cq.CreateEvents(cq.Named(s.dir, name(role)), cq.EventOptions{Write: true})
 		return err
 	}
-	if strings.HasPrefix(verb, "cntr") {
-		s.counter, err = cq.CreateCounter(cq.Named(s.dir, name(p.role)), cq.CounterOptions{})
+	if strings.HasPrefix(c.verb, "cntr") {
+		s.counter, err = cq.CreateCounter(cq.Named(s.dir, name(role)), cq.CounterOptions{})
 		return err
 	}
-	if s.own, err = cq.Create(cq.Named(s.dir, name(p.role)), o); err != nil || verb == "read-bare" {
+	if s.own, err = cq.Create(cq.Named(s.dir, name(role)), o); err != nil || c.verb == "read-bare" {
 		return err
 	}
-	to := name(p.role)
-	if queueVerbs[verb].solo == nil {
-		to = name(1 - p.role)
+	to := name(role)
+	if queueVerbs[c.verb].solo == nil {
+		to = name(1 - role)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -76,11 +82,9 @@ func (p *party) openQueues(c command) (err error) {
 	return err
 }
 
-func (p *party) closeQueues() {
-	if s := p.queues; s != nil {
-		closeAll(s.out, s.own, s.events, s.counter, s.dir)
-	}
-	p.queues = nil
+func (s *queues) Close() error {
+	closeAll(s.out, s.own, s.events, s.counter, s.dir)
+	return nil
 }
 
 // closeAll closes what is there: pointers of what was not made are nil.
@@ -92,10 +96,9 @@ func closeAll(all ...io.Closer) {
 	}
 }
 
-// parseQueueCommand splits cq-VERB+OPTION.
-func parseQueueCommand(name string) (verb string, o cq.Options, err error) {
-	verb, option, _ := strings.Cut(strings.TrimPrefix(name, queuePrefix), "+")
-	switch option {
+// queueOptions are those of the queues of a command.
+func (c command) queueOptions() (o cq.Options, err error) {
+	switch c.option {
 	case "", "heap":
 	case "shared":
 		o.Shared = true
@@ -106,12 +109,12 @@ func parseQueueCommand(name string) (verb string, o cq.Options, err error) {
 	case "yield":
 		o.Wait = cq.WaitYield
 	default:
-		err = fmt.Errorf("no such option: %q: %w", option, unix.EINVAL)
+		err = fmt.Errorf("no such option: %q: %w", c.option, unix.EINVAL)
 	}
-	if strings.HasPrefix(verb, "sread") {
+	if c.verb == "sread" {
 		o.Spin = -1 // it is about sleeping
 	}
-	return verb, o, err
+	return o, err
 }
 
 // queueVerb is what the processes do with their queues by a command, a round. Of solo ones role 0
@@ -131,20 +134,18 @@ var queueVerbs = map[string]queueVerb{
 }
 
 func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
-	if err := p.openQueues(c); err != nil {
+	s, err := p.openQueues(c)
+	if err != nil {
 		return nil, err
 	}
-	verb, _, _ := parseQueueCommand(c.name)
-	v, known := queueVerbs[verb]
+	v, known := queueVerbs[c.verb]
 	switch {
 	case !known:
 		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
 	case v.solo == nil:
-		return func() (uint64, bool, error) {
-			return 0, p.role == v.counts, v.both(p.queues, p.role, c)
-		}, nil
+		return func() (uint64, bool, error) { return 0, p.role == v.counts, v.both(s, p.role, c) }, nil
 	}
-	return p.solo(func() (time.Duration, error) { return v.solo(p.queues, c, int(c.count)) }), nil
+	return p.solo(func() (time.Duration, error) { return v.solo(s, c, int(c.count)) }), nil
 }
 
 // What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far

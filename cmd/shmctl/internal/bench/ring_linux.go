@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,48 +15,62 @@ import (
 
 // command is what the parent asks of both processes of a side for one round.
 type command struct {
-	name         string
+	name string
+	// The name is KIND-VERB+OPTION. A command on a ring has no kind, and most have no option.
+	kind, verb, option string
+
 	batch        int
 	pauses       uint32 // between two looks at an empty ring
 	count, start uint64
 	settle       time.Duration // both spin so long before the round
 }
 
+// named is the command of a name.
+func named(name string) (c command) {
+	kind, rest, _ := strings.Cut(name, "-")
+	if !slices.Contains(kinds, kind) {
+		kind, rest = "", name
+	}
+	c.name, c.kind = name, kind
+	c.verb, c.option, _ = strings.Cut(rest, "+")
+	return c
+}
+
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
-	return c.name != "spsc-xchg" && c.name != "spsc-nobell" &&
-		c.name != "spsc-single" && c.subject() == nil
+	return c.kind == "" && c.verb != "spsc-xchg" && c.verb != "spsc-nobell" && c.verb != "spsc-single"
 }
 
-// subject returns what prepares a round of a command on more than a ring and its bell, by what the
-// command begins with; nil for those on a ring.
+// subject returns what prepares a round of a command on more than a ring and its bell; nil for
+// those on a ring.
 func (c command) subject() func(*party, command) (func() (uint64, bool, error), error) {
-	prefix, _, _ := strings.Cut(c.name, "-")
-	switch prefix + "-" {
-	case queuePrefix:
+	switch c.kind {
+	case "":
+		return nil
+	case queueKind:
 		return (*party).queueRunner
-	case scalePrefix:
+	case scaleKind:
 		return (*party).scaleRunner
-	case goPrefix:
+	case goKind:
 		return (*party).goRunner
-	case fabricPrefix:
+	case fabricKind:
 		return (*party).fabricRunner
 	}
-	if isWire(c.name) {
-		return (*party).wireRunner
-	}
-	return nil
+	return (*party).wireRunner
 }
-
-// isQueue reports whether the command is one on a whole queue.
-func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) }
 
 // sleeps reports whether every message must find its reader asleep.
 func (c command) sleeps() bool {
-	return c.name == "futex" || c.name == "eventfd" || strings.HasPrefix(c.name, "cq-sread") ||
-		c.name == goPrefix+"unix" || c.name == goPrefix+"pipe" || c.name == goPrefix+"conn" ||
-		c.name == fabricPrefix+"sleep"
+	switch c.kind {
+	case "":
+		return c.verb == "futex" || c.verb == "eventfd"
+	case queueKind:
+		return c.verb == "sread"
+	case goKind:
+		return c.verb == "unix" || c.verb == "pipe" || c.verb == "conn"
+	}
+	return c.kind == fabricKind && c.verb == "sleep"
 }
 
 // outlet is the writing end of one direction, with its bell.
@@ -166,7 +181,7 @@ func (p *party) inlet(c command) (*inlet, error) {
 // runner prepares a round; the function it returns is what is measured. It returns the checksum of
 // what this process read and whether its time is the one that counts.
 func (p *party) runner(c command) (func() (uint64, bool, error), error) {
-	if c.isTail() {
+	if c.verb == "tail" { // messages are timed one by one
 		return p.tailRunner(c)
 	}
 	if run := c.subject(); run != nil {

@@ -32,11 +32,11 @@ var scaleVerbs = map[string]func(h *herd) error{
 func openHerd(verb string, n int) (h *herd, err error) {
 	h = &herd{}
 	if h.dir, err = shm.OpenDir(""); err != nil {
-		return nil, err
+		return h, err
 	}
 	defer func() {
 		if err != nil {
-			h.close()
+			_ = h.Close()
 		}
 	}()
 	h.buf, h.ready = make([]cq.Tagged, max(n, 1)), make([]cq.Waitable, 1)
@@ -44,7 +44,7 @@ func openHerd(verb string, n int) (h *herd, err error) {
 	if strings.HasPrefix(verb, "set") {
 		owns = n
 		if h.set, err = cq.NewWaitSet(h.dir, cq.WaitSetOptions{}); err != nil {
-			return nil, err
+			return h, err
 		}
 	}
 	for i := range owns {
@@ -53,7 +53,7 @@ func openHerd(verb string, n int) (h *herd, err error) {
 			writers = 0
 		}
 		if err := h.open(strconv.Itoa(i), writers); err != nil {
-			return nil, err
+			return h, err
 		}
 	}
 	return h, nil
@@ -147,10 +147,7 @@ func (h *herd) sameOfSet() error {
 	return h.take(h.owns[h.next], 1)
 }
 
-func (h *herd) close() {
-	if h == nil {
-		return
-	}
+func (h *herd) Close() error {
 	for _, w := range h.outs {
 		_ = w.Close()
 	}
@@ -161,29 +158,30 @@ func (h *herd) close() {
 		_ = q.Close()
 	}
 	closeAll(h.set, h.dir)
+	return nil
 }
 
 // scaleRunner is the round of a scale command, which role 0 does alone.
 func (p *party) scaleRunner(c command) (func() (uint64, bool, error), error) {
-	verb, n := strings.TrimPrefix(c.name, scalePrefix), c.batch
-	if one, found := strings.CutSuffix(verb, scaleOne); found {
-		verb, n = one, 1
+	n := c.batch
+	if c.option == "one" {
+		n = 1
 	}
-	do := scaleVerbs[verb]
+	do := scaleVerbs[c.verb]
 	if do == nil {
 		return nil, fmt.Errorf("no such command: %q", c.name)
 	}
-	if p.herd == nil && p.role == 0 {
-		h, err := openHerd(verb, n)
-		if err != nil {
-			return nil, err
-		}
-		p.herd = h
+	if p.role == 1 {
+		return p.sleepOut, nil
+	}
+	h, err := have(p, func() (*herd, error) { return openHerd(c.verb, n) })
+	if err != nil {
+		return nil, err
 	}
 	return p.solo(func() (took time.Duration, err error) {
 		began := time.Now()
 		for range c.count {
-			if err = do(p.herd); err != nil {
+			if err = do(h); err != nil {
 				break
 			}
 		}

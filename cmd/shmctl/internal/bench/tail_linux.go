@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"runtime/metrics"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -125,15 +124,6 @@ func (t *times) latencies() Latencies {
 	return l
 }
 
-// isTail reports whether the command times messages one by one.
-func (c command) isTail() bool { return strings.TrimPrefix(c.verb(), queuePrefix) == "tail" }
-
-// verb is the command without its option.
-func (c command) verb() string {
-	verb, _, _ := strings.Cut(c.name, "+")
-	return verb
-}
-
 // heap is what a program does beside its messages: it allocates, and keeps some of it.
 type heap struct {
 	live [][]byte
@@ -197,7 +187,7 @@ func (p *party) tailRunner(c command) (func() (uint64, bool, error), error) {
 	if p.role == 0 {
 		clear(words[tailLongest:])
 	}
-	if _, option, _ := strings.Cut(c.name, "+"); option == "heap" && p.heap == nil {
+	if c.option == "heap" && p.heap == nil {
 		p.heap = &heap{live: make([][]byte, liveHeap/pieceBytes)}
 	}
 	return func() (total uint64, _ bool, err error) {
@@ -233,7 +223,7 @@ func (p *party) tailRunner(c command) (func() (uint64, bool, error), error) {
 // tripper returns what a round trip is for this role, and what it read adds up to: of a ring as of
 // the rival, of a queue 0, since that checks each entry.
 func (p *party) tripper(c command) (func() (uint64, error), error) {
-	if !c.isQueue() {
+	if c.kind == "" {
 		out, err := p.outlet(c)
 		if err != nil {
 			return nil, err
@@ -241,12 +231,13 @@ func (p *party) tripper(c command) (func() (uint64, error), error) {
 		in, err := p.inlet(c)
 		return func() (uint64, error) { return p.pingpong(out, in, 1, func() {}) }, err
 	}
-	if err := p.openQueues(c); err != nil {
+	s, err := p.openQueues(c)
+	if err != nil {
 		return nil, err
 	}
 	once := c
 	once.count, once.batch = 1, 1
-	out, in, s := make([]cq.Entry, 1), make([]cq.Tagged, 1), p.queues
+	out, in := make([]cq.Entry, 1), make([]cq.Tagged, 1)
 	return func() (uint64, error) { return 0, s.pingpong(p.role, once, out, in) }, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -55,20 +54,9 @@ type wirePorts struct {
 	mine, other port
 }
 
-// openers make ports, by the prefixes of commands.
-var openers = map[string]func(portOptions) (port, error){socketPrefix: openSocketPort,
-	udpConnPrefix: openUDPConn, endpointPrefix: openEndpointPort, devicePrefix: openDevicePort}
-
-// splitPrefix takes the kind of port off a command.
-func splitPrefix(command string) (prefix, name string) {
-	prefix, name, _ = strings.Cut(command, "-")
-	return prefix + "-", name
-}
-
-func isWire(command string) bool {
-	prefix, _ := splitPrefix(command)
-	return openers[prefix] != nil
-}
+// openers make ports, by the kinds of commands.
+var openers = map[string]func(portOptions) (port, error){socketKind: openSocketPort,
+	udpConnKind: openUDPConn, endpointKind: openEndpointPort, deviceKind: openDevicePort}
 
 // alone reports whether role 0 does it alone, but for a device process.
 func alone(verb string) bool { return verb == "drop" || drains(verb) || verb == "reflect" }
@@ -77,89 +65,90 @@ func alone(verb string) bool { return verb == "drop" || drains(verb) || verb == 
 // or once as many have been read as a block has.
 func drains(verb string) bool { return verb == "drain" || verb == steadyDrain }
 
-func (p *party) openPorts(c command) (err error) {
-	if p.ports != nil {
-		return nil
-	}
-	p.ports = &wirePorts{}
-	prefix, name := splitPrefix(c.name)
-	open := openers[prefix]
-	verb, mode := splitMode(name)
-	if p.role == 1 && alone(verb) {
-		if prefix == devicePrefix {
-			p.ports.mine, err = openServer(mode)
+func (w *wirePorts) open(role int, c command) (err error) {
+	open := openers[c.kind]
+	if role == 1 && alone(c.verb) {
+		if c.kind == deviceKind {
+			w.mine, err = openServer(c.mode())
 		}
 		return err
 	}
-	sends := verb == "drop" || drains(verb)
-	o := portOptions{which: p.role, mode: mode, echoes: p.role == 1, sends: sends}
-	if p.ports.mine, err = open(o); err != nil || !drains(verb) {
+	sends := c.verb == "drop" || drains(c.verb)
+	o := portOptions{which: role, mode: c.mode(), echoes: role == 1, sends: sends}
+	if w.mine, err = open(o); err != nil || !drains(c.verb) {
 		return err
 	}
 	o.which, o.sends = 1, false
-	p.ports.other, err = open(o)
+	w.other, err = open(o)
 	return err
 }
 
-func (p *party) closePorts() {
-	if p.ports == nil {
-		return
-	}
-	for _, q := range []port{p.ports.mine, p.ports.other} {
+func (w *wirePorts) Close() error {
+	for _, q := range []port{w.mine, w.other} {
 		if q != nil {
 			q.close()
 		}
 	}
-	p.ports = nil
+	return nil
 }
 
 func (p *party) wireRunner(c command) (func() (uint64, bool, error), error) {
 	if c.batch < 1 || c.batch > maxBatch {
 		return nil, fmt.Errorf("batch of %d, possible are 1 to %d: %w", c.batch, maxBatch, unix.EINVAL)
 	}
-	if err := p.openPorts(c); err != nil {
+	w, err := have(p, func() (*wirePorts, error) {
+		w := &wirePorts{}
+		err := w.open(p.role, c)
+		if err != nil {
+			_ = w.Close()
+		}
+		return w, err
+	})
+	if err != nil {
 		return nil, err
 	}
-	prefix, name := splitPrefix(c.name)
-	verb, _ := splitMode(name)
-	if alone(verb) && p.role == 1 {
-		return p.sleepOut, nil
-	}
-	w, window := p.ports, 1
-	if verb == "echo" {
+	window := 1
+	if c.verb == "echo" {
 		window = 2 * c.batch
 	}
-	work := func() error { return w.echo(c, p.role, window, verb == "trip-block") }
-	switch verb {
+	work := func() (time.Duration, error) {
+		return 0, w.echo(c, p.role, window, c.verb == "trip-block")
+	}
+	switch c.verb {
 	case "drop":
-		work = func() error { return w.drop(c) }
+		work = func() (time.Duration, error) { return 0, w.drop(c) }
 	case "drain", steadyDrain:
-		work = func() (err error) {
-			if verb == steadyDrain {
-				if _, _, err = w.drainBlock(0, drainBlock, c.batch); err != nil {
-					return err
+		work = func() (time.Duration, error) {
+			if c.verb == steadyDrain {
+				if _, _, err := w.drainBlock(0, drainBlock, c.batch); err != nil {
+					return 0, err
 				}
 			}
-			p.took, err = w.drain(c)
-			return err
+			return w.drain(c)
 		}
 	}
+	if c.kind == udpConnKind {
+		locked := work
+		work = func() (time.Duration, error) { return unlocked(locked) }
+	}
+	if alone(c.verb) {
+		return p.solo(work), nil
+	}
 	return func() (uint64, bool, error) {
-		if alone(verb) {
-			defer p.done.Store(soloDone)
-		}
-		if prefix == udpConnPrefix {
-			return 0, p.role == 0, unlocked(work)
-		}
-		return 0, p.role == 0, work()
+		_, err := work()
+		return 0, p.role == 0, err
 	}, nil
 }
 
 // unlocked runs f as Go programs run: by a goroutine that no thread is reserved for.
-func unlocked(f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	return <-done
+func unlocked(f func() (time.Duration, error)) (took time.Duration, err error) {
+	done := make(chan struct{})
+	go func() {
+		took, err = f()
+		close(done)
+	}()
+	<-done
+	return took, err
 }
 
 func putAll(q port, s uint64, n, batch int) error {
