@@ -22,7 +22,6 @@ type Options struct {
 	CPUs      [2]int        // where the two processes run; both 0: the first two allowed
 	Compiler  string        // "": cc; "none": measure without rivals
 	Cases     string        // pattern of path.Match for the cases to measure; "": all
-	Self      bool          // also measure the rival against itself: the error of the method
 	// Before is another build of this program, which is the rival in all rows; "": the usual ones.
 	Before string
 	// For tests, which want no figures: rounds begin at once, and rivals stay compiled.
@@ -93,15 +92,14 @@ type Bench struct {
 	pairs   int
 	round   time.Duration
 	batches []int
-	self    bool // its rivals can be measured against themselves
 }
 
 // Benches are all of them, in the order in which they run. Each needs two processors; xdp also
 // network namespaces and the privileges of AF_XDP, or it is ErrNoWire.
 var Benches = []Bench{
-	{Name: "ring", Says: "One ring between two processes that look all the time.", self: true},
-	{Name: "wake", Says: "Round trips of two processes that sleep for every message.", self: true},
-	{Name: "cq", kind: queueKind, self: true,
+	{Name: "ring", Says: "One ring between two processes that look all the time."},
+	{Name: "wake", Says: "Round trips of two processes that sleep for every message."},
+	{Name: "cq", kind: queueKind,
 		Says: "Calls of queues and counters, and the way from post to read."},
 	{Name: "fabric", kind: fabricKind,
 		Says: "Messages of 8 bytes between endpoints of two processes."},
@@ -113,7 +111,7 @@ var Benches = []Bench{
 		pairs: tailPairs, round: tailRound},
 	// Packets take microseconds: this keeps a run to a minute or two.
 	{Name: "xdp", kind: socketKind, Says: "Packets over pairs of veth interfaces.", pairs: 31,
-		round: 5 * time.Millisecond, batches: []int{1, 8, socketBatch, 64}, self: true},
+		round: 5 * time.Millisecond, batches: []int{1, 8, socketBatch, 64}},
 }
 
 // Run measures what belongs to one of them. After an error rows that were measured before are
@@ -143,7 +141,6 @@ func (b Bench) options(o Options) Options {
 			o.Batches = batches
 		}
 	}
-	o.Self = o.Self && b.self
 	return o
 }
 
@@ -152,7 +149,7 @@ type benchCase struct {
 	name      string
 	batch     int
 	pauses    int    // between two looks at an empty ring, both sides alike
-	ours      string // command of our child; "" for a rival against itself
+	ours      string // command of our child
 	rival     string // command of the rival's child
 	rivalName string
 	source    string         // C program, without .c
@@ -168,26 +165,6 @@ type benchCase struct {
 	reflect   bool           // end B sends every packet back, without a process
 	packets   int            // that go over the wire for each one that is counted
 	drop      xdp.AttachMode // end B drops everything, in this mode, if it is not AttachAuto
-}
-
-// withSelf adds every distinct rival against itself: what the method reports when nothing differs.
-func withSelf(o Options, cases []benchCase) []benchCase {
-	if !o.Self {
-		return cases
-	}
-	type key struct {
-		rival string
-		batch int
-	}
-	seen := map[key]bool{}
-	for _, c := range cases[:len(cases):len(cases)] {
-		if k := (key{c.rival, c.batch}); !seen[k] && !c.rivalOurs {
-			seen[k] = true
-			c.name, c.ours = "self-"+c.rival, ""
-			cases = append(cases, c)
-		}
-	}
-	return cases
 }
 
 // before leaves each command of our child once. Its rival is the same command of another build.

@@ -160,7 +160,7 @@ func (b Bench) cases(o Options) (cases []benchCase) {
 	if o.Before != "" {
 		cases = before(cases)
 	}
-	return withSelf(o, cases)
+	return cases
 }
 
 // batches returns those that a row is measured with.

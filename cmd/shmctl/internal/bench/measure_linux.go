@@ -71,9 +71,6 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 		}
 	}()
 	for i, c := range cases {
-		if c.ours == "" && b.missing(ctx, c) != nil {
-			continue
-		}
 		row, err := b.row(ctx, c, i, len(cases))
 		if err != nil {
 			return rows, fmt.Errorf("bench: %s, batch %d: %w", c.name, c.batch, err)
@@ -157,7 +154,7 @@ func (b *bencher) missing(ctx context.Context, c benchCase) error {
 }
 
 func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, err error) {
-	var child, theirs []string // none: ours
+	var theirs []string // none: ours
 	alone := b.missing(ctx, c) != nil
 	if b.o.Before != "" {
 		theirs = Tool.Of(b.o.Before)
@@ -168,11 +165,8 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 		}
 		theirs = []string{exe}
 	}
-	if c.ours == "" {
-		child, c.ours = theirs, c.rival
-	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = b.processes(c, 0, child); err != nil || alone {
+	if ours.duo, err = b.processes(c, 0, nil); err != nil || alone {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}

@@ -214,32 +214,39 @@ func TestNoLibrary(t *testing.T) {
 }
 
 // The rival against itself: if the method favoured a side, this is where it would show. The bounds
-// are wide because other tests share the processors; bench reports with Self print the real error.
+// are wide because other tests share the processors.
 func TestRivalAgainstItself(t *testing.T) {
 	shmtest.Long(t)
 	needTwo(t)
-	o := short(needCompiler(t))
-	o.Self = true
-	o.Pairs, o.RoundTime = 21, time.Millisecond
-	var self []benchCase
-	for _, c := range benchOf(t, "ring").cases(o) {
-		if c.ours == "" && c.rival == "spsc" && len(self) == 0 {
-			self = append(self, c)
-		}
+	b := newTestBencher(t)
+	b.o.RoundTime, b.o.hurried = time.Millisecond, true
+	exe, err := b.tools.build(t.Context(), "ring")
+	shmtest.Must(t, err)
+	c := benchCase{batch: 32, pauses: 64, perSecond: true}
+	var sides [2]*side
+	for i := range sides {
+		d, err := startDuo(b.shared, b.o.CPUs, []string{exe}, []string{exe})
+		shmtest.Must(t, err)
+		defer d.close()
+		sides[i] = &side{duo: d, command: "spsc"}
 	}
+	count, err := b.calibrate(t.Context(), c, sides[:]...)
+	shmtest.Must(t, err)
 	var r *Row // the last that was measured whole
 	dropped := 0
 	for range 5 { // what favours a side does so each time, other programs do not
-		rows, err := measure(t.Context(), benchOf(t, "ring").options(o), self)
-		shmtest.Must(t, err)
-		if len(rows) != 1 {
-			t.Fatalf("%d rows", len(rows))
+		var pairs []pair
+		for k := range 21 {
+			p, err := b.pair(t.Context(), c, sides[0], sides[1], count, k%2 == 1)
+			shmtest.Must(t, err)
+			pairs = append(pairs, p)
 		}
-		if rows[0].Rounds < 6 {
-			dropped += rows[0].Dropped
+		var one Row
+		if one.report(pairs); one.Rounds < 6 {
+			dropped += one.Dropped
 			continue
 		}
-		r = &rows[0]
+		r = &one
 		t.Logf("ratio %.3f, 95%% interval %.3f to %.3f", *r.Ratio, *r.RatioLow, *r.RatioHigh)
 		if *r.RatioHigh >= 0.67 && *r.RatioLow <= 1.5 {
 			return
@@ -276,7 +283,6 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	needTwo(t)
 	o := short(nil)
 	o.Compiler = "none"
-	o.Self = true
 	rows, err := benchOf(t, "wake").Run(t.Context(), o)
 	shmtest.Must(t, err)
 	for _, r := range rows {

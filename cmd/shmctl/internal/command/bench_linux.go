@@ -113,7 +113,6 @@ func newBench() *cobra.Command {
 	f.StringVar(&opt.Compiler, "cc", "", "C `compiler` for the rivals, or none")
 	f.StringVar(&opt.Cases, "case", "", "only the cases that match (`glob`)")
 	f.StringVar(&opt.Before, "before", "", "another build of `shmctl`, in place of the rivals")
-	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
 	return cmd
 }
 
