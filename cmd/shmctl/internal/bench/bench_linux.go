@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"path"
 	"slices"
 	"time"
 
@@ -178,24 +176,6 @@ func before(cases []benchCase) (kept []benchCase) {
 		}
 	}
 	return kept
-}
-
-// matching leaves the cases whose name matches the pattern, all if it is empty.
-func matching(cases []benchCase, pattern string) ([]benchCase, error) {
-	if pattern == "" {
-		return cases, nil
-	}
-	var kept []benchCase
-	for _, c := range cases {
-		ok, err := path.Match(pattern, c.name)
-		if err != nil {
-			return nil, fmt.Errorf("bench: pattern of cases %q: %w", pattern, err)
-		}
-		if ok {
-			kept = append(kept, c)
-		}
-	}
-	return kept, nil
 }
 
 // value turns what a round took into the row's unit.

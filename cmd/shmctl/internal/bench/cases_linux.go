@@ -2,7 +2,9 @@ package bench
 
 import (
 	"cmp"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -134,7 +136,7 @@ trip-block             1     =   udpconn-trip-block  go-udpconn  ours      sleep
 
 var columns = regexp.MustCompile(`  +`)
 
-// cases returns those of a bench.
+// cases returns those of a bench that the options name.
 func (b Bench) cases(o Options) (cases []benchCase) {
 	_, text, _ := strings.Cut(rows, "\n"+b.Name+":")
 	common, text, _ := strings.Cut(text, "\n")
@@ -160,7 +162,10 @@ func (b Bench) cases(o Options) (cases []benchCase) {
 	if o.Before != "" {
 		cases = before(cases)
 	}
-	return cases
+	return slices.DeleteFunc(cases, func(c benchCase) bool {
+		ok, _ := path.Match(cmp.Or(o.Cases, "*"), c.name)
+		return !ok
+	})
 }
 
 // batches returns those that a row is measured with.

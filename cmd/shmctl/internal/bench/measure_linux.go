@@ -42,9 +42,6 @@ type bencher struct {
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
-	if cases, err = matching(cases, o.Cases); err != nil {
-		return nil, err
-	}
 	// The children die with the thread that started them, so it must not go away before them.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -123,15 +123,13 @@ func someCase(benches []string, opt bench.Options) error {
 	}
 	var all []string
 	for _, b := range bench.Benches {
-		if len(benches) == 0 || slices.Contains(benches, b.Name) {
-			all = append(all, b.Cases(opt)...)
+		if len(benches) > 0 && !slices.Contains(benches, b.Name) {
+			continue
 		}
-	}
-	if slices.ContainsFunc(all, func(name string) bool {
-		ok, _ := path.Match(opt.Cases, name)
-		return ok
-	}) {
-		return nil
+		if len(b.Cases(opt)) > 0 {
+			return nil
+		}
+		all = append(all, b.Cases(bench.Options{})...)
 	}
 	return wrong("--case %q matches none of %s", opt.Cases, strings.Join(all, ", "))
 }
