@@ -44,7 +44,6 @@ if nothing was lost, duplicated or corrupt.`,
 	oneOf(cmd, &opt.Path, "path", "", "`path`: auto, af_xdp or shm", demo.PathAuto, demo.PathAFXDP,
 		demo.PathShm)
 	f.Uint64VarP(&opt.Count, "count", "c", 200_000, "datagrams in each direction (`n`)")
-	f.BoolVar(&opt.Generic, "generic", false, "attach in generic mode, without trying native")
 	f.StringVar(&opt.Dir, "dir", "", "`directory` of the queues")
 	return cmd
 }

@@ -54,7 +54,6 @@ type config struct {
 	Socket   string    `json:"socket,omitempty"` // where the device process listens
 	Count    uint64    `json:"count"`
 	Ends     wire.Ends `json:"ends"`
-	Generic  bool      `json:"generic,omitempty"`
 }
 
 // Ports of the two ends. They are private to the namespaces.
@@ -195,7 +194,6 @@ type Options struct {
 	Path     string
 	Count    uint64 // datagrams in each direction; 0 is 200,000
 	Dir      string // "" is the default directory
-	Generic  bool   // do not try native mode
 	Progress func(phase string, done, total uint64)
 }
 
@@ -316,7 +314,6 @@ func (s *supervisor) choosePath() error {
 	}
 	s.cfg.Socket = filepath.Join(dir, "device")
 	s.cfg.Ends = wire.Ends{*n.A, *n.B}
-	s.cfg.Generic = s.o.Generic
 	return nil
 }
 

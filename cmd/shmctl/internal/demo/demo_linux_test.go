@@ -86,17 +86,6 @@ func TestEveryDatagramOnce(t *testing.T) {
 	}
 }
 
-func TestGenericMode(t *testing.T) {
-	needs(t, PathAFXDP)
-	r, err := Run(t.Context(), Options{Path: PathAFXDP, Count: 5000, Generic: true})
-	if err != nil {
-		t.Fatalf("%v; report %+v", err, r)
-	}
-	if r.Mode == nil || *r.Mode != "generic" {
-		t.Errorf("mode %v", r.Mode)
-	}
-}
-
 // childVerb is by what the processes of a demonstration are known.
 const childVerb = "__demo"
 

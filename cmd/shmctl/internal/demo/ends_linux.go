@@ -25,12 +25,8 @@ const deviceQueue = 0
 // privilege.
 func runDevice(l *line, c config) (err error) {
 	defer os.RemoveAll(filepath.Dir(c.Socket))
-	mode := xdp.AttachAuto
-	if c.Generic {
-		mode = xdp.AttachGeneric
-	}
 	s, err := wire.Serve(c.Socket, device.Config{Interface: c.Ends[0].Name,
-		Queues: []uint32{deviceQueue}, Attach: mode, Resolver: c.Ends.Ways(0),
+		Queues: []uint32{deviceQueue}, Resolver: c.Ends.Ways(0),
 		NoObject: true}) // a run leaves nothing behind, killed or not
 	if err != nil {
 		return err
