@@ -285,26 +285,28 @@ func progressOf(cmd *cobra.Command) *progress {
 }
 
 func (p *progress) show(name string) func(bench.Progress) {
-	if !p.term.on {
-		return nil
-	}
-	const every = 100 * time.Millisecond
 	return func(b bench.Progress) {
-		if now := time.Now(); now.Sub(p.last) >= every {
-			p.last = now
-			p.line("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1, b.Rows, b.Case,
-				b.Batch, b.Pair, b.Pairs)
-		}
+		p.line("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1, b.Rows, b.Case,
+			b.Batch, b.Pair, b.Pairs)
 	}
 }
 
-// line shows a line in place of the last one.
-func (p *progress) line(format string, args ...any) {
-	if !p.term.on {
-		return
+// phase begins one, unless it has begun: its first line is shown however soon it comes.
+func (p *progress) phase(name string) *progress {
+	if name != p.name {
+		p.name, p.last = name, time.Time{}
 	}
-	line := cut(fmt.Sprintf(format, args...), p.term.columns-1)
-	fmt.Fprintf(p.w, "\r%s%s", line, escToLineEnd)
+	return p
+}
+
+// line shows a line in place of the last one, unless that came just now.
+func (p *progress) line(format string, args ...any) {
+	const every = 100 * time.Millisecond
+	if now := time.Now(); p.term.on && now.Sub(p.last) >= every {
+		p.last = now
+		line := cut(fmt.Sprintf(format, args...), p.term.columns-1)
+		fmt.Fprintf(p.w, "\r%s%s", line, escToLineEnd)
+	}
 }
 
 func (p *progress) clear() {

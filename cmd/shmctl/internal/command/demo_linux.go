@@ -1,9 +1,6 @@
 package command
 
 import (
-	"fmt"
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
@@ -34,7 +31,9 @@ if nothing was lost, duplicated or corrupt.`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return played(cmd, &o, "demo", func(p *progress) (*demo.Report, error) {
-				opt.Progress = p.phase
+				opt.Progress = func(phase string, done, total uint64) {
+					p.phase(phase).line("%s: %d of %d", phase, done, total)
+				}
 				return demo.Run(cmd.Context(), opt)
 			})
 		},
@@ -46,21 +45,4 @@ if nothing was lost, duplicated or corrupt.`,
 	f.Uint64VarP(&opt.Count, "count", "c", 200_000, "datagrams in each direction (`n`)")
 	f.StringVar(&opt.Dir, "dir", "", "`directory` of the queues")
 	return cmd
-}
-
-// phase shows how far a direction of the demonstration is: at its beginning, and now and then.
-func (p *progress) phase(name string, done, total uint64) {
-	const every = 50 * time.Millisecond
-	if now := time.Now(); p.term.on && (name != p.name || now.Sub(p.last) >= every) {
-		p.last, p.name = now, name
-		const width = 40
-		bar := make([]byte, width)
-		for i := range bar {
-			bar[i] = ' '
-			if uint64(i)*total < done*width {
-				bar[i] = '='
-			}
-		}
-		fmt.Fprintf(p.w, "\r%s [%s] %d of %d%s", name, bar, done, total, escToLineEnd)
-	}
 }
