@@ -59,7 +59,7 @@ func runApplication(l *line, c config) (err error) {
 	open := throughMemory
 	if c.Socket != "" {
 		open = throughDevice
-		a.pace = &pace{f: os.NewFile(fdCreditSocket, "credit")}
+		a.pace = &pace{f: os.NewFile(fdCredit, "credit")}
 	}
 	if a.way, err = open(l.ctx, c); err != nil {
 		return err

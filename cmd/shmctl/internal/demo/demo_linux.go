@@ -85,8 +85,10 @@ type result struct {
 
 // Descriptors that a child is started with, after the standard three.
 const (
-	fdPeerSocket   = 3 // application and producer, to pass memory
-	fdCreditSocket = 4 // application and peer, to pace each other
+	fdCredit = 3 // application and peer, to pace each other
+
+	fdOwn    = 3 // application and producer: the payloads that they send
+	fdTheirs = 4 // and those that they get
 )
 
 // line is a child's connection to the supervisor.
@@ -252,6 +254,7 @@ type supervisor struct {
 	cfg      config
 	report   Report
 	net      *veth.Pair // nil on the shared memory path
+	memory   []*shm.Object
 	children map[string]*stage.Process
 	events   chan childEvent
 	over     chan struct{} // closed when nobody takes events any more
@@ -321,37 +324,22 @@ func (s *supervisor) reason(text string) { s.report.Reason = &text }
 
 // startAll starts the children with what they share.
 func (s *supervisor) startAll() error {
-	memory, err := socketPair()
-	if err != nil {
-		return err
+	if s.net == nil {
+		return s.startPair()
 	}
 	credit, err := socketPair()
 	if err != nil {
-		memory[0].Close()
-		memory[1].Close()
 		return err
 	}
-	defer func() {
-		for _, f := range append(memory[:], credit[:]...) {
-			f.Close()
-		}
-	}()
-	if err := s.start("application", nil, memory[0], credit[0]); err != nil {
+	defer credit[0].Close()
+	defer credit[1].Close()
+	if err := s.start("application", nil, credit[0]); err != nil {
 		return err
-	}
-	if s.net == nil {
-		return s.start("producer", nil, memory[1])
 	}
 	if err := s.start("device", s.net.A.Do); err != nil {
 		return err
 	}
-	// The peer has nothing to do with memory; its credit socket has the second number too.
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return err
-	}
-	defer null.Close()
-	return s.start("peer", s.net.B.Do, null, credit[1])
+	return s.start("peer", s.net.B.Do, credit[1])
 }
 
 // start starts a child, in a network namespace if within says so.
@@ -423,6 +411,9 @@ func (s *supervisor) stop() {
 	if s.net != nil {
 		_ = s.net.Close()
 		_ = os.RemoveAll(filepath.Dir(s.cfg.Socket))
+	}
+	for _, o := range s.memory {
+		_ = o.Close()
 	}
 	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {
 		_ = cq.Remove(cq.Named(s.dir, name))

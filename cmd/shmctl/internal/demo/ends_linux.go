@@ -119,7 +119,7 @@ func runPeer(l *line, c config) error {
 	}
 	defer conn.Close()
 	_ = conn.SetReadBuffer(8 << 20) // the window fits the default too
-	p := &peer{line: l, conn: conn, pace: &pace{f: os.NewFile(fdCreditSocket, "credit")},
+	p := &peer{line: l, conn: conn, pace: &pace{f: os.NewFile(fdCredit, "credit")},
 		count: c.Count, tally: newTally(c.Count)}
 	defer p.pace.close()
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close(); p.pace.close() })

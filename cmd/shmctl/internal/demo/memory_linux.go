@@ -3,10 +3,10 @@ package demo
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
@@ -39,7 +39,7 @@ func throughMemory(ctx context.Context, c config) (way, error) {
 		m.commands, err = cq.Attach(ctx, cq.Named(m.dir, c.Commands), cq.WriterOptions{Wait: true})
 	}
 	if err == nil {
-		m.payloads, m.theirs, err = exchange(sendSlots)
+		m.payloads, m.theirs, err = regions()
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.close())
@@ -113,41 +113,46 @@ func putSlot(r *shm.Region, slot, sequence uint64) (off uint64, n int) {
 	return off, wire.Put(r.Bytes()[off:off+wire.PayloadMaxBytes], sequence)
 }
 
-// exchange makes memory for so many payloads, passes it to the other process, and maps, read-only,
-// what comes from there.
-func exchange(slots uint64) (ours, theirs *shm.Region, err error) {
-	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion, Name: "payloads",
-		Sections: []shm.Section{{Kind: sectionPayload, Length: slots * wire.PayloadMaxBytes}}}, nil)
-	if err != nil {
+// startPair starts application and producer, each with memory of its own for what it sends, which
+// the other one maps read-only.
+func (s *supervisor) startPair() error {
+	var files [2]*os.File
+	for i, slots := range []uint64{sendSlots, queueSlots} {
+		o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion, Name: "payloads",
+			Sections: []shm.Section{{Kind: sectionPayload, Length: slots * wire.PayloadMaxBytes}}}, nil)
+		if err != nil {
+			return err
+		}
+		s.memory = append(s.memory, o)
+		fd, err := unix.FcntlInt(uintptr(o.FD()), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		files[i] = os.NewFile(uintptr(fd), "payloads")
+		defer files[i].Close()
+	}
+	if err := s.start("application", nil, files[0], files[1]); err != nil {
+		return err
+	}
+	return s.start("producer", nil, files[1], files[0])
+}
+
+// regions maps the payloads that this process sends, and those that it gets.
+func regions() (ours, theirs *shm.Region, err error) {
+	if ours, err = region(fdOwn, shm.ReadWrite); err != nil {
 		return nil, nil, err
 	}
-	if ours, err = shm.NewRegion(obj, sectionPayload); err != nil {
-		return nil, nil, err
-	}
-	conn, err := socketOf(fdPeerSocket)
-	if err != nil {
-		return ours, nil, err
-	}
-	defer conn.Close()
-	if err = shm.SendFDs(conn, []byte{1}, obj.FD()); err == nil {
-		err = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-	}
-	if err != nil {
-		return ours, nil, err
-	}
-	_, fds, err := shm.RecvFDs(conn, make([]byte, 1), 1)
-	if err != nil {
-		return ours, nil, err
-	}
-	defer shm.CloseFDs(fds)
-	if len(fds) != 1 {
-		return ours, nil, errors.New("the other process passed no memory")
-	}
-	if obj, err = shm.OpenFD(fds[0], "payloads", shm.ReadOnly); err != nil {
-		return ours, nil, err
-	}
-	theirs, err = shm.NewRegion(obj, sectionPayload)
+	theirs, err = region(fdTheirs, shm.ReadOnly)
 	return ours, theirs, err
+}
+
+func region(fd int, how shm.Access) (*shm.Region, error) {
+	defer unix.Close(fd)
+	o, err := shm.OpenFD(fd, "payloads", how)
+	if err != nil {
+		return nil, err
+	}
+	return shm.NewRegion(o, sectionPayload)
 }
 
 // closeRegions closes those that were made.
@@ -158,22 +163,6 @@ func closeRegions(all ...*shm.Region) (err error) {
 		}
 	}
 	return err
-}
-
-// socketOf wraps an inherited socket.
-func socketOf(fd uintptr) (*net.UnixConn, error) {
-	f := os.NewFile(fd, "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		_ = c.Close()
-		return nil, fmt.Errorf("descriptor %d is no unix socket", fd)
-	}
-	return u, nil
 }
 
 // producer stands in for device and wire where there is no privilege: it makes the payloads that a
@@ -228,7 +217,7 @@ func (p *producer) open(d *shm.Dir) (err error) {
 		}
 	}
 	if err == nil {
-		p.payloads, p.theirs, err = exchange(queueSlots)
+		p.payloads, p.theirs, err = regions()
 	}
 	return err
 }
