@@ -242,7 +242,7 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 	opt := torture.Options{Duration: max(d, time.Second), Seed: seed, Steps: o.Steps, Dir: o.Dir,
 		Before: r.Steps, Roles: roles}
 	if chosen {
-		opt.Enough, opt.UntilSteps = r.aim(), r.aim()
+		opt.UntilSteps = r.aim()
 	}
 	opts := []torture.Options{opt}
 	if slices.Equal(roles, casts[castDevice]) { // it mostly waits for the kernel

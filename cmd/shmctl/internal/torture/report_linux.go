@@ -22,14 +22,11 @@ type Options struct {
 	Duration time.Duration // ends the run; 0 is until Kills and UntilSteps
 	Kills    uint64        // ends it after so many; 0 is until Duration
 	// UntilSteps ends it when each step that its roles can die at has killed so often, those of
-	// Before included, and there were Kills. The program must be built with the tag shmring_steps,
-	// and Steps set.
+	// Before included, and there were Kills. Nobody is sent any more to a step that has. The program
+	// must be built with the tag shmring_steps, and Steps set.
 	UntilSteps uint64
-	// Enough is when nobody is sent to a step any more that has killed so often, those of Before
-	// included; 0 is UntilSteps.
-	Enough uint64
-	Seed   uint64
-	Steps  bool // kill at steps too; needs the tag
+	Seed       uint64
+	Steps      bool // kill at steps too; needs the tag
 	// Before is how often steps killed in earlier runs: those that did seldom are chosen more often.
 	// The seed replays the choice of steps only with the same Before.
 	Before map[string]uint64

@@ -198,7 +198,7 @@ var often = at("filled stamped publish- take-marks peek- releasing released fabr
 func (s *supervisor) aim(r *role) (crash.Label, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	want := s.o.Enough
+	want := s.o.UntilSteps
 	if want == 0 { // nobody lags behind those that killed most, by more than they did
 		for _, l := range r.steps {
 			want = max(want, s.killed(l)+1)
@@ -219,7 +219,7 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 // sent says that all but one in so many are sent to steps: more of them while there is a number of
 // deaths that steps lack.
 func (s *supervisor) sent() int {
-	if s.o.Enough > 0 {
+	if s.o.UntilSteps > 0 {
 		return 8
 	}
 	return 4

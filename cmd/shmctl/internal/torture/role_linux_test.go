@@ -31,9 +31,9 @@ func TestAim(t *testing.T) {
 		before[l.String()] = 100
 	}
 	before[crash.Filled.String()], before[crash.Stamped.String()] = 10, 80
-	s := aiming(1, Options{Enough: 100, Before: before})
+	s := aiming(1, Options{UntilSteps: 100, Before: before})
 	s.roles = []*role{r}
-	again := aiming(1, Options{Enough: 100, Before: before})
+	again := aiming(1, Options{UntilSteps: 100, Before: before})
 	at := map[crash.Label]int{}
 	for range 200 {
 		l, n := s.aim(r)

@@ -75,9 +75,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if (o.Steps || o.UntilSteps > 0) && !crash.On {
 		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
 	}
-	if o.Enough == 0 {
-		o.Enough = o.UntilSteps
-	}
 	roles := choose(o.Roles)
 	d, err := shm.OpenDir(o.Dir)
 	if err != nil {
