@@ -272,6 +272,10 @@ func TestImage(t *testing.T) {
 			o, err := ctl.ShowObject(d, kinds[kind])
 			must(t, err)
 			golden(t, "image-"+kind, lasting(t, o))
+			lines := strings.Join(showAll(found{objects: []ctl.Object{o}}, &output{}, page{}), "\n")
+			if strings.Contains(lines, "{") || strings.Contains(lines, "group: ") {
+				t.Errorf("show does not take it apart:\n%s", lines)
+			}
 		})
 	}
 	t.Run("endpoint", func(t *testing.T) {

@@ -105,26 +105,8 @@ func showFields(of any, name, path, state string, e *ctl.Problem, o *output, p p
 			}
 		case *ctl.Since:
 			add(key, o.since(f))
-		case *ctl.Counter:
-			if f != nil {
-				addFields(add, f, o)
-				addHandles(add, f.Handles, o)
-			}
-		case *ctl.Addresses:
-			if f != nil {
-				addFields(add, f, o)
-			}
-		case *ctl.Domain:
-			if f != nil {
-				addFields(add, f, o)
-				add("queues", printableList(f.Queues))
-			}
-		case *ctl.Fabric:
-			if f != nil {
-				addFields(add, f, o)
-			}
-		case *ctl.Outbox:
-			if f != nil {
+		case *ctl.Counter, *ctl.Addresses, *ctl.Domain, *ctl.Fabric, *ctl.Outbox, *ctl.Group:
+			if !v.IsNil() {
 				addFields(add, f, o)
 			}
 		default:
@@ -362,10 +344,22 @@ func printableList(names []string) string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// addFields prints the scalars of a struct.
+// addFields prints what a struct says of an object, but for lanes, which have a table.
 func addFields(add func(key, value string), of any, o *output) {
 	for key, v := range fields(of) {
-		if v.Kind() != reflect.Slice {
+		switch list := v.Interface().(type) {
+		case []string:
+			add(key, printableList(list))
+		case []ctl.CounterHandle:
+			addHandles(add, list, o)
+		case []ctl.GroupMember:
+			for _, m := range list {
+				add("member "+strconv.Itoa(m.Seat), fmt.Sprintf("pid %s, command %s, outbox %s",
+					orDash(m.PID, strconv.Itoa), orDash(m.Command, printable),
+					orDash(m.Outbox, printable)))
+			}
+		case []ctl.FabricLane:
+		default:
 			add(key, valueText(key, v, o))
 		}
 	}
