@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/capture/pcapng"
-	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
@@ -119,11 +119,14 @@ func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
 	if err != nil && len(all) == 0 {
 		return nil, err
 	}
-	queue := queueID(d, name)
+	queue := ""
+	if q, _ := ctl.Show(d, name); q.UUID != nil {
+		queue = *q.UUID
+	}
 	var out []xstatus.Snapshot
 	for _, s := range all {
-		posts := s.Info.ReceiveID == queue || s.Info.TransmitID == queue
-		if queue == (shm.UUID{}) { // one without a name in the directory is known by what it is called
+		posts := s.Info.ReceiveID.String() == queue || s.Info.TransmitID.String() == queue
+		if queue == "" { // one without a name in the directory is known by what it is called
 			posts = name != "" && (s.Info.Receive == name || s.Info.Transmit == name)
 		}
 		if posts || endpointMatches(&s, name) {
@@ -135,21 +138,6 @@ func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
 			"that name: %w", fs.ErrNotExist)
 	}
 	return out, nil
-}
-
-// queueID returns which queue has a name now, zero if none.
-func queueID(d *shm.Dir, name string) (id shm.UUID) {
-	sub, err := d.Sub(name, false)
-	if err != nil {
-		return id
-	}
-	defer sub.Close()
-	obj, err := sub.Open(kind.ReaderFile, shm.Inspect)
-	if err != nil {
-		return id
-	}
-	defer obj.Close()
-	return obj.Header().UUID
 }
 
 func (c *captureRun) sink(cmd *cobra.Command) (w io.Writer, done func() error, err error) {
