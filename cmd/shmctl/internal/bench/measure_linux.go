@@ -34,11 +34,10 @@ type bencher struct {
 	tools  *toolchain
 	why    error // why there are no rivals
 	shared *shared
-	epoch  uint64          // grows by steps each round, so that no barrier can see an old round
-	area   int             // of the next round
-	start  uint64          // index at which the rings of the next round begin
-	wire   [2]*cable       // of ours and of the rival, made when a case is about packets
-	kept   map[string]*duo // that play row after row, of tests
+	epoch  uint64    // grows by steps each round, so that no barrier can see an old round
+	area   int       // of the next round
+	start  uint64    // index at which the rings of the next round begin
+	wire   [2]*cable // of ours and of the rival, made when a case is about packets
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
@@ -61,12 +60,6 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	}
 	defer b.shared.close()
 	defer b.closeWires()
-	b.kept = map[string]*duo{}
-	defer func() {
-		for _, d := range b.kept {
-			d.close()
-		}
-	}()
 	for i, c := range cases {
 		row, err := b.row(ctx, c, i, len(cases))
 		if err != nil {
@@ -163,32 +156,19 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 		theirs = []string{exe}
 	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = b.processes(c, 0, nil); err != nil || alone {
+	if ours.duo, err = startDuo(b.sharedWith(c, 0), b.o.CPUs, nil, nil); err != nil || alone {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}
-	if rival.duo, err = b.processes(c, 1, theirs); err != nil {
+	if rival.duo, err = startDuo(b.sharedWith(c, 1), b.o.CPUs, theirs, theirs); err != nil {
 		ours.end()
 	}
 	return ours, rival, err
 }
 
-// processes starts those of side i of a case. Those of tests play many rows, but for packets.
-func (b *bencher) processes(c benchCase, i int, program []string) (d *duo, err error) {
-	key := fmt.Sprint(i, program)
-	if d = b.kept[key]; d != nil && !c.wire {
-		return d, nil
-	}
-	d, err = startDuo(b.sharedWith(c, i), b.o.CPUs, program, program)
-	if err == nil && b.o.hurried && !c.wire {
-		b.kept[key], d.kept = d, true
-	}
-	return d, err
-}
-
-// end ends what nobody else wants.
+// end ends its processes; nil has none.
 func (s *side) end() {
-	if s != nil && !s.duo.kept {
+	if s != nil {
 		s.duo.close()
 	}
 }
@@ -387,7 +367,6 @@ type duo struct {
 	procs [2]*stage.Process
 	said  [2]chan string // closed at the end of the process
 	dir   string         // of their queues
-	kept  bool           // for other rows
 }
 
 // startDuo starts both processes, each with its command line, nil for ours, followed by role and
