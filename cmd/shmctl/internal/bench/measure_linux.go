@@ -99,7 +99,6 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 		return r, err
 	}
 	var pairs []pair
-	var alone []outcome
 	for k := range b.o.Pairs {
 		if k%16 == 0 {
 			tell(k)
@@ -108,14 +107,15 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 		if err != nil {
 			return r, err
 		}
-		pairs, alone = append(pairs, p), append(alone, p.ours)
+		pairs = append(pairs, p)
 	}
 	if c.wire {
 		relativeShares(pairs)
 	}
 	tell(b.o.Pairs)
 	if rival == nil {
-		r.reportAlone(alone, b.missing(ctx, c).Error())
+		r.Note = b.missing(ctx, c).Error()
+		r.reportOurs(pairs)
 	} else {
 		r.report(pairs)
 	}

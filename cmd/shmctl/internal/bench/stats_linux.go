@@ -107,18 +107,17 @@ func binomialHalf(n, k int) float64 {
 // report fills the figures of a row in which both sides were measured.
 func (r *Row) report(pairs []pair) {
 	kept, dropped := undisturbed(pairs)
-	r.Rounds, r.Dropped = len(kept), dropped
+	r.Dropped = dropped
 	if len(kept) == 0 {
 		r.Note = "every pair of rounds was disturbed: the processors moved or were shared; measure again"
 		return
 	}
+	r.reportOurs(kept)
 	ratios := column(kept, func(p pair) float64 { return p.ours.value / p.rival.value })
 	mid := quantile(ratios, 0.5)
-	r.Ours = ptr(quantile(column(kept, func(p pair) float64 { return p.ours.value }), 0.5))
 	r.Rival = ptr(quantile(column(kept, func(p pair) float64 { return p.rival.value }), 0.5))
 	r.Ratio = ptr(mid)
 	r.Spread = ptr((quantile(ratios, 0.75) - quantile(ratios, 0.25)) / mid)
-	r.PlacementNs = ptr(quantile(column(kept, func(p pair) float64 { return p.ours.before }), 0.5))
 	if low, high, ok := medianRanks(len(ratios)); ok {
 		r.RatioLow, r.RatioHigh = ptr(ratios[low]), ptr(ratios[high])
 	} else {
@@ -126,13 +125,9 @@ func (r *Row) report(pairs []pair) {
 	}
 }
 
-// reportAlone fills the figures of a row that has no rival.
-func (r *Row) reportAlone(rounds []outcome, why string) {
-	kept := make([]pair, 0, len(rounds))
-	for _, o := range rounds {
-		kept = append(kept, pair{ours: o})
-	}
-	r.Rounds, r.Note = len(kept), why
+// reportOurs fills those of our side, which may be alone.
+func (r *Row) reportOurs(kept []pair) {
+	r.Rounds = len(kept)
 	r.Ours = ptr(quantile(column(kept, func(p pair) float64 { return p.ours.value }), 0.5))
 	r.PlacementNs = ptr(quantile(column(kept, func(p pair) float64 { return p.ours.before }), 0.5))
 }

@@ -122,8 +122,8 @@ func TestReportSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("one pair: %+v", r)
 	}
 	r = Row{}
-	r.reportAlone([]outcome{outcomeAt(3, 55, 55)}, ErrNoCompiler.Error())
-	if r.Rival != nil || r.Ratio != nil || *r.Ours != 3 || r.Note == "" {
+	r.reportOurs([]pair{{ours: outcomeAt(3, 55, 55)}})
+	if r.Rival != nil || r.Ratio != nil || *r.Ours != 3 || r.Rounds != 1 {
 		t.Errorf("no rival: %+v", r)
 	}
 }

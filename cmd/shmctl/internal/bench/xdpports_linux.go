@@ -341,15 +341,12 @@ func (p *endpointPort) open(which int) (err error) {
 	if err != nil {
 		return err
 	}
-	f := &p.socket.frame
-	hop := xdp.Hop{LocalMAC: [6]byte(f[6:12]), NextMAC: [6]byte(f[:6]),
-		Source: endAddrs[which].Addr(), MTU: 1500}
 	for i := range p.messages {
 		p.messages[i] = endpoint.Msg{Buf: p.payloads[i][:], To: peers[0]}
 	}
 	p.e, err = endpoint.Open(endpoint.Config{Socket: p.socket.socket, Receive: p.w[0],
 		Transmit: p.w[1], Addresses: p.av, Local: endAddrs[which],
-		Resolver: known{endpoint.Static{endAddrs[1-which].Addr(): hop}}})
+		Resolver: knownFrom(which, p.socket.frame)})
 	return err
 }
 
@@ -357,6 +354,12 @@ func (p *endpointPort) open(which int) (err error) {
 type known struct{ endpoint.Static }
 
 func (known) Generation() uint64 { return 1 }
+
+// knownFrom resolves the other end, as a frame from an end has it.
+func knownFrom(which int, f [frameBytes]byte) known {
+	return known{endpoint.Static{endAddrs[1-which].Addr(): xdp.Hop{LocalMAC: [6]byte(f[6:12]),
+		NextMAC: [6]byte(f[:6]), Source: endAddrs[which].Addr(), MTU: 1500}}}
+}
 
 func (p *endpointPort) close() {
 	closeAll(p.e, p.w[0], p.w[1], p.q, p.av, p.dir)
@@ -499,12 +502,10 @@ func openServer(mode xdp.AttachMode) (port, error) {
 	if err != nil {
 		return nil, err
 	}
-	hop := xdp.Hop{LocalMAC: [6]byte(frame[6:12]), NextMAC: [6]byte(frame[:6]),
-		Source: endAddrs[0].Addr(), MTU: 1500}
 	s, err := wire.Serve(servePath(), device.Config{
 		Interface: endNames[0], Attach: mode,
 		Socket:   xdp.Options{Mode: xdp.BindCopy},
-		Resolver: known{endpoint.Static{endAddrs[1].Addr(): hop}}})
+		Resolver: knownFrom(0, frame)})
 	if err != nil {
 		return nil, err
 	}
