@@ -25,12 +25,17 @@ type post struct {
 	count int
 	wait  time.Duration
 
-	context, length, data, tag, src, buf string
-	flags, fault, detail                 string
-	event, fid, payload                  string
-	provErrno                            int32
-	overrun                              uint64
-	solicited                            bool
+	entry     cq.ErrorEntry // as far as flags say it without being parsed
+	src       uint64
+	given     func(flag string) bool
+	flags     string
+	buf       string
+	fault     string
+	detail    string
+	event     string
+	fid       string
+	payload   string
+	solicited bool
 }
 
 // postResult is what post prints.
@@ -67,18 +72,19 @@ queue is closed or overrun; what was posted before stays.`,
 	p.output.flags(cmd)
 	p.one.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&p.context, "context", "", "context of the operation (`n`)")
+	p.given = f.Changed
+	f.Uint64Var(&p.entry.Context, "context", 0, "context of the operation (`n`)")
 	f.StringVar(&p.flags, "flags", "", "what completed: `names` or numbers")
-	f.StringVar(&p.length, "len", "0", "bytes received (`n`)")
+	f.Uint64Var(&p.entry.Len, "len", 0, "bytes received (`n`)")
 	f.StringVar(&p.buf, "buf", "", "where they are (`region+offset`)")
-	f.StringVar(&p.data, "data", "0", "remote data, with REMOTE_CQ_DATA (`n`)")
-	f.StringVar(&p.tag, "tag", "0", "tag (`n`)")
-	f.StringVar(&p.src, "src", "", "sender, by its index in the address vector (`n`)")
+	f.Uint64Var(&p.entry.Data, "data", 0, "remote data, with REMOTE_CQ_DATA (`n`)")
+	f.Uint64Var(&p.entry.Tag, "tag", 0, "tag (`n`)")
+	f.Uint64Var(&p.src, "src", 0, "sender, by its index in the address vector (`n`)")
 	f.BoolVar(&p.solicited, "solicited", false,
 		"wake a channel that waits for solicited completions only")
 	f.StringVar(&p.fault, "error", "", "the operation failed: `errno`")
-	f.Int32Var(&p.provErrno, "prov-errno", 0, "the poster's own error number (`n`)")
-	f.Uint64Var(&p.overrun, "overrun-bytes", 0, "bytes that did not fit (`n`)")
+	f.Int32Var(&p.entry.ProvErrno, "prov-errno", 0, "the poster's own error number (`n`)")
+	f.Uint64Var(&p.entry.OverrunBytes, "overrun-bytes", 0, "bytes that did not fit (`n`)")
 	f.StringVar(&p.detail, "error-data", "", "the poster's own detail, in `hex`")
 	f.StringVar(&p.event, "event", "", "it is an event, of this `kind`")
 	f.StringVar(&p.fid, "fid", "", "object that the event is about (`kind:id:generation`)")
@@ -122,28 +128,15 @@ func (p *post) run(cmd *cobra.Command, args []string) error {
 
 // parse makes the entry that the flags describe. A completion has no errno.
 func (p *post) parse() (e cq.ErrorEntry, err error) {
-	for _, w := range []struct {
-		name, text string
-		to         *uint64
-	}{{"len", p.length, &e.Len}, {"data", p.data, &e.Data}, {"tag", p.tag, &e.Tag}} {
-		if *w.to, err = strconv.ParseUint(w.text, 0, 64); err != nil {
-			return e, fmt.Errorf("--%s %q is not a number of 64 bits", w.name, w.text)
-		}
-	}
+	e = p.entry
 	if e.Flags, err = inspect.ParseFlags(p.flags); err != nil {
 		return e, plain("--flags", err)
 	}
-	if p.context == "" {
+	if !p.given("context") {
 		e.Flags |= cq.FlagNoContext
-	} else if e.Context, err = strconv.ParseUint(p.context, 0, 64); err != nil {
-		return e, fmt.Errorf("--context %q is not a number of 64 bits", p.context)
 	}
-	if p.src != "" {
-		n, err := strconv.ParseUint(p.src, 0, 64)
-		if err != nil {
-			return e, fmt.Errorf("--src %q is not an index", p.src)
-		}
-		e.Src = cq.From(cq.Addr(n))
+	if p.given("src") {
+		e.Src = cq.From(cq.Addr(p.src))
 	}
 	if e.Buf, err = parseRef(p.buf); err != nil {
 		return e, err
@@ -156,9 +149,8 @@ func (p *post) parse() (e cq.ErrorEntry, err error) {
 
 // parseFault adds what only a failed operation has.
 func (p *post) parseFault(e *cq.ErrorEntry) (err error) {
-	e.ProvErrno, e.OverrunBytes = p.provErrno, p.overrun
 	if p.fault == "" {
-		if p.provErrno != 0 || p.overrun != 0 || p.detail != "" {
+		if e.ProvErrno != 0 || e.OverrunBytes != 0 || p.detail != "" {
 			return errors.New("--prov-errno, --overrun-bytes and --error-data go with --error")
 		}
 		return nil
@@ -258,7 +250,7 @@ func (p *post) once(w *cq.Writer, e *cq.ErrorEntry) error {
 	}
 	entry := cq.Entry{Context: e.Context, Flags: e.Flags &^ cq.FlagNoContext, Len: e.Len, Buf: e.Buf,
 		Data: e.Data, Tag: e.Tag, Src: e.Src}
-	if p.context == "" {
+	if !p.given("context") {
 		entry.Meta |= cq.MetaNoContext
 	}
 	if p.solicited {
@@ -285,8 +277,8 @@ func (p *post) parseEvent(e *cq.ErrorEntry) (*eventPost, error) {
 	if p.event == "" {
 		return nil, errors.New("--fid and --payload go with --event")
 	}
-	if e.Flags&^cq.FlagNoContext != 0 || e.Len != 0 || e.Tag != 0 || e.Buf != 0 || p.src != "" ||
-		p.solicited || p.overrun != 0 {
+	if e.Flags&^cq.FlagNoContext != 0 || e.Len != 0 || e.Tag != 0 || e.Buf != 0 || p.given("src") ||
+		p.solicited || e.OverrunBytes != 0 {
 		return nil, errors.New("an event has no flags, len, buf, tag, src, solicited or overrun-bytes")
 	}
 	var err error
