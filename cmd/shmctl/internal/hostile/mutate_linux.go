@@ -20,8 +20,9 @@ import (
 
 // area is one mapping that this process may write and peers may read.
 type area struct {
-	words    []atomic.Uint64
-	sections []span // none if it is a part of an object
+	mem      []byte
+	words    []atomic.Uint64 // over it
+	sections []span          // none if it is a part of an object
 }
 
 // span is a section of an object, in words.
@@ -50,7 +51,8 @@ func areas(dir, memfds string) []area {
 }
 
 func areaAt(at, length uintptr) area {
-	a := area{words: wordsAt(at, length)}
+	mem := memoryAt(at, length)
+	a := area{mem: mem, words: memory.Overlays[atomic.Uint64](mem)}
 	page := make([]byte, min(4096, length))
 	for i := range page {
 		page[i] = byte(a.words[i/8].Load() >> (i % 8 * 8))
@@ -116,7 +118,8 @@ func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
 			}
 		}
 		if s.rnd.IntN(4) == 0 {
-			wake(&a.words[s.pick(a, aimIndices)])
+			lower := 2 * s.pick(a, aimIndices)
+			futex.WakeAll(&memory.Overlays[atomic.Uint32](a.mem)[lower])
 		}
 		time.Sleep(time.Duration(s.rnd.IntN(60)) * time.Microsecond)
 	}
@@ -146,8 +149,8 @@ func (a *area) isEndpoint() bool {
 
 // forgeNext publishes a message in the first lane.
 func (s *scribbler) forgeNext(a *area) {
-	lane := &overlay[memory.FabricLane](a.section(0))[0]
-	slots := overlay[memory.FabricSlot](a.section(1))
+	lane := &memory.Overlays[memory.FabricLane](a.section(0))[0]
+	slots := memory.Overlays[memory.FabricSlot](a.section(1))
 	slots = slots[:min(uint64(len(slots)), 1<<(bits.Len64(lane.Slots.Load()|2)-1))]
 	pool := a.sections[3].to - a.sections[3].from
 	m := mint{s.rnd, 3}
@@ -164,16 +167,14 @@ func (s *scribbler) forgeNext(a *area) {
 
 // forgeRow writes what the first row says.
 func (s *scribbler) forgeRow(a *area) {
-	row := &overlay[memory.FabricRow](a.section(1))[0]
+	row := &memory.Overlays[memory.FabricRow](a.section(1))[0]
 	mint{s.rnd, 16}.receive(row, row.Owner.Load(), row.Head.Load(), row.Granted.Load())
 	add(s.count, 1)
 	row.Rung.Add(1)
 	futex.WakeAll(&row.Rung)
 }
 
-func (a *area) section(i int) []atomic.Uint64 {
-	return a.words[a.sections[i].from:a.sections[i].to]
-}
+func (a *area) section(i int) []byte { return a.mem[8*a.sections[i].from : 8*a.sections[i].to] }
 
 func (s *scribbler) pick(a *area, what aim) int {
 	if len(a.sections) == 0 || what == aimAny {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
@@ -275,7 +276,7 @@ func mapLedger(f *os.File) (*ledger, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &ledger{f: f, mem: mem, words: wordsOver(mem)}, nil
+	return &ledger{f: f, mem: mem, words: kind.Overlays[atomic.Uint64](mem)}, nil
 }
 
 func (l *ledger) close() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Words of the role: counts, then some for each place, then talks.
@@ -402,7 +403,7 @@ func (e *talker) share() (err error) {
 	if err != nil || !bytes.HasPrefix(e.sum.Bytes(), is) {
 		e.tell(kindLost, "what lasts is not there any more: %v", err)
 	}
-	wordsOver(e.sum.Bytes())[0].Store(0)
+	kind.Overlays[atomic.Uint64](e.sum.Bytes())[0].Store(0)
 	e.here[endSum].Store(e.sum.Key())
 	e.turnOver(true)
 	return nil
@@ -413,7 +414,7 @@ func (e *talker) unshare() {
 	e.here[endSum].Store(0)
 	e.turnOver(false)
 	low := e.of.added(e.Address().Outbox, talkAdded)
-	is := wordsOver(e.sum.Bytes())[0].Load()
+	is := kind.Overlays[atomic.Uint64](e.sum.Bytes())[0].Load()
 	if high := e.of.added(e.Address().Outbox, talkBegun); is < low || is > high {
 		e.tell(kindLost, "%d was added, where %d to %d are", is, low, high)
 	}
@@ -436,7 +437,7 @@ func (e *talker) turnOver(again bool) {
 	outbox := e.Address().Outbox
 	e.here[endKey].Store(0)
 	if r := e.parts; r != nil {
-		all := wordsOver(r.Bytes())
+		all := kind.Overlays[atomic.Uint64](r.Bytes())
 		for i := range all {
 			is := all[i].Load()
 			if place := i * 8 / partBytes; is != 0 && is&0xffff != partMark(outbox, r.Key(), place) {
