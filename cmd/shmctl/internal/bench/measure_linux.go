@@ -465,18 +465,11 @@ func newToolchain(compiler string) (*toolchain, error) {
 		return nil, fmt.Errorf("bench: directory for the rivals: %w", err)
 	}
 	t := &toolchain{cc: cc, dir: dir}
-	if err := t.unpack(); err != nil {
+	if err := os.CopyFS(t.dir, testdata.Rivals); err != nil {
 		t.close()
-		return nil, err
+		return nil, fmt.Errorf("bench: unpack the rivals: %w", err)
 	}
 	return t, nil
-}
-
-func (t *toolchain) unpack() error {
-	if err := os.CopyFS(t.dir, testdata.Rivals); err != nil {
-		return fmt.Errorf("bench: unpack the rivals: %w", err)
-	}
-	return nil
 }
 
 // build returns the path of a compiled rival.

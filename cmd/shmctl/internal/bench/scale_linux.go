@@ -78,7 +78,7 @@ func (h *herd) open(name string, writers int) error {
 		if err := w.Post(&cq.Entry{Flags: cq.FlagSend}); err != nil {
 			return err
 		}
-		if err := h.take(q, 1); err != nil {
+		if err := h.take(q); err != nil {
 			return err
 		}
 	}
@@ -88,14 +88,10 @@ func (h *herd) open(name string, writers int) error {
 	return nil
 }
 
-// take reads n entries that were posted before.
-func (h *herd) take(q *cq.Queue, n int) error {
-	for n > 0 {
-		k, err := cq.Read(q, h.buf[:min(n, len(h.buf))])
-		if err != nil {
-			return fmt.Errorf("%d entries that were posted: %w", n, err)
-		}
-		n -= k
+// take reads an entry that was posted before.
+func (h *herd) take(q *cq.Queue) error {
+	if _, err := cq.Read(q, h.buf[:1]); err != nil {
+		return fmt.Errorf("an entry that was posted: %w", err)
 	}
 	return nil
 }
@@ -113,7 +109,7 @@ func (h *herd) one() error {
 	if err := h.outs[0].Post(&cq.Entry{Flags: cq.FlagSend}); err != nil {
 		return err
 	}
-	return h.take(h.owns[0], 1)
+	return h.take(h.owns[0])
 }
 
 // all is a post by the next writer of all, and its read.
@@ -122,7 +118,7 @@ func (h *herd) all() error {
 	if err := h.outs[h.next].Post(&cq.Entry{Flags: cq.FlagSend}); err != nil {
 		return err
 	}
-	return h.take(h.owns[0], 1)
+	return h.take(h.owns[0])
 }
 
 // oneOfSet is a post to the next queue of a set, a wait for the set, which finds it ready, and the
@@ -144,7 +140,7 @@ func (h *herd) sameOfSet() error {
 	if n != 1 || h.ready[0] != cq.Waitable(h.owns[h.next]) {
 		return fmt.Errorf("%d queues of the set are ready, not the one that was posted to", n)
 	}
-	return h.take(h.owns[h.next], 1)
+	return h.take(h.owns[h.next])
 }
 
 func (h *herd) Close() error {

@@ -134,9 +134,8 @@ func newTally(total uint64) *tally {
 }
 
 // add takes one payload.
-func (t *tally) add(b []byte) (seq uint64, fresh bool) {
-	seq, ok := wire.Check(b)
-	switch {
+func (t *tally) add(b []byte) {
+	switch seq, ok := wire.Check(b); {
 	case !ok:
 		t.Corrupt++
 	case seq >= t.total:
@@ -146,9 +145,7 @@ func (t *tally) add(b []byte) (seq uint64, fresh bool) {
 	default:
 		t.seen[seq/64] |= 1 << (seq % 64)
 		t.Arrived++
-		return seq, true
 	}
-	return seq, false
 }
 
 // direction says what arrived, of what was sent.

@@ -43,7 +43,7 @@ const (
 )
 
 // slot publishes the message of an index, of an endpoint with a pool of so many bytes.
-func (m mint) slot(slots []memory.FabricSlot, i, pool uint64) *memory.FabricSlot {
+func (m mint) slot(slots []memory.FabricSlot, i, pool uint64) {
 	s := &slots[i%uint64(len(slots))]
 	n := m.or(m.rnd.Uint64N(memory.FabricInline+1), memory.FabricInline, memory.FabricInline+1,
 		memory.FabricInline+1, forgedChunk, forgedChunk+1, chunkBytes, chunkBytes+1, lifeWindow,
@@ -70,7 +70,6 @@ func (m mint) slot(slots []memory.FabricSlot, i, pool uint64) *memory.FabricSlot
 	s.More[2].Store(m.or(0))
 	s.Head.Store(what&0xff | flags&memory.FabricFlags | op&0xffff<<16 | n<<32)
 	s.Seq.Store(i + 1)
-	return s
 }
 
 // What messages of connections do.
@@ -250,10 +249,10 @@ func (f *forger) make() (err error) {
 	f.f = memory.Fabric{Rows: 1, Window: lifeWindow, Outbox: box}
 	f.o = memory.Outbox{Lanes: 1, Slots: 8 << f.rnd.IntN(4), ID: box, High: high, Low: low,
 		Generation: 1, Chunks: 1 + f.rnd.IntN(8), ChunkBytes: forgedChunk}
-	if f.obj, err = f.object(f.f.Spec("forged"), memory.SectFabricRows, 1); err != nil {
+	if f.obj, err = f.object(f.f.Spec("forged"), memory.SectFabricRows); err != nil {
 		return err
 	}
-	if f.box, err = f.object(f.o.Spec("forged"), memory.SectFabricSlots, f.o.Slots); err != nil {
+	if f.box, err = f.object(f.o.Spec("forged"), memory.SectFabricSlots); err != nil {
 		return err
 	}
 	page := overlaid[memory.FabricPage](f.obj, memory.SectFabricPage)
@@ -277,7 +276,7 @@ func (f *forger) make() (err error) {
 }
 
 // object makes one of them.
-func (f *forger) object(s shm.Spec, k shm.SectionKind, elems int) (*shm.Object, error) {
+func (f *forger) object(s shm.Spec, k shm.SectionKind) (*shm.Object, error) {
 	s.UUID, s.Generation = f.uuid, 1
 	for i := range s.Attrs[:8] {
 		s.Attrs[i] = f.or(s.Attrs[i], 2*s.Attrs[i], s.Attrs[i]/2)

@@ -427,7 +427,7 @@ func (b *unread) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want 
 
 // died notes what is left to be read. At a step it is known exactly whether the entries that the
 // writer was posting are published: if not, no more may ever come.
-func (ss sessions) died(s *supervisor, p *proc) {
+func (ss sessions) died(p *proc) {
 	n := ss.last(p.index)
 	if n == 0 {
 		return

@@ -180,7 +180,7 @@ func TestLeftBehind(t *testing.T) {
 	e.seen.Store(5)
 	e.intent.Store(7)
 	w.step, w.empty = crash.PublishEnded, true // it had published one more at least
-	ss.died(s, w)
+	ss.died(w)
 	for seen, missing := range map[uint64]bool{5: true, 6: false} {
 		e.seen.Store(seen)
 		if got, _ := s.unseen(ss, nil); (got != "") != missing {

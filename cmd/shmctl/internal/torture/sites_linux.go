@@ -178,7 +178,7 @@ func (b *site) writerRole() *role {
 // writerDied notes what is left to be read, and has everybody keep still now and then: then no
 // successor and no later post looks where the reader should have looked.
 func (b *site) writerDied(s *supervisor, p *proc) error {
-	s.ledger.sessions(b.writer).died(s, p)
+	s.ledger.sessions(b.writer).died(p)
 	if p.left.want == 0 || s.frozen != nil { // a reader that is stopped sees nothing
 		return nil
 	}
