@@ -47,6 +47,16 @@ func (s *Sheet) Row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
+// Short is a time with three digits.
+func Short(d time.Duration) string {
+	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit).String()
+		}
+	}
+	return d.Round(time.Second).String()
+}
+
 // Each adds a row for each of some texts.
 func (s *Sheet) Each(name string, texts []string) {
 	for _, text := range texts {

@@ -194,22 +194,11 @@ func tailTable(rows []bench.Row) *table {
 			}
 			cells := []string{rows[i].Case, s.name, strconv.FormatUint(s.l.Messages, 10)}
 			for _, ns := range []float64{s.l.P50, s.l.P90, s.l.P99, s.l.P999, s.l.P9999, s.l.Max} {
-				cells = append(cells, shortTime(ns))
+				cells = append(cells, stage.Short(time.Duration(ns)))
 			}
 			t.add(append(cells, strconv.FormatUint(s.l.Preempted, 10),
-				strconv.FormatUint(s.l.Collections, 10), shortTime(s.l.LongestPause))...)
+				strconv.FormatUint(s.l.Collections, 10), stage.Short(time.Duration(s.l.LongestPause)))...)
 		}
 	}
 	return t
-}
-
-// shortTime is a time with three digits.
-func shortTime(ns float64) string {
-	d := time.Duration(ns)
-	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
-		if d < 1000*unit {
-			return d.Round(unit).String()
-		}
-	}
-	return d.Round(time.Second).String()
 }

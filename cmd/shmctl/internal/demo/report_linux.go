@@ -103,20 +103,10 @@ func (d *Direction) print(row func(name, format string, a ...any), name, what st
 		row("", "%.0f a second", *d.RatePPS)
 	}
 	if d.Latency.P50 != nil {
-		row("", "%s p50 %v, p99 %v, max %v", what, duration(d.Latency.P50),
-			duration(d.Latency.P99), duration(d.Latency.Max))
+		short := func(ns *int64) string { return stage.Short(time.Duration(*ns)) }
+		row("", "%s p50 %s, p99 %s, max %s", what, short(d.Latency.P50), short(d.Latency.P99),
+			short(d.Latency.Max))
 	}
-}
-
-func duration(ns *int64) time.Duration {
-	d := time.Duration(*ns)
-	switch {
-	case d >= time.Millisecond:
-		return d.Round(10 * time.Microsecond)
-	case d >= time.Microsecond:
-		return d.Round(10 * time.Nanosecond)
-	}
-	return d
 }
 
 // tally counts which payloads arrived.
