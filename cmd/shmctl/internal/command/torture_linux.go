@@ -88,8 +88,6 @@ func newTorture() *cobra.Command {
 		"(default: all that can run here)")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
-	oneOf(cmd, &opt.Trust, "trust", "", "`trust` of queues over sockets: both, user or others",
-		torture.TrustBoth, torture.SameUser, torture.CrossUser)
 	f.StringVar(&opt.Dir, "dir", "", "make the directory of the run in this `directory`")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd

@@ -56,7 +56,7 @@ func TestUsage(t *testing.T) {
 		"check -a x", "check -o x", "torture hostile --mutations 0", "torture hostile now",
 		"torture hostile --surfaces sea", "torture soak --duration 0", "torture soak --round -1s",
 		"torture soak now", "torture --duration 0s", "torture --duration -1s", "torture now",
-		"torture --trust nobody", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
+		"torture --kills x", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
 		"check --pid server", "ls --dir x --all-users", "check --pid 1 --all-users",
 	} {
 		usage(line, "")

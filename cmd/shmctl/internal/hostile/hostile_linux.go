@@ -330,7 +330,7 @@ const lastErrno = syscall.ERFKILL + 1
 // is a violation.
 var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrFull, cq.ErrAvail,
 	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
-	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimedOut, cq.ErrSignaled, shm.ErrCorrupt,
+	cq.ErrFormat, cq.ErrNoCredit, cq.ErrSignaled, shm.ErrCorrupt,
 	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale,
 	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
 	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,

@@ -28,7 +28,6 @@ type config struct {
 	Place int               `json:"place"` // among all
 	Base  string            `json:"base"`  // the directory of the run, which other users cannot enter
 	Seed  uint64            `json:"seed"`
-	Trust string            `json:"trust"`
 	Spoil string            `json:"spoil,omitempty"`
 	Step  string            `json:"step,omitempty"` // where it is to die, so that it can go there
 	Share map[string]string `json:"share,omitempty"`

@@ -153,14 +153,8 @@ func (c *churner) useScratch(q *cq.Queue) error {
 	return q.Close()
 }
 
-// trust is what a queue without a name is made with: one of either kind, unless all are to be of
-// one.
-func (c *churner) trust(index int) cq.Trust {
-	if c.Trust == SameUser || c.Trust != CrossUser && index%2 == 0 {
-		return cq.SameUser
-	}
-	return cq.CrossUser
-}
+// metTrust is what the queue of a churner that others meet is made with: one of either kind.
+func metTrust(index int) cq.Trust { return []cq.Trust{cq.SameUser, cq.CrossUser}[index%2] }
 
 func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base, i) }
 
@@ -170,7 +164,8 @@ func (c *churner) serve() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := cq.Create(cq.Unnamed("meet"), cq.Options{Size: 32, MaxLanes: 8, Trust: c.trust(c.Index)})
+	q, err := cq.Create(cq.Unnamed("meet"),
+		cq.Options{Size: 32, MaxLanes: 8, Trust: metTrust(c.Index)})
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -216,7 +211,7 @@ func (c *churner) meet() error {
 		return nil // it is being started
 	}
 	defer raw.Close()
-	w, err := c.attach(cq.Over(raw), cq.WriterOptions{Trust: c.trust(peer)})
+	w, err := c.attach(cq.Over(raw), cq.WriterOptions{Trust: metTrust(peer)})
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.tell(kindHung, "no answer over a socket for %v", patience)
 		return nil

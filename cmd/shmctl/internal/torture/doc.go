@@ -116,7 +116,7 @@
 // After deaths at steps all objects that have a name are checked as shmctl check does it, before
 // anybody goes on for the dead one: an invariant that does not hold then is "broken".
 //
-// Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has
+// Queues that are met over sockets are of both kinds of trust; the one that has
 // a name is the same user's. What is posted to them is checked for order and content only, as they
 // end with their reader.
 //

@@ -31,7 +31,6 @@ type Options struct {
 	// The seed replays the choice of steps only with the same Before.
 	Before map[string]uint64
 	Roles  []string // of [Roles], that take part, with what they need; none is the usual ones
-	Trust  string   // of the queues that are met over sockets: SameUser, CrossUser, or else both
 	Dir    string   // where the directory of the run is made; "" is the default directory
 	// Progress is told now and then how far it is, with a report that does not change any more.
 	Progress func(done time.Duration, r *Report)
@@ -41,13 +40,6 @@ type Options struct {
 	spoil  string
 	latest time.Duration
 }
-
-// Kinds of Options.Trust.
-const (
-	TrustBoth = "both"
-	SameUser  = "user"
-	CrossUser = "others"
-)
 
 // Kinds of broken promises.
 const (

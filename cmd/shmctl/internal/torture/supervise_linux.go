@@ -346,8 +346,7 @@ func (s *supervisor) start(p *proc) error {
 	}
 	s.started++
 	c := config{Index: p.index, Place: p.place, Base: s.base,
-		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share,
-		Ends: s.ends}
+		Seed: s.o.Seed ^ s.started<<32, Spoil: s.o.spoil, Share: s.share, Ends: s.ends}
 	p.shot, p.step, p.empty, p.counted = false, crash.None, false, false
 	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
