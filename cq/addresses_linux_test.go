@@ -51,15 +51,12 @@ var churning = cq.AddressOptions{Count: steadyAddresses + churnAddresses, Format
 // childAddressOwner adopts or creates the vector and changes it as fast as it can until it is
 // killed or told to stop.
 func childAddressOwner() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	stop := toldToStop()
 	name := os.Getenv(envQueue)
-	v, err := cq.OpenAddresses(cq.Named(d, name), churning)
-	need(err)
+	v := shmtest.Needs(cq.OpenAddresses(cq.Named(d, name), churning))
 	for i := range steadyAddresses {
-		_, err := v.Insert([][]byte{stripes(i, 0)}, cq.InsertOptions{})
-		need(err)
+		shmtest.Needs(v.Insert([][]byte{stripes(i, 0)}, cq.InsertOptions{}))
 	}
 	// What a predecessor left goes first.
 	for a := cq.Addr(steadyAddresses); a < cq.Addr(v.Options().Count); a++ {
@@ -78,9 +75,8 @@ func childAddressOwner() {
 			continue
 		}
 		id := steadyAddresses + cq.Addr(round) // is no index of a steady one
-		got, err := v.Insert([][]byte{stripes(rand.IntN(1000)+100, round)},
-			cq.InsertOptions{IDs: []cq.Addr{id}})
-		need(err)
+		got := shmtest.Needs(v.Insert([][]byte{stripes(rand.IntN(1000)+100, round)},
+			cq.InsertOptions{IDs: []cq.Addr{id}}))
 		held = append(held, got...)
 	}
 	need(v.Close())
@@ -120,10 +116,8 @@ func watchAddresses(v *cq.AddressVector, stop func() bool) (s seen) {
 }
 
 func childAddressReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	v, err := cq.AttachAddresses(cq.Named(d, os.Getenv(envQueue)))
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	v := shmtest.Needs(cq.AttachAddresses(cq.Named(d, os.Getenv(envQueue))))
 	say("ready")
 	stop := toldToStop()
 	s := watchAddresses(v, stop.Load)
@@ -250,8 +244,7 @@ func init() { roles["vector owner"] = childVectorOwner }
 
 // childVectorOwner adopts a vector, and leaves it when it is told to.
 func childVectorOwner() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	v, err := cq.OpenAddresses(cq.Named(d, os.Getenv(envQueue)), cq.AddressOptions{Existing: true})
 	need(err)
 	say("owner")

@@ -83,15 +83,13 @@ func told() (stop *atomic.Bool, stopped <-chan struct{}) {
 // Every entry says its lane and its index there. It stops when told to, or after a number of
 // entries; then it keeps its lanes until it is told.
 func childWriter() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	count := uint64(number(envCount, 1<<40))
 	stop, stopped := told()
 	var all sync.WaitGroup
 	for range number(envLanes, 1) {
-		w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
-			cq.WriterOptions{Wait: true})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+			cq.WriterOptions{Wait: true}))
 		say("lane %d", w.Lane())
 		all.Go(func() {
 			writeLane(w, stop, count)
@@ -127,11 +125,9 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 
 // childCreator makes a queue and keeps it, without reading.
 func childCreator() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	o := cq.Options{Size: 8, Lifetime: cq.Lifetime(number(envCount, 0))}
-	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), o)
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(d, os.Getenv(envQueue)), o))
 	say("ready %d", os.Getpid())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	need(q.Close())
@@ -429,14 +425,11 @@ func offer[A, R any](do func(A, *R) error) func(value []byte) ([]byte, error) {
 func childPeer() {
 	registerGob()
 	p := &Peer{user: os.Getenv("SOCKET") != ""}
-	var err error
 	if p.user {
 		p.conn = dialParent()
 	} else {
-		p.d, err = shm.OpenDir("")
-		need(err)
-		p.conn, err = socket(3)
-		need(err)
+		p.d = shmtest.Needs(shm.OpenDir(""))
+		p.conn = shmtest.Needs(socket(3))
 	}
 	offers := map[string]func([]byte) ([]byte, error){"Open": offer(p.Open), "Call": offer(p.Call),
 		"Side": offer(p.Side), "Litmus": offer(p.Litmus), "SignalQueue": offer(p.SignalQueue)}

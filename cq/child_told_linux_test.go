@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -84,11 +85,9 @@ func (w *toldWriter) publish(t testing.TB, at, context uint64) {
 func attachToParent() (ws []*cq.Writer, conn *net.UnixConn) {
 	ctx := context.Background()
 	if names := os.Getenv(envQueue); names != "" {
-		d, err := shm.OpenDir("")
-		need(err)
+		d := shmtest.Needs(shm.OpenDir(""))
 		for name := range strings.SplitSeq(names, "/") {
-			w, err := cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{})
-			need(err)
+			w := shmtest.Needs(cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{}))
 			ws = append(ws, w)
 		}
 		return ws, nil
@@ -99,8 +98,7 @@ func attachToParent() (ws []*cq.Writer, conn *net.UnixConn) {
 		o = cq.WriterOptions{Trust: cq.CrossUser, Allow: parentOnly}
 	}
 	for range number(envLanes, 1) {
-		w, err := cq.Attach(ctx, cq.Over(conn), o)
-		need(err)
+		w := shmtest.Needs(cq.Attach(ctx, cq.Over(conn), o))
 		ws = append(ws, w)
 	}
 	return ws, conn
@@ -114,8 +112,7 @@ func connToParent() (c *net.UnixConn, others bool) {
 	if os.Getenv("SOCKET") != "" {
 		return dialParent(), true
 	}
-	c, err := socket(3)
-	need(err)
+	c = shmtest.Needs(socket(3))
 	return c, false
 }
 
@@ -183,19 +180,16 @@ type ownLane struct {
 // openOwnLane finds that of a writer by what stands in what is mapped: a lane that has a name was
 // mapped before it got that.
 func openOwnLane(w *cq.Writer) *ownLane {
-	text, err := os.ReadFile("/proc/self/maps")
-	need(err)
+	text := shmtest.Needs(os.ReadFile("/proc/self/maps"))
 	l := &ownLane{at: map[string]uint64{}}
-	l.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
-	need(err)
+	l.mem = shmtest.Needs(os.OpenFile("/proc/self/mem", os.O_RDWR, 0))
 	page := make([]byte, 4096)
 	for line := range strings.Lines(string(text)) {
 		var end int64
 		if _, err := fmt.Sscanf(line, "%x-%x rw-s", &l.base, &end); err != nil {
 			continue
 		}
-		_, err = l.mem.ReadAt(page, l.base)
-		need(err)
+		shmtest.Needs(l.mem.ReadAt(page, l.base))
 		h, err := shm.DecodeHeader(page, uint64(end-l.base))
 		if err != nil || h.UUID != cq.LaneUUID(w) {
 			continue
@@ -211,9 +205,8 @@ func openOwnLane(w *cq.Writer) *ownLane {
 }
 
 func (l *ownLane) store(section string, at, value uint64) {
-	_, err := l.mem.WriteAt(binary.LittleEndian.AppendUint64(nil, value),
-		l.base+int64(l.at[section]+at))
-	need(err)
+	shmtest.Needs(l.mem.WriteAt(binary.LittleEndian.AppendUint64(nil, value),
+		l.base+int64(l.at[section]+at)))
 }
 
 // toldReader is a process with a reader, which does what it is told to.
@@ -362,11 +355,9 @@ func childToldReader() {
 // readersOfParent adopts the queues that the parent named, or makes one for a writer of the parent.
 func readersOfParent() (qs []*cq.Queue, make func() *cq.Queue, conn *net.UnixConn) {
 	if names := os.Getenv(envQueue); names != "" {
-		d, err := shm.OpenDir("")
-		need(err)
+		d := shmtest.Needs(shm.OpenDir(""))
 		for name := range strings.SplitSeq(names, "/") {
-			q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-			need(err)
+			q := shmtest.Needs(cq.Open(cq.Named(d, name), cq.Options{Existing: true}))
 			qs = append(qs, q)
 		}
 		return qs, nil, nil
@@ -377,8 +368,7 @@ func readersOfParent() (qs []*cq.Queue, make func() *cq.Queue, conn *net.UnixCon
 		o.Trust, o.Allow = cq.CrossUser, parentOnly
 	}
 	make = func() *cq.Queue {
-		q, err := cq.Create(cq.Unnamed("q"), o)
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Unnamed("q"), o))
 		return q
 	}
 	return []*cq.Queue{make()}, make, conn

@@ -22,8 +22,7 @@ func init() { roles["counter"] = childCounter }
 
 // childCounter does what its parent says, line by line, and answers each.
 func childCounter() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	c, err := cq.AttachCounter(cq.Named(d, os.Getenv(envQueue)+"-3"), cq.CounterOptions{Spin: -1})
 	need(err)
 	say("ready")

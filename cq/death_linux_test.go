@@ -483,10 +483,8 @@ func init() { roles["lane holder"] = childLaneHolder }
 
 // childLaneHolder begins to collect a queue and gets no further.
 func childLaneHolder() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = collect.HoldLanes(d, os.Getenv(envQueue))
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(collect.HoldLanes(d, os.Getenv(envQueue)))
 	say("held")
 	select {}
 }

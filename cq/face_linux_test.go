@@ -157,8 +157,7 @@ func TestSignalQueueRefuses(t *testing.T) {
 
 // childSignaledReader has a queue, or an event queue, and leaves it or is killed over it.
 func childSignaledReader() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	name := os.Getenv(envQueue)
 	var leave func() error
 	if os.Getenv(envKind) == "events" {
@@ -166,8 +165,7 @@ func childSignaledReader() {
 		need(err)
 		leave = q.Detach
 	} else {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent}))
 		leave = q.Detach
 	}
 	pid, err := shmtest.Fork() // it keeps the lock

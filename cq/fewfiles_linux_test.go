@@ -87,8 +87,7 @@ func (s *scarce) calls(what string, f func() error) int {
 }
 
 func childPoor() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
 	shm.Self()                   // as in a process that has had descriptors
 	s := &scarce{d: d, root: d.Path()}
@@ -112,12 +111,9 @@ func childPoor() {
 
 // childPoorFormer leaves a queue and a counter whose owner is dead.
 func childPoorFormer() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = cq.Create(cq.Named(d, "former"), cq.Options{})
-	need(err)
-	_, err = cq.CreateCounter(cq.Named(d, "former counter"), cq.CounterOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(cq.Create(cq.Named(d, "former"), cq.Options{}))
+	shmtest.Needs(cq.CreateCounter(cq.Named(d, "former counter"), cq.CounterOptions{}))
 	say("done")
 }
 
@@ -147,8 +143,7 @@ func poorFormers(s *scarce) {
 // poorQueue is opened and adopted with each way to wait. One that cannot be leaves nobody behind
 // who looks for its lanes later, in memory that is gone.
 func poorQueue(s *scarce) {
-	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{})
-	need(err)
+	set := shmtest.Needs(cq.NewWaitSet(s.d, cq.WaitSetOptions{}))
 	var q *cq.Queue
 	var w *cq.Writer
 	for _, o := range []cq.Options{
@@ -286,8 +281,7 @@ func poorAddresses(s *scarce) {
 		}
 		return nil
 	})
-	e, err := cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8})
-	need(err)
+	e = shmtest.Needs(cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8}))
 	s.free("bind addresses", func() error { return v.BindEvents(e) })
 	s.works("close opened addresses", func() error { return peer.Close() })
 	s.works("detach addresses", func() error { return v.Detach() })
@@ -304,12 +298,9 @@ func poorAddresses(s *scarce) {
 
 // members are what sets wait for, and what makes them ready.
 func members(s *scarce) (q *cq.Queue, c *cq.Counter, post func() error, end func()) {
-	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Shared: true})
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
-	need(err)
-	c, err = cq.CreateCounter(cq.Named(s.d, "c"), cq.CounterOptions{Wait: cq.WaitFD})
-	need(err)
+	q = shmtest.Needs(cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Shared: true}))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{}))
+	c = shmtest.Needs(cq.CreateCounter(cq.Named(s.d, "c"), cq.CounterOptions{Wait: cq.WaitFD}))
 	post = func() error { return w.Post(&cq.Entry{Context: 5}) }
 	need(passes(q, w)) // the reader opens the lane
 	return q, c, post, func() { need(errors.Join(w.Close(), q.Close(), c.Close())) }
@@ -385,8 +376,7 @@ func poorChannel(s *scarce) {
 // poorChannelWaits: who waits for an event of a lane that it cannot open gets it when it can,
 // though nobody rings any more.
 func poorChannelWaits(s *scarce) {
-	ch, err := cq.NewChannel(s.d)
-	need(err)
+	ch := shmtest.Needs(cq.NewChannel(s.d))
 	q, _, post, end := members(s)
 	need(errors.Join(ch.Attach(q), ch.RequestNotify(q, cq.NotifyAny), post()))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -397,8 +387,7 @@ func poorChannelWaits(s *scarce) {
 	}
 	need(get())
 	dst := make([]cq.Context, 2)
-	_, err = cq.Read(q, dst)
-	need(err)
+	shmtest.Needs(cq.Read(q, dst))
 	w, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{}) // its reader does not look now
 	need(err)
 	fillGaps()
@@ -426,14 +415,10 @@ func poorChannelWaits(s *scarce) {
 func poorRings(s *scarce) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD})
-	need(err)
-	w, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{})
-	need(err)
-	own, err := q.Writer()
-	need(err)
-	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD}))
+	w := shmtest.Needs(cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{}))
+	own := shmtest.Needs(q.Writer())
+	set := shmtest.Needs(cq.NewWaitSet(s.d, cq.WaitSetOptions{}))
 	object, err := q.GetWait()
 	need(errors.Join(err, passes(q, w)))
 	dst := make([]cq.Context, 2)
@@ -468,8 +453,7 @@ func poorRings(s *scarce) {
 			return err
 		}},
 	} {
-		brief, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{})
-		need(err)
+		brief := shmtest.Needs(cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{}))
 		need(passes(q, brief))
 		for _, p := range []*cq.Writer{own, w, brief} {
 			by.arm()
@@ -497,17 +481,14 @@ func poorRings(s *scarce) {
 
 // poorSignal: who signals a queue of another process hears of it if nobody was woken by that.
 func poorSignal(s *scarce) {
-	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD})
-	need(err)
-	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{Wait: cq.WaitFD})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Wait: cq.WaitFD}))
+	set := shmtest.Needs(cq.NewWaitSet(s.d, cq.WaitSetOptions{Wait: cq.WaitFD}))
 	need(set.Add(q))
 	for what, on := range map[string]interface {
 		GetWait() (cq.Native, error)
 		TryWait() error
 	}{"a queue": q, "a set": set} {
-		object, err := on.GetWait()
-		need(err)
+		object := shmtest.Needs(on.GetWait())
 		s.makes("signal who sleeps on the descriptor of "+what, func() error {
 			for on.TryWait() != nil {
 			}
@@ -527,13 +508,10 @@ func poorSignal(s *scarce) {
 // poorPurge: what a writer said of an object that is closed is gone also if its lane could not be
 // opened just then.
 func poorPurge(s *scarce) {
-	e, err := cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8})
-	need(err)
-	w, err := cq.AttachEvents(context.Background(), cq.Named(s.d, "e"), cq.WriterOptions{})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8}))
+	w := shmtest.Needs(cq.AttachEvents(context.Background(), cq.Named(s.d, "e"), cq.WriterOptions{}))
 	for i := range uint64(2) {
-		_, err = w.Write(&cq.Event{FID: fabric(i), Context: i})
-		need(err)
+		shmtest.Needs(w.Write(&cq.Event{FID: fabric(i), Context: i}))
 	}
 	fillGaps()
 	limit(0)
@@ -621,8 +599,7 @@ func poorOffer(s *scarce) {
 func poorlyOffers(former bool, more int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	q, err := cq.Create(cq.Unnamed("reader"), cq.Options{Size: 4, MaxLanes: 1})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Unnamed("reader"), cq.Options{Size: 4, MaxLanes: 1}))
 	want := uint32(1<<place.FDReader | 1<<place.FDBell)
 	if former {
 		need(selfMeet(q.Accept, func(conn *net.UnixConn) error {
@@ -638,8 +615,7 @@ func poorlyOffers(former bool, more int) bool {
 	fillGaps()
 	limit(uint64(slices.Max(openFiles()) + 1 + more))
 	go func() { done <- q.Accept(ctx, a) }()
-	raw, err := b.SyscallConn()
-	need(err)
+	raw := shmtest.Needs(b.SyscallConn())
 	need(raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, 0)
@@ -720,8 +696,7 @@ func limit(n uint64) {
 func fillGaps() {
 	top := slices.Max(openFiles())
 	for {
-		fd, err := syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-		need(err)
+		fd := shmtest.Needs(syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0))
 		if fd > top {
 			need(syscall.Close(fd))
 			return
@@ -761,10 +736,8 @@ func poorChild(t *testing.T, roles ...string) {
 }
 
 func childPoorReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	set := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for i, read := range []func(q *cq.Queue, dst []cq.Context) (int, error){
@@ -773,8 +746,7 @@ func childPoorReader() {
 				cq.ReadOptions{})
 		},
 		func(q *cq.Queue, dst []cq.Context) (int, error) {
-			_, err := set.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{})
-			need(err)
+			shmtest.Needs(set.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{}))
 			return cq.Read(q, dst)
 		},
 		func(q *cq.Queue, dst []cq.Context) (n int, err error) {
@@ -787,10 +759,8 @@ func childPoorReader() {
 			}
 		},
 	} {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-		need(err)
-		w, err := cq.Attach(ctx, cq.Named(d, "q"), cq.WriterOptions{})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8}))
+		w := shmtest.Needs(cq.Attach(ctx, cq.Named(d, "q"), cq.WriterOptions{}))
 		need(set.Add(q))
 		need(w.Post(&cq.Entry{Context: 7}))
 		dst := make([]cq.Context, 2)

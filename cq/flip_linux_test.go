@@ -128,15 +128,12 @@ type flipOpen struct {
 
 func (s *flipOpen) prepare() []flip.Word {
 	if s.peer == nil {
-		var err error
-		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (id int, err error) {
-			s.peer, err = shm.CreateMemfd(cq.LaneSpec(1, flipSize, shm.UUID{1}), nil)
-			need(err)
+		s.obj = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (id int, err error) {
+			s.peer = shmtest.Needs(shm.CreateMemfd(cq.LaneSpec(1, flipSize, shm.UUID{1}), nil))
 			need(s.peer.Seal(shm.SealOthers))
 			s.fd, err = s.peer.ShareFD()
 			return 1, err
-		})
-		need(err)
+		}))
 	}
 	s.o, s.err, s.shape = nil, nil, ""
 	var words []flip.Word
@@ -222,28 +219,21 @@ type flipAddresses struct {
 
 func (s *flipAddresses) prepare() []flip.Word {
 	if s.v == nil {
-		d, err := shm.OpenDir("")
-		need(err)
-		s.obj, err = flip.AddedWith(d.Path(), cq.SectAddrRows, func() (id int, err error) {
-			s.owner, err = cq.CreateAddresses(cq.Named(d, "flip"), cq.AddressOptions{Count: 4})
-			need(err)
-			_, err = s.owner.Insert([][]byte{
-				cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:7")), s.raw}, cq.InsertOptions{})
-			need(err)
+		d := shmtest.Needs(shm.OpenDir(""))
+		s.obj = shmtest.Needs(flip.AddedWith(d.Path(), cq.SectAddrRows, func() (id int, err error) {
+			s.owner = shmtest.Needs(cq.CreateAddresses(cq.Named(d, "flip"), cq.AddressOptions{Count: 4}))
+			shmtest.Needs(s.owner.Insert([][]byte{
+				cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:7")), s.raw}, cq.InsertOptions{}))
 			s.v, err = cq.AttachAddresses(cq.Named(d, "flip"))
 			return 0, err
-		})
-		need(err)
+		}))
 		s.cell = uint64(cq.AddressHome(s.v, s.raw))
 	}
 	s.n, s.at, s.found, s.err = 0, 0, false, nil
-	words, err := s.obj.Words("vector", cq.SectAddrWords, 0, 0, 8, 16)
-	need(err)
+	words := shmtest.Needs(s.obj.Words("vector", cq.SectAddrWords, 0, 0, 8, 16))
 	row := uint64(flipRow) * (4 + 4) * 8 // four words, and 32 bytes of address
-	more, err := s.obj.Words("row", cq.SectAddrRows, 0, row, row+8, row+16, row+32, row+40)
-	need(err)
-	cell, err := s.obj.Words("cell", cq.SectAddrIndex, 0, 8*s.cell)
-	need(err)
+	more := shmtest.Needs(s.obj.Words("row", cq.SectAddrRows, 0, row, row+8, row+16, row+32, row+40))
+	cell := shmtest.Needs(s.obj.Words("cell", cq.SectAddrIndex, 0, 8*s.cell))
 	return append(append(words, more...), cell...)
 }
 
@@ -268,13 +258,11 @@ type flipCounter struct {
 
 func (s *flipCounter) prepare() []flip.Word {
 	if s.c == nil {
-		d, err := shm.OpenDir("")
-		need(err)
-		s.obj, err = flip.AddedWith(d.Path(), cq.SectCounter, func() (id int, err error) {
+		d := shmtest.Needs(shm.OpenDir(""))
+		s.obj = shmtest.Needs(flip.AddedWith(d.Path(), cq.SectCounter, func() (id int, err error) {
 			s.c, err = cq.CreateCounter(cq.Named(d, "flip"), cq.CounterOptions{Spin: -1})
 			return 0, err
-		})
-		need(err)
+		}))
 	}
 	s.err = nil
 	words, err := s.obj.Words("counter", cq.SectCounter, 0, 0, cq.OffCounterErr, cq.OffCounterErr+8,
@@ -365,17 +353,14 @@ func (s *flipRead) renew() {
 		}
 		need(err)
 	}
-	var err error
-	s.q, err = cq.Create(cq.Unnamed("flip"), s.o)
-	need(err)
+	s.q = shmtest.Needs(cq.Create(cq.Unnamed("flip"), s.o))
 	if s.honest {
 		s.good = attachSelf(s.q)
 	}
-	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
+	s.lane = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
 		s.bad = attachSelf(s.q)
 		return s.bad.Lane(), nil
-	})
-	need(err)
+	}))
 	s.spent, s.next = false, 0
 	s.fill(flipSize) // what lies behind the last entry looks like one
 	s.fill(s.skip)

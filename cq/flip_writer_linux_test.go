@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/shmtest/flip"
 )
 
@@ -68,22 +69,18 @@ func (s *flipWriter) prepare() []flip.Word {
 			_ = s.w.Close()
 			need(s.q.Close())
 		}
-		var err error
-		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
-			s.q, err = cq.Create(cq.Unnamed("flip"), s.o)
-			need(err)
+		s.obj = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
+			s.q = shmtest.Needs(cq.Create(cq.Unnamed("flip"), s.o))
 			s.w = attachSelf(s.q)
 			return 0, nil
-		})
-		need(err)
+		}))
 		s.spent = false
 	}
 	if s.full {
 		for range flipSize {
 			need(s.w.Post(&cq.Entry{}))
 		}
-		_, err := cq.Read(s.q, s.dst[:flipPosts])
-		need(err)
+		shmtest.Needs(cq.Read(s.q, s.dst[:flipPosts]))
 	}
 	s.n, s.err = 0, nil
 	s.before = 0
@@ -180,27 +177,22 @@ func (s *flipEventWriter) prepare() []flip.Word {
 			_ = s.w.Close()
 			need(s.q.Close())
 		}
-		var err error
-		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
-			s.q, err = cq.CreateEvents(cq.Unnamed("flip"), cq.EventOptions{Size: flipSize,
-				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.CrossUser, Allow: bothUsers()})
-			need(err)
+		s.obj = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
+			s.q = shmtest.Needs(cq.CreateEvents(cq.Unnamed("flip"), cq.EventOptions{Size: flipSize,
+				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.CrossUser, Allow: bothUsers()}))
 			return 0, selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 				s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
 					cq.WriterOptions{Trust: cq.CrossUser})
 				return err
 			})
-		})
-		need(err)
+		}))
 		s.spent = false
 	}
 	for range flipSize { // it has to look at the reader's index
-		_, err := s.w.Write(&cq.Event{})
-		need(err)
+		shmtest.Needs(s.w.Write(&cq.Event{}))
 	}
 	for range flipPosts {
-		_, err := s.q.Read(&cq.Event{}, 0)
-		need(err)
+		shmtest.Needs(s.q.Read(&cq.Event{}, 0))
 	}
 	s.n, s.err = 0, nil
 	return readerWords(s.obj, s.w.Lane())
@@ -219,8 +211,7 @@ func (s *flipEventWriter) result() flip.Outcome {
 		_, err := s.q.Read(&cq.Event{Payload: make([]byte, 0, flipDetail)}, 0)
 		switch {
 		case errors.Is(err, cq.ErrAvail):
-			_, err = s.q.ReadErr(&cq.EventError{}, 0)
-			need(err)
+			shmtest.Needs(s.q.ReadErr(&cq.EventError{}, 0))
 		case err != nil:
 			again++
 			s.spent = s.spent || !errors.Is(err, cq.ErrWouldBlock)
@@ -279,18 +270,15 @@ func (s *flipEvents) renew() {
 		_ = s.w.Close()
 		need(s.q.Close())
 	}
-	var err error
-	s.q, err = cq.CreateEvents(cq.Unnamed("flip"), s.o)
-	need(err)
-	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
+	s.q = shmtest.Needs(cq.CreateEvents(cq.Unnamed("flip"), s.o))
+	s.lane = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
 		need(selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 			s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
 				cq.WriterOptions{Trust: cq.CrossUser})
 			return err
 		}))
 		return s.w.Lane(), nil
-	})
-	need(err)
+	}))
 	s.spent, s.n = false, 0
 }
 
@@ -306,8 +294,7 @@ func pattern(n int) []byte {
 // fill has the writer write to every record once, and all of that read.
 func (s *flipEvents) fill() {
 	for range flipSize {
-		_, err := s.w.Write(&cq.Event{Payload: pattern(flipDetail)})
-		need(err)
+		shmtest.Needs(s.w.Write(&cq.Event{Payload: pattern(flipDetail)}))
 	}
 	if broken := s.drain(); broken != "" {
 		need(errors.New(broken))
@@ -405,8 +392,7 @@ func (s *flipEvents) drain() string {
 		case o.Poisoned:
 			s.spent = true
 		case errors.Is(err, cq.ErrAvail):
-			_, err = s.q.ReadErr(&cq.EventError{}, 0)
-			need(err)
+			shmtest.Needs(s.q.ReadErr(&cq.EventError{}, 0))
 		}
 		if errors.Is(err, cq.ErrWouldBlock) {
 			again++

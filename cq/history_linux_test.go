@@ -49,8 +49,7 @@ type recorder struct {
 
 func newRecorder() *recorder {
 	client := number(envClient, 0)
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	return &recorder{out: json.NewEncoder(os.Stdout), client: client, dir: d,
 		rnd:  rand.New(rand.NewPCG(uint64(number("SEED", 0)), uint64(client))),
 		name: os.Getenv(envQueue), events: os.Getenv(envEvents) != ""}
@@ -167,9 +166,7 @@ func childHistoryReader() {
 	}
 	var q *cq.Queue
 	r.do(histOp{Op: "adopt"}, func(o *histOp) {
-		var err error
-		q, err = cq.Open(cq.Named(r.dir, r.name), cq.Options{Existing: true, Spin: -1})
-		need(err)
+		q = shmtest.Needs(cq.Open(cq.Named(r.dir, r.name), cq.Options{Existing: true, Spin: -1}))
 		o.OK = true
 	})
 	for range number(envCount, 0) {

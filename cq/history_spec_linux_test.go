@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func init() {
@@ -29,8 +30,7 @@ func init() {
 // childHistoryCounter adds to a counter that others add to as well, and looks at it.
 func childHistoryCounter() {
 	r := newRecorder()
-	c, err := cq.AttachCounter(cq.Named(r.dir, r.name), cq.CounterOptions{Spin: -1})
-	need(err)
+	c := shmtest.Needs(cq.AttachCounter(cq.Named(r.dir, r.name), cq.CounterOptions{Spin: -1}))
 	seen := 0
 	for range number(envCount, 0) {
 		r.pause()
@@ -45,8 +45,7 @@ func childHistoryCounter() {
 			})
 		default:
 			r.do(histOp{Op: "value"}, func(o *histOp) {
-				v, err := c.Read()
-				need(err)
+				v := shmtest.Needs(c.Read())
 				o.Values, seen = []uint64{v}, int(v)
 			})
 		}
@@ -146,8 +145,7 @@ func (h *history) judge(model porcupine.Model, ops []*histOp,
 // childHistoryOwner changes an address vector.
 func childHistoryOwner() {
 	r := newRecorder()
-	v, err := cq.OpenAddresses(cq.Named(r.dir, r.name), cq.AddressOptions{Existing: true})
-	need(err)
+	v := shmtest.Needs(cq.OpenAddresses(cq.Named(r.dir, r.name), cq.AddressOptions{Existing: true}))
 	for range number(envCount, 0) {
 		r.pause()
 		if r.rnd.IntN(2) == 0 {
@@ -174,8 +172,7 @@ func childHistoryOwner() {
 // childHistoryLookups looks addresses up that another process inserts and removes.
 func childHistoryLookups() {
 	r := newRecorder()
-	v, err := cq.AttachAddresses(cq.Named(r.dir, r.name))
-	need(err)
+	v := shmtest.Needs(cq.AttachAddresses(cq.Named(r.dir, r.name)))
 	buf := make([]byte, 64)
 	for range number(envCount, 0) {
 		r.pause()

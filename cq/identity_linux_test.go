@@ -45,8 +45,7 @@ func ownProc() {
 
 // grandchild is a child's child in a role.
 func grandchild(role string, env ...string) (*exec.Cmd, *os.File) {
-	cmd, err := shmtest.Command(context.Background(), role, env...)
-	need(err)
+	cmd := shmtest.Needs(shmtest.Command(context.Background(), role, env...))
 	r, w, err := os.Pipe()
 	need(err)
 	cmd.Stdout = w
@@ -94,8 +93,7 @@ func withPID(pid int, role string, env ...string) (*exec.Cmd, *os.File) {
 
 func said(out *os.File) string {
 	line := make([]byte, 200)
-	n, err := out.Read(line)
-	need(err)
+	n := shmtest.Needs(out.Read(line))
 	return strings.TrimSpace(string(line[:n]))
 }
 
@@ -104,12 +102,9 @@ func said(out *os.File) string {
 func childReuser() {
 	ownProc()
 	startThreads()
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Create(cq.Named(d, "reused"), cq.Options{Size: 8, MaxLanes: 1})
-	need(err)
-	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Create(cq.Named(d, "reused"), cq.Options{Size: 8, MaxLanes: 1}))
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{}))
 	writer, out := grandchild("poster", envQueue+"=reused", envCount+"=1")
 	said(out)
 	pid := writer.Process.Pid
@@ -119,13 +114,10 @@ func childReuser() {
 	other, _ := withPID(pid, "poster", envQueue+"=nothing")
 	need(q.BindEvents(e))
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
-	need(err)
-	p, err := cq.ParsePeerEntry(ev.Payload)
-	need(err)
+	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{}))
+	p := shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
 	say("death of the same number %v", p.PID == pid && p.End == 1)
-	w, err := cq.Attach(context.Background(), cq.Named(d, "reused"), cq.WriterOptions{})
-	need(err)
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "reused"), cq.WriterOptions{}))
 	say("lane %d at %d", w.Lane(), w.Next())
 	need(w.Close())
 	_ = other.Process.Kill()
@@ -145,18 +137,13 @@ func childReuser() {
 
 // childReusedReader has the number of the writer whose death it is told of.
 func childReusedReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
-	need(err)
-	e, err := cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true}))
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{}))
 	need(q.BindEvents(e))
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
-	need(err)
-	p, err := cq.ParsePeerEntry(ev.Payload)
-	need(err)
+	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{}))
+	p := shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
 	n, err := cq.Read(q, make([]cq.Msg, 8))
 	say("death of our number %v, %d, %v", p.PID == os.Getpid(), n, err)
 	need(errors.Join(q.Close(), e.Close()))
@@ -182,10 +169,8 @@ func childNamespaceReader() {
 	}
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{Size: 8})
-	need(err)
-	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{Size: 8}))
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{}))
 	need(q.BindEvents(e))
 	say("bound %d", os.Getpid())
 	stop := toldToStop()
@@ -194,8 +179,7 @@ func childNamespaceReader() {
 			continue
 		}
 		need(err)
-		p, err := cq.ParsePeerEntry(ev.Payload)
-		need(err)
+		p := shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
 		say("death of %d, with %d", p.PID, p.End)
 	}
 	need(errors.Join(q.Close(), e.Close()))
@@ -334,15 +318,11 @@ func init() {
 func ownAll(d *shm.Dir) {
 	q, err := cq.Create(cq.Named(d, "exec-queue"), cq.Options{Size: 8, MaxLanes: 1, Wait: cq.WaitFD})
 	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, "exec-queue"), cq.WriterOptions{})
-	need(err)
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "exec-queue"), cq.WriterOptions{}))
 	need(w.Post(&cq.Entry{Context: 7}))
-	e, err := cq.CreateEvents(cq.Named(d, "exec-events"), cq.EventOptions{Size: 8})
-	need(err)
-	_, err = cq.CreateAddresses(cq.Named(d, "exec-addresses"), cq.AddressOptions{Count: 8})
-	need(err)
-	c, err := cq.CreateCounter(cq.Named(d, "exec-counter"), cq.CounterOptions{})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "exec-events"), cq.EventOptions{Size: 8}))
+	shmtest.Needs(cq.CreateAddresses(cq.Named(d, "exec-addresses"), cq.AddressOptions{Count: 8}))
+	c := shmtest.Needs(cq.CreateCounter(cq.Named(d, "exec-counter"), cq.CounterOptions{}))
 	need(c.Add(3))
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{}) // a bell
 	need(err)
@@ -420,8 +400,7 @@ func takeUsed(d *shm.Dir) error {
 func nothing(*shm.Dir) error { return nil }
 
 func childBecomesAnother() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	ownAll(d)
 	cmd, err := shmtest.Command(context.Background(), "another", envCount+"="+os.Getenv(envCount))
 	need(err)
@@ -432,8 +411,7 @@ func childBecomesAnother() {
 func childAnother() {
 	acts := map[string]func(*shm.Dir) error{"1": haveAgain, "2": useAgain}
 	if act := acts[os.Getenv(envCount)]; act != nil {
-		d, err := shm.OpenDir("")
-		need(err)
+		d := shmtest.Needs(shm.OpenDir(""))
 		if err := act(d); err != nil {
 			say("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}

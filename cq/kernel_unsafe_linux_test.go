@@ -20,19 +20,14 @@ func init() { roles["nogetfd"] = childNoGetFD }
 // without, and prints how that went.
 func childNoGetFD() {
 	need(shmtest.Forbid(unix.SYS_PIDFD_GETFD, unix.EPERM))
-	d, err := shm.OpenDir("")
-	need(err)
-	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	need(err)
-	named, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{})
-	need(err)
-	unnamed, err := cq.Create(cq.Unnamed("q"), cq.Options{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	s := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
+	named := shmtest.Needs(cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{}))
+	unnamed := shmtest.Needs(cq.Create(cq.Unnamed("q"), cq.Options{}))
 	for _, q := range []*cq.Queue{named, unnamed} {
 		need(s.Add(q))
-		w, err := q.Writer()
-		need(err)
-		_, err = setWait(s, nil, 0) // all lanes are parked from here on
+		w := shmtest.Needs(q.Writer())
+		_, err := setWait(s, nil, 0) // all lanes are parked from here on
 		wait := later(func() { need(w.Post(&cq.Entry{})) })
 		var dst [1]cq.Waitable
 		n, err2 := setWait(s, dst[:], time.Minute)

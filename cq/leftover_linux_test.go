@@ -358,11 +358,9 @@ func cutName(file string) string { return strings.Split(file, "/")[0] }
 // childCutOwner has one of each kind in each of many directories, until it is killed.
 func childCutOwner() {
 	for i := range number(envCount, 1) {
-		d, err := shm.OpenDir(cutDir(os.Getenv(shm.EnvDir), i))
-		need(err)
+		d := shmtest.Needs(shm.OpenDir(cutDir(os.Getenv(shm.EnvDir), i)))
 		for _, k := range cutKinds() {
-			_, err := k.create(cq.Named(d, cutName(k.file)), k.base)
-			need(err)
+			shmtest.Needs(k.create(cq.Named(d, cutName(k.file)), k.base))
 		}
 	}
 	say("made")

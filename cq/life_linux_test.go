@@ -151,8 +151,7 @@ func (c restartCase) asking() any {
 
 // childRestarted makes an object for each case, and waits to be killed.
 func childRestarted() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	for i, c := range restartCases() {
 		_, err := c.kind.create(cq.Named(d, fmt.Sprintf("killed-%d", i)), c.with(c.made))
 		if err != nil {
@@ -298,8 +297,7 @@ func TestWithoutProc(t *testing.T) {
 func childWithoutProc() {
 	need(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	need(syscall.Unmount("/proc", syscall.MNT_DETACH))
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	calls := map[string]func() error{
 		"attach": func() error { // that would wait for ever
 			_, err := cq.Attach(context.Background(), cq.Named(d, "queue"), cq.WriterOptions{Wait: true})

@@ -178,14 +178,12 @@ func init() { roles["tireless"] = childTireless }
 // while there is no room. In the end it says how many entries each lane got, and how often it was
 // refused.
 func childTireless() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	stop := toldToStop()
 	var all sync.WaitGroup
 	for range 2 {
-		w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
-			cq.WriterOptions{Wait: true})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+			cq.WriterOptions{Wait: true}))
 		say("lane %d", w.Lane())
 		all.Go(func() {
 			refused := 0

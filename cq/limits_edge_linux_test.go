@@ -38,8 +38,7 @@ type edge struct {
 
 // echo takes one entry and tells of it before it is released.
 func (e *edge) echo() {
-	es, err := e.kept.PeekContext(context.Background(), 1)
-	need(err)
+	es := shmtest.Needs(e.kept.PeekContext(context.Background(), 1))
 	need(e.log.Post(&cq.Entry{Context: edgeRead + es[0].Context}))
 	need(e.kept.Release(1))
 }
@@ -59,21 +58,17 @@ func (e *edge) refused(what string, err error, files string) {
 func childEdge() {
 	// Who started the tests may be spared, and with it all its children.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	e := edge{d: d}
-	e.log, err = cq.Attach(context.Background(), cq.Named(d, "log"), cq.WriterOptions{})
-	need(err)
-	e.kept, err = cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
-	need(err)
+	e.log = shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "log"), cq.WriterOptions{}))
+	e.kept = shmtest.Needs(cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true}))
 	e.echo()
 	kind := os.Getenv(envKind)
 	if strings.HasPrefix(kind, "unseen") { // as in a container
 		need(syscall.Mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, ""))
 	}
-	memory, err := syscall.Mmap(-1, 0, 32<<20, syscall.PROT_READ|syscall.PROT_WRITE,
-		syscall.MAP_PRIVATE|syscall.MAP_ANON)
-	need(err)
+	memory := shmtest.Needs(syscall.Mmap(-1, 0, 32<<20, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON))
 	say("started")
 	var line string
 	_, _ = fmt.Scanln(&line)

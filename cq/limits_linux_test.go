@@ -398,10 +398,8 @@ func childFullTmpfs() {
 	root := os.Getenv("SHMRING_DIR")
 	need(syscall.Mount("tmpfs", root, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", size)))
 	need(os.Mkdir(root+"/objects", 0o700))
-	d, err := shm.OpenDir(root + "/objects")
-	need(err)
-	ballast, err := os.Create(root + "/ballast")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(root + "/objects"))
+	ballast := shmtest.Needs(os.Create(root + "/ballast"))
 	page := int64(os.Getpagesize())
 	fill := func(free int) {
 		need(ballast.Truncate(0))
@@ -449,10 +447,8 @@ func tooLarge(d *shm.Dir) {
 
 // lateMemory: what a queue gets when it is used first may not be there by then. The rest goes on.
 func lateMemory(d *shm.Dir, fill func(free int)) {
-	q, err := cq.Create(cq.Named(d, "late"), cq.Options{Size: 2048})
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, "late"), cq.WriterOptions{})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(d, "late"), cq.Options{Size: 2048}))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "late"), cq.WriterOptions{}))
 	fill(0)
 	_, own := q.Writer()
 	for what, err := range map[string]error{"own writer": own, "credit": w.Credits().Add(1),

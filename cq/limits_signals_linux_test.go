@@ -77,8 +77,7 @@ var stormy = []limitedUse{
 			_, err := eqSread(e, &ev, 5*time.Millisecond)
 			err = instead(err, cq.ErrTimedOut)
 			wait := later(func() {
-				_, err := e.Write(&cq.Event{Event: cq.EventNotify})
-				need(err)
+				shmtest.Needs(e.Write(&cq.Event{Event: cq.EventNotify}))
 			})
 			defer wait()
 			_, readErr := e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
@@ -178,12 +177,9 @@ func meets(q *cq.Queue) error {
 
 // socketPair returns the two ends of a connection of this process with itself.
 func socketPair(kind int) (a, b *net.UnixConn) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	need(err)
-	a, err = socket(fds[0])
-	need(err)
-	b, err = socket(fds[1])
-	need(err)
+	fds := shmtest.Needs(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0))
+	a = shmtest.Needs(socket(fds[0]))
+	b = shmtest.Needs(socket(fds[1]))
 	return a, b
 }
 
@@ -223,8 +219,7 @@ func childStormed() {
 		}
 	}()
 	need(interrupts(syscall.SIGUSR1))
-	base, err := shm.OpenDir("")
-	need(err)
+	base := shmtest.Needs(shm.OpenDir(""))
 	stop := toldToStop()
 	say("ready")
 	need(interrupted())
@@ -234,8 +229,7 @@ func childStormed() {
 	var rounds atomic.Uint64
 	for i, uses := range [][]limitedUse{limitedUses, stormy} {
 		all.Go(func() {
-			d, err := shm.OpenDir(base.Path() + "/" + strconv.Itoa(i))
-			need(err)
+			d := shmtest.Needs(shm.OpenDir(base.Path() + "/" + strconv.Itoa(i)))
 			for done := false; !done; done = stop.Load() {
 				for _, u := range uses {
 					if err := u.do(d); err != nil {

@@ -205,8 +205,7 @@ func childHaltingWriter() {
 	}
 	cq.ShortMeetings(meetingShort)
 	haltAt()
-	w, err := h.attach(former, func() (*net.UnixConn, error) { return dialParent(), nil })
-	need(err)
+	w := shmtest.Needs(h.attach(former, func() (*net.UnixConn, error) { return dialParent(), nil }))
 	say("attached")
 	untilTold()
 	need(w.Close())
@@ -216,8 +215,7 @@ func childHaltingWriter() {
 // childHaltingReader is the other side.
 func childHaltingReader() {
 	h := halting(os.Getenv(envKind))
-	q, err := cq.Create(cq.Unnamed("halting"), h.options())
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Unnamed("halting"), h.options()))
 	cq.ShortMeetings(meetingShort)
 	haltAt()
 	var have atomic.Int32
@@ -239,8 +237,7 @@ func childHaltingReader() {
 // nothingHeld says "nothing" when no object without a name is left in this process.
 func nothingHeld() {
 	for range 12_000 {
-		held, err := heldMemfds()
-		need(err)
+		held := shmtest.Needs(heldMemfds())
 		if len(held) == 0 {
 			say("nothing")
 			return

@@ -51,8 +51,7 @@ var movedVerbs = []struct {
 		return errors.Join(err, closed(q))
 	}},
 	{"close", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD}))
 		moved()
 		return closed(q)
 	}},
@@ -64,17 +63,15 @@ var movedVerbs = []struct {
 		return closed(q)
 	}},
 	{"detach and open", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD,
-			Lifetime: cq.Persistent})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD,
+			Lifetime: cq.Persistent}))
 		moved()
 		need(q.Detach())
-		q, err = cq.Open(cq.Named(d, "q"), cq.Options{})
+		q, err := cq.Open(cq.Named(d, "q"), cq.Options{})
 		return errors.Join(err, closed(q))
 	}},
 	{"attach and ring", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD}))
 		moved()
 		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
 		if err != nil {
@@ -93,22 +90,17 @@ var movedVerbs = []struct {
 		return errors.Join(err, w.Close(), closed(q))
 	}},
 	{"the last writer", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "empty"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		need(err)
-		w, err := cq.Attach(context.Background(), cq.Named(d, "empty"), cq.WriterOptions{})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "empty"), cq.Options{Size: 4, Wait: cq.WaitFD}))
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "empty"), cq.WriterOptions{}))
 		moved()
 		return errors.Join(closed(q), w.Close())
 	}},
 	{"set", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
-		need(err)
-		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4}))
+		s := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
 		moved()
-		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
-		need(err)
-		err = s.Add(q)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{}))
+		err := s.Add(q)
 		_, _ = setWait(s, nil, 0)
 		err = errors.Join(err, w.Post(&cq.Entry{}))
 		if n, e := setWait(s, make([]cq.Waitable, 1), time.Minute); n != 1 {
@@ -117,20 +109,17 @@ var movedVerbs = []struct {
 		return errors.Join(err, s.Remove(q), w.Close(), closed(q), s.Close())
 	}},
 	{"set of an unnamed queue", func(d *shm.Dir, moved func()) error {
-		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-		need(err)
+		s := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
 		moved()
 		return s.Close()
 	}},
 	{"event queue", func(d *shm.Dir, moved func()) error {
-		q, err := cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Wait: cq.WaitFD})
-		need(err)
+		q := shmtest.Needs(cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Wait: cq.WaitFD}))
 		moved()
 		return q.Close()
 	}},
 	{"signal", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD}))
 		moved()
 		return errors.Join(cq.SignalQueue(cq.Named(d, "q")), closed(q))
 	}},
@@ -153,14 +142,12 @@ var movedVerbs = []struct {
 			collect.Remove(d, "q", collect.Options{Waiting: true}))
 	}},
 	{"counter", func(d *shm.Dir, moved func()) error {
-		c, err := cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{})
-		need(err)
+		c := shmtest.Needs(cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{}))
 		moved()
 		return c.Close()
 	}},
 	{"address vector", func(d *shm.Dir, moved func()) error {
-		v, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8})
-		need(err)
+		v := shmtest.Needs(cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8}))
 		moved()
 		return v.Close()
 	}},
@@ -193,8 +180,7 @@ func childMover() {
 		} else {
 			path = "d"
 		}
-		d, err := shm.OpenDir(path)
-		need(err)
+		d := shmtest.Needs(shm.OpenDir(path))
 		if err := v.run(d, moved); err != nil {
 			say("%s: %v", v.name, err)
 		}

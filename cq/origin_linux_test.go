@@ -243,14 +243,11 @@ const deviceSources = 50
 // childDevice posts what comes from many sources to an application, whose address vector it only
 // reads.
 func childDevice() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	stop := toldToStop()
 	name := os.Getenv(envQueue)
-	v, err := cq.AttachAddresses(cq.Named(d, "av."+name))
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
-	need(err)
+	v := shmtest.Needs(cq.AttachAddresses(cq.Named(d, "av."+name)))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{}))
 	for i := uint64(0); !stop.Load(); {
 		from := int(i % deviceSources)
 		e := cq.Entry{Context: i, Flags: cq.FlagRecv | cq.FlagMsg, Data: uint64(from)}

@@ -196,15 +196,13 @@ func (s split) rounds() []bool {
 // makes makes the child, which does nothing, and returns its number.
 func (s split) makes(conn *net.UnixConn) string {
 	if s == forks {
-		pid, err := shmtest.Fork()
-		need(err)
+		pid := shmtest.Needs(shmtest.Fork())
 		return fmt.Sprint("child ", pid)
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=heir")
 	if s == bequest {
-		f, err := conn.File()
-		need(err)
+		f := shmtest.Needs(conn.File())
 		defer f.Close()
 		cmd.ExtraFiles = []*os.File{f}
 	}

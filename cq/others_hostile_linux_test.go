@@ -281,8 +281,7 @@ func theirs() (fds []int) {
 
 // writableMaps counts mappings of memfds that can be written to, beside those of its own objects.
 func writableMaps() (n int) {
-	text, err := os.ReadFile("/proc/self/maps")
-	need(err)
+	text := shmtest.Needs(os.ReadFile("/proc/self/maps"))
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "memfd:shmring:") && strings.Contains(line, " rw") {
 			n++
@@ -295,9 +294,8 @@ func writableMaps() (n int) {
 func childForbidden(writer bool) {
 	conn, allow := dialParent(), &shm.AllowList{UIDs: []int{0}}
 	if writer {
-		w, err := cq.Attach(context.Background(), cq.Over(conn),
-			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Over(conn),
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow}))
 		defer w.Close()
 	} else {
 		q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})

@@ -318,8 +318,7 @@ func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // childPoster posts until its lane stands at an index, and closes when it is told to.
 func childPoster() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
 	need(err)
 	for w.Next() < uint64(number(envCount, 0)) {
@@ -332,13 +331,10 @@ func childPoster() {
 
 // childEventPoster writes one event.
 func childEventPoster() {
-	d, err := shm.OpenDir("")
-	need(err)
-	w, err := cq.AttachEvents(context.Background(), cq.Named(d, os.Getenv(envQueue)),
-		cq.WriterOptions{})
-	need(err)
-	_, err = w.Write(&cq.Event{Event: cq.EventUser})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	w := shmtest.Needs(cq.AttachEvents(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+		cq.WriterOptions{}))
+	shmtest.Needs(w.Write(&cq.Event{Event: cq.EventUser}))
 	say("posted")
 	untilTold()
 	need(w.Close())
@@ -347,20 +343,16 @@ func childEventPoster() {
 // childDeathReader adopts a queue and the event queue beside it, binds one to the other, and says
 // when the first event has come, which it leaves there.
 func childDeathReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
-	need(err)
-	e, err := cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true}))
+	e := shmtest.Needs(cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true}))
 	need(q.BindEvents(e))
 	say("bound")
 	if os.Getenv(envKind) == "blind" {
 		untilTold()
 	}
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{Flags: cq.FlagPeek})
-	need(err)
+	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{Flags: cq.FlagPeek}))
 	need(q.BindEvents(nil)) // which waits until nothing is half done
 	say("told")
 	untilTold()

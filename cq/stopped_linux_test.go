@@ -355,11 +355,10 @@ func childRunner() {
 
 // childLateJoiner attaches when it is told to, and says how that went.
 func childLateJoiner() {
-	conn, err := socket(3)
-	need(err)
+	conn := shmtest.Needs(socket(3))
 	say("connected")
 	var line string
 	_, _ = fmt.Scanln(&line)
-	_, err = cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{})
+	_, err := cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{})
 	say("attached: %v", err == nil)
 }

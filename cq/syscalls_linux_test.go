@@ -139,8 +139,7 @@ func TestWriterRegisters(t *testing.T) {
 
 // childRegistered attaches, and says whether a reader's membarrier orders this process.
 func childRegistered() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
 	need(err)
 	fenced, err := shmtest.Fenced()
@@ -150,11 +149,9 @@ func childRegistered() {
 
 // childSpinner reads a queue without ever blocking.
 func childSpinner() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)),
-		cq.Options{Wait: cq.WaitObject(number(envCount, 0))})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Create(cq.Named(d, os.Getenv(envQueue)),
+		cq.Options{Wait: cq.WaitObject(number(envCount, 0))}))
 	stop := toldToStop()
 	say("ready")
 	dst := make([]cq.Msg, 64)
@@ -180,11 +177,9 @@ type lateWaiter struct {
 
 func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, end func() error) {
 	dst, ready, ev := make([]cq.Context, 8), make([]cq.Waitable, 2), &cq.Event{}
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
-	need(err)
+	set := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD}))
 	need(set.Add(q))
-	c, err := cq.NewChannel(d)
-	need(err)
+	c := shmtest.Needs(cq.NewChannel(d))
 	need(c.Attach(q))
 	just := func(want, n int, err error) error {
 		if err == nil && n != want {
@@ -252,22 +247,16 @@ func lateDescriptor(tryWait func() error, fd int, read func() error) error {
 // childLateFilter has membarrier forbidden after it has opened all, and says how each way of
 // waiting goes on.
 func childLateFilter() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	name := os.Getenv(envQueue)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
-	need(err)
-	e, err := cq.CreateEvents(cq.Named(d, name+"-events"),
-		cq.EventOptions{Size: 8, Spin: -1, Write: true})
-	need(err)
-	next, err := cq.Create(cq.Named(d, name+"-next"), cq.Options{Size: 8, Spin: -1})
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD}))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{}))
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, name+"-events"),
+		cq.EventOptions{Size: 8, Spin: -1, Write: true}))
+	next := shmtest.Needs(cq.Create(cq.Named(d, name+"-next"), cq.Options{Size: 8, Spin: -1}))
 	nw, err := cq.Attach(context.Background(), cq.Named(d, name+"-next"), cq.WriterOptions{})
 	need(errors.Join(err, nw.Post(&cq.Entry{})))
-	_, err = cq.Read(next, make([]cq.Context, 1))
-	need(err)
+	shmtest.Needs(cq.Read(next, make([]cq.Context, 1)))
 	waiters, end := lateWaiters(d, q, e)
 	need(shmtest.Forbid(unix.SYS_MEMBARRIER, unix.EPERM))
 	for n := 0; n < 1000 && !next.Stats().NoBarrier; n++ { // a busy machine lets a wait pass awake
@@ -281,14 +270,12 @@ func childLateFilter() {
 		for i := range 20 {
 			for range 2 { // at the second look the lane is one whose parking has to be paid for
 				need(w.Post(&cq.Entry{}))
-				_, err := cq.Read(q, make([]cq.Context, 1))
-				need(err)
+				shmtest.Needs(cq.Read(q, make([]cq.Context, 1)))
 			}
 			var posting sync.WaitGroup
 			posting.Go(func() {
 				time.Sleep(time.Duration(i%4) * 500 * time.Microsecond)
-				_, err := e.Write(&cq.Event{Event: cq.EventNotify, FID: e.FID()})
-				need(err)
+				shmtest.Needs(e.Write(&cq.Event{Event: cq.EventNotify, FID: e.FID()}))
 				if way.name != "event queue" {
 					need(w.Post(&cq.Entry{}))
 				}
@@ -320,8 +307,7 @@ func childLateFilter() {
 
 // shownNoBarrier is what tools say.
 func shownNoBarrier(d *shm.Dir, name string) bool {
-	q, err := ctl.Show(d, name)
-	need(err)
+	q := shmtest.Needs(ctl.Show(d, name))
 	return *q.NoBarrier
 }
 

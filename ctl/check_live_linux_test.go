@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -25,13 +26,11 @@ func init() { roles["busy"], roles["loser"] = childBusy, childLoser }
 
 // childBusy uses one object of each kind as hard as it can until it is killed.
 func childBusy() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	name := os.Getenv(envName)
 	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 16, MaxLanes: 3, Wait: cq.WaitFD})
 	need(err)
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	need(err)
+	set := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
 	need(set.Add(q))
 	go postBusily(d, name)
 	useBusily(func(what string) cq.Place { return cq.Named(d, name+"-"+what) })
@@ -46,10 +45,8 @@ func childBusy() {
 
 // useBusily makes one object of each other kind at a place, and uses it.
 func useBusily(at func(what string) cq.Place) {
-	e, err := cq.CreateEvents(at("events"), cq.EventOptions{Size: 4, Write: true})
-	need(err)
-	c, err := cq.CreateCounter(at("count"), cq.CounterOptions{})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(at("events"), cq.EventOptions{Size: 4, Write: true}))
+	c := shmtest.Needs(cq.CreateCounter(at("count"), cq.CounterOptions{}))
 	v, err := cq.CreateAddresses(at("peers"), cq.AddressOptions{Count: 64, Format: cq.AddrOpaque})
 	need(err)
 	go countBusily(e, c)
@@ -74,8 +71,7 @@ func readBusily(q *cq.Queue, reads *atomic.Uint64) {
 // postBusily attaches again and again, and posts as much as there is room for.
 func postBusily(d *shm.Dir, name string) {
 	for {
-		w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{}))
 		postMany(w)
 	}
 }
@@ -298,18 +294,13 @@ func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]
 // childLoser owns a queue whose lock it loses, as a process does that closes descriptors that are
 // not its own. The memory stays mapped.
 func childLoser() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
-	need(err)
-	reader, err := os.Stat(filepath.Join(d.Path(), "q", "reader"))
-	need(err)
-	fds, err := os.ReadDir("/proc/self/fd")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4}))
+	reader := shmtest.Needs(os.Stat(filepath.Join(d.Path(), "q", "reader")))
+	fds := shmtest.Needs(os.ReadDir("/proc/self/fd"))
 	for _, e := range fds {
 		if to, err := os.Stat("/proc/self/fd/" + e.Name()); err == nil && os.SameFile(to, reader) {
-			fd, err := strconv.Atoi(e.Name())
-			need(err)
+			fd := shmtest.Needs(strconv.Atoi(e.Name()))
 			need(unix.Close(fd))
 		}
 	}

@@ -35,8 +35,7 @@ const (
 
 // childCollector collects all the time, also what waits for a successor, until it is told to stop.
 func childCollector() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	var stop atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -46,8 +45,7 @@ func childCollector() {
 	o := ctl.CollectOptions{Remove: true, Waiting: strings.Fields(os.Getenv(envKeep))}
 	for first := true; first || !stop.Load(); first = false {
 		time.Sleep(time.Duration(rand.IntN(int(8 * time.Millisecond)))) // the others want the CPU too
-		all, err := ctl.Collect(d, o)
-		need(err)
+		all := shmtest.Needs(ctl.Collect(d, o))
 		for _, r := range all {
 			if r.Fate == ctl.FateFailed && r.Error.Code != ctl.CodeFailure {
 				need(fmt.Errorf("%s: %+v", r.Name, r.Error))
@@ -59,10 +57,8 @@ func childCollector() {
 // childTenant makes things of its own, and finds that each name is still its own as long as it has
 // it. At the end it dies over that.
 func childTenant() {
-	d, err := shm.OpenDir("")
-	need(err)
-	rounds, err := strconv.Atoi(os.Getenv(envRounds))
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	rounds := shmtest.Needs(strconv.Atoi(os.Getenv(envRounds)))
 	for i := range rounds {
 		tenancy(d, os.Getenv(envName)+strconv.Itoa(i%3), i+1 == rounds)
 	}
@@ -89,8 +85,7 @@ func tenancy(d *shm.Dir, name string, last bool) {
 		return cq.Create(cq.Named(d, name),
 			cq.Options{Size: 4})
 	})
-	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
-	need(err)
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{}))
 	c := persist(func() (*cq.Counter, error) {
 		return cq.CreateCounter(cq.Named(d, name+"-count"), cq.CounterOptions{})
 	})
@@ -102,8 +97,7 @@ func tenancy(d *shm.Dir, name string, last bool) {
 	was := make([]os.FileInfo, len(names))
 	same := func() {
 		for i, n := range names {
-			info, err := os.Stat(filepath.Join(d.Path(), n))
-			need(err)
+			info := shmtest.Needs(os.Stat(filepath.Join(d.Path(), n)))
 			if was[i] != nil && !os.SameFile(was[i], info) {
 				need(fmt.Errorf("%s is another one", n))
 			}
@@ -127,10 +121,8 @@ func tenancy(d *shm.Dir, name string, last bool) {
 
 // childEventsHeir is childHeir for a persistent event queue.
 func childEventsHeir() {
-	d, err := shm.OpenDir("")
-	need(err)
-	n, err := strconv.ParseUint(os.Getenv(envRounds), 10, 64)
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	n := shmtest.Needs(strconv.ParseUint(os.Getenv(envRounds), 10, 64))
 	e := persist(func() (*cq.EventQueue, error) {
 		if n == 0 {
 			return cq.CreateEvents(cq.Named(d, os.Getenv(envName)),
@@ -140,8 +132,7 @@ func childEventsHeir() {
 			cq.EventOptions{Existing: true, Write: true})
 	})
 	for k := range uint64(2) {
-		_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: 2*n + k})
-		need(err)
+		shmtest.Needs(e.Write(&cq.Event{Event: cq.EventUser, Context: 2*n + k}))
 	}
 	for k := range uint64(2) {
 		var ev cq.Event
@@ -159,10 +150,8 @@ func childEventsHeir() {
 // childHeir adopts a persistent queue or creates it, as number n of a chain: posts two entries,
 // reads those of its predecessor, and dies. While nobody has the queue it has unread entries.
 func childHeir() {
-	d, err := shm.OpenDir("")
-	need(err)
-	n, err := strconv.ParseUint(os.Getenv(envRounds), 10, 64)
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	n := shmtest.Needs(strconv.ParseUint(os.Getenv(envRounds), 10, 64))
 	o := cq.Options{Size: 8, Lifetime: cq.Persistent}
 	q := persist(func() (*cq.Queue, error) {
 		if n == 0 {

@@ -23,8 +23,7 @@ func init() { roles["household"] = childHousehold }
 
 // childHousehold makes something of every kind, in every state, and waits to be killed.
 func childHousehold() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	household(d)
 	say("ready")
 	untilTold()
@@ -33,18 +32,15 @@ func childHousehold() {
 func household(d *shm.Dir) {
 	queue := func(name string, o cq.Options, posts, reads int) *cq.Queue {
 		o.Size, o.MaxLanes = 8, 2
-		q, err := cq.Create(cq.Named(d, name), o)
-		need(err)
-		w, err := q.Writer()
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Named(d, name), o))
+		w := shmtest.Needs(q.Writer())
 		for range posts {
 			need(w.Post(&cq.Entry{Context: 1}))
 		}
 		need(w.Close())
 		dst := make([]cq.Msg, 8)
 		if reads > 0 {
-			_, err = cq.Read(q, dst[:reads])
-			need(err)
+			shmtest.Needs(cq.Read(q, dst[:reads]))
 		}
 		return q
 	}
@@ -55,18 +51,15 @@ func household(d *shm.Dir) {
 	queue("drained", keep, 3, 3)
 	need(queue("left", cq.Options{}, 2, 2).Detach())
 	need(queue("left-unread", cq.Options{}, 2, 1).Detach())
-	w, err := cq.Attach(context.Background(), cq.Named(d, "dead"), cq.WriterOptions{})
-	need(err)
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "dead"), cq.WriterOptions{}))
 	need(w.Post(&cq.Entry{}))
 	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 8, Write: true})
 	need(err)
-	_, err = events.Write(&cq.Event{Event: cq.EventUser})
-	need(err)
+	shmtest.Needs(events.Write(&cq.Event{Event: cq.EventUser}))
 	keptEvents(d, "events-unread", 3, 2)
 	keptEvents(d, "events-drained", 3, 3)
 	for name, l := range map[string]cq.Lifetime{"count": cq.Ephemeral, "count-kept": cq.Persistent} {
-		_, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Lifetime: l})
-		need(err)
+		shmtest.Needs(cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Lifetime: l}))
 	}
 	for name, l := range map[string]cq.Lifetime{"peers": cq.Ephemeral, "peers-kept": cq.Persistent,
 		"peers-left": cq.Ephemeral} {
@@ -80,25 +73,21 @@ func household(d *shm.Dir) {
 	need(err)
 	need(set.Add(queue("member", cq.Options{}, 0, 0)))
 	for _, k := range []shm.Kind{shm.KindRegion, shm.KindEndpoint, shm.KindCapture, 77} {
-		_, err = d.Create(strings.ReplaceAll(k.String(), " ", "-"), shm.Spec{Kind: k}, nil)
-		need(err)
+		shmtest.Needs(d.Create(strings.ReplaceAll(k.String(), " ", "-"), shm.Spec{Kind: k}, nil))
 	}
 	need(os.Mkdir(filepath.Join(d.Path(), "empty"), 0o700)) // of a queue that was just destroyed
 }
 
 // keptEvents makes a persistent event queue, writes and reads so many.
 func keptEvents(d *shm.Dir, name string, writes, reads int) {
-	e, err := cq.CreateEvents(cq.Named(d, name),
-		cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, name),
+		cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent}))
 	for i := range writes {
-		_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i)})
-		need(err)
+		shmtest.Needs(e.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i)}))
 	}
 	var ev cq.Event
 	for range reads {
-		_, err = e.Read(&ev, 0)
-		need(err)
+		shmtest.Needs(e.Read(&ev, 0))
 	}
 }
 
@@ -288,21 +277,16 @@ func init() { roles["full reader"] = childFullReader }
 
 // childFullReader has a queue with two lanes in which 3 entries are unread, and one of events.
 func childFullReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8}))
 	for i := range 2 {
-		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{}))
 		for range i + 1 {
 			need(w.Post(&cq.Entry{}))
 		}
 	}
-	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Write: true})
-	need(err)
-	_, err = e.Write(&cq.Event{Event: cq.EventUser})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Write: true}))
+	shmtest.Needs(e.Write(&cq.Event{Event: cq.EventUser}))
 	say("full")
 	untilTold()
 }

@@ -36,10 +36,8 @@ func socketOf(name string) *net.UnixAddr {
 // others attach to.
 func childHolder() {
 	for name, trust := range map[string]cq.Trust{"user": cq.SameUser, "others": cq.CrossUser} {
-		q, err := cq.Create(cq.Unnamed(name), cq.Options{Size: 16, MaxLanes: 3, Trust: trust})
-		need(err)
-		l, err := net.ListenUnix("unix", socketOf(name))
-		need(err)
+		q := shmtest.Needs(cq.Create(cq.Unnamed(name), cq.Options{Size: 16, MaxLanes: 3, Trust: trust}))
+		l := shmtest.Needs(net.ListenUnix("unix", socketOf(name)))
 		go func() { need(q.Serve(l, func(error) {})) }()
 		go readBusily(q, new(atomic.Uint64))
 	}
@@ -175,10 +173,8 @@ func judges(t *testing.T, role, want string) {
 func childCrowded() {
 	last := 0
 	for range 300 {
-		fd, err := unix.MemfdCreate("shmring:junk", unix.MFD_CLOEXEC)
-		need(err)
-		_, err = unix.Write(fd, []byte("no object"))
-		need(err)
+		fd := shmtest.Needs(unix.MemfdCreate("shmring:junk", unix.MFD_CLOEXEC))
+		shmtest.Needs(unix.Write(fd, []byte("no object")))
 		last = max(last, fd)
 	}
 	limit := unix.Rlimit{Cur: uint64(last) + 201, Max: uint64(last) + 201}
@@ -201,18 +197,14 @@ func TestFewDescriptors(t *testing.T) {
 
 // childFew looks at a queue and at itself with 0, 1, 2, … descriptors that are free.
 func childFew() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4}))
 	lanes := []io.Closer{q}
 	for range 3 {
-		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
-		need(err)
+		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{}))
 		lanes = append(lanes, w)
 	}
-	all, err := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
-	need(err)
+	all := shmtest.Needs(ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid()))
 	top := 0
 	for fd := range 256 {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
@@ -220,8 +212,7 @@ func childFew() {
 		}
 	}
 	for fd := -1; fd < top; {
-		fd, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		need(err)
+		fd = shmtest.Needs(unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0))
 		top = max(top, fd)
 	}
 	for free := range 80 {

@@ -248,18 +248,12 @@ func init() { roles["owner of all"] = childOwnerOfAll }
 // childOwnerOfAll owns an object of each kind, and the lane of a writer, and has a copy that keeps
 // its locks.
 func childOwnerOfAll() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})
-	need(err)
-	_, err = cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 4})
-	need(err)
-	_, err = cq.CreateAddresses(cq.Named(d, "addresses"), cq.AddressOptions{Count: 4})
-	need(err)
-	_, err = cq.Attach(context.Background(), cq.Named(d, "ours"), cq.WriterOptions{})
-	need(err)
-	pid, err := shmtest.Fork()
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4}))
+	shmtest.Needs(cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 4}))
+	shmtest.Needs(cq.CreateAddresses(cq.Named(d, "addresses"), cq.AddressOptions{Count: 4}))
+	shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "ours"), cq.WriterOptions{}))
+	pid := shmtest.Needs(shmtest.Fork())
 	say("%d", pid)
 	untilTold()
 }

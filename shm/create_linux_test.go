@@ -333,20 +333,17 @@ func childTinyFS() {
 
 	// The file system filled up after it was asked: the kernel's refusal gets the same face.
 	b := builder{name: "big", spec: spec, dir: d.ref}
-	fd, err := sysTmpfile(d.ref.at("."))
-	need(err)
+	fd := shmtest.Needs(sysTmpfile(d.ref.at(".")))
 	err = b.noSpace(sysAllocate(fd, 0, 2<<20), 2<<20)
 	sysClose(fd)
 	say("%v", errors.Is(err, ErrNoSpace))
 
 	spec.Late = len(spec.Sections)
-	late, err := d.Create("late", spec, nil)
-	need(err)
+	late := shmtest.Needs(d.Create("late", spec, nil))
 	say("late %v", errors.Is(late.Provide(spec.Sections[0].Kind, spec.Sections[0].ID), ErrNoSpace))
 	need(errors.Join(late.Unlink(), late.Close()))
 
-	left, err := d.List()
-	need(err)
+	left := shmtest.Needs(d.List())
 	o, err := d.Create("small", specFor(""), nil)
 	say("left %d, then %v", len(left), err)
 	need(errors.Join(o.Unlink(), o.Close(), d.Close(), syscall.Unmount(path, 0)))
@@ -371,8 +368,7 @@ func init() { forkRoles["commit"] = childCommit }
 // whole machine.
 func childCommit() {
 	const length = 256 << 20
-	fd, err := sysMemfd("commit", 0)
-	need(err)
+	fd := shmtest.Needs(sysMemfd("commit", 0))
 	need(unix.Ftruncate(fd, length))
 	limit := privateBytes() + length/2
 	need(unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}))
@@ -393,11 +389,9 @@ func childCommit() {
 
 // privateBytes is what RLIMIT_DATA counts of this process.
 func privateBytes() uint64 {
-	text, err := os.ReadFile("/proc/self/status")
-	need(err)
+	text := shmtest.Needs(os.ReadFile("/proc/self/status"))
 	_, rest, _ := strings.Cut(string(text), "VmData:")
-	kb, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
-	need(err)
+	kb := shmtest.Needs(strconv.ParseUint(strings.Fields(rest)[0], 10, 64))
 	return kb << 10
 }
 

@@ -567,14 +567,11 @@ func TestThreadsAlive(t *testing.T) {
 
 // childOtherNS runs in a PID namespace of its own, where it is process 1.
 func childOtherNS() {
-	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	need(err)
-	life, err := o.Life()
-	need(err)
+	o := shmtest.Needs(childDir().Open(os.Getenv(envObject), ReadWrite))
+	life := shmtest.Needs(o.Life())
 	say("%v", life)
 	_, _ = os.Stdin.Read(make([]byte, 1))
-	life, err = o.Life()
-	need(err)
+	life = shmtest.Needs(o.Life())
 	say("%v", life)
 	say("claim %v", o.Claim(nil))
 	say("watch unsupported %v",

@@ -41,23 +41,20 @@ func childSleep() {
 }
 
 func childDir() *Dir {
-	d, err := OpenDir("")
-	need(err)
+	d := shmtest.Needs(OpenDir(""))
 	return d
 }
 
 // childOwner makes an object and keeps it.
 func childOwner() {
-	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	need(err)
+	o := shmtest.Needs(childDir().Create(os.Getenv(envObject), specFor(""), nil))
 	say("ready %d", o.Owner().PID)
 	childSleep()
 }
 
 // childLoser makes an object, and loses its lock as a stray close in its process would do.
 func childLoser() {
-	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	need(err)
+	o := shmtest.Needs(childDir().Create(os.Getenv(envObject), specFor(""), nil))
 	need(syscall.Close(o.lockFD))
 	say("ready")
 	childSleep()
@@ -65,8 +62,7 @@ func childLoser() {
 
 // childClaimer claims when told to, and says how that went.
 func childClaimer() {
-	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	need(err)
+	o := shmtest.Needs(childDir().Open(os.Getenv(envObject), ReadWrite))
 	say("ready")
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if err := o.Claim(nil); err != nil {
@@ -79,8 +75,7 @@ func childClaimer() {
 
 // childForker makes an object and starts a process that outlives it.
 func childForker() {
-	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	need(err)
+	o := shmtest.Needs(childDir().Create(os.Getenv(envObject), specFor(""), nil))
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=sleeper")
 	cmd.Stdin = os.Stdin

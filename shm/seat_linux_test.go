@@ -122,12 +122,9 @@ func TestSeatGoesWithItsHolder(t *testing.T) {
 }
 
 func childSitter() {
-	o, err := childDir().Open(os.Getenv(envObject), ReadOnly)
-	need(err)
-	w, err := o.Window(secData, 0)
-	need(err)
-	s, err := o.Seats(w.Bytes()[:8*SeatBytes]).Take()
-	need(err)
+	o := shmtest.Needs(childDir().Open(os.Getenv(envObject), ReadOnly))
+	w := shmtest.Needs(o.Window(secData, 0))
+	s := shmtest.Needs(o.Seats(w.Bytes()[:8*SeatBytes]).Take())
 	say("seat %d", s.Index())
 	if n, _ := os.Stdin.Read(make([]byte, 1)); n == 1 {
 		sysClose(s.fd) // as a stray close in the program does
@@ -237,10 +234,8 @@ func init() {
 
 // childSplitter makes an object, and a copy of its process that has the lock too.
 func childSplitter() {
-	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	need(err)
-	pid, err := shmtest.Fork()
-	need(err)
+	o := shmtest.Needs(childDir().Create(os.Getenv(envObject), specFor(""), nil))
+	pid := shmtest.Needs(shmtest.Fork())
 	say("ready %d and %d", o.Owner().PID, pid)
 	childSleep()
 }
@@ -280,19 +275,15 @@ func TestForkKeepsTheLock(t *testing.T) {
 
 // childLeaver takes a seat, or the lock, makes a copy of its process, and gives it back.
 func childLeaver() {
-	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
-	need(err)
+	o := shmtest.Needs(childDir().Open(os.Getenv(envObject), ReadWrite))
 	var pid int
 	if os.Getenv(envLeaves) == "seat" {
-		s, err := o.Seats(make([]byte, 2*SeatBytes)).Take()
-		need(err)
-		pid, err = shmtest.Fork()
-		need(err)
+		s := shmtest.Needs(o.Seats(make([]byte, 2*SeatBytes)).Take())
+		pid = shmtest.Needs(shmtest.Fork())
 		s.Leave()
 	} else {
 		_ = o.Claim(func() (err error) {
-			pid, err = shmtest.Fork()
-			need(err)
+			pid = shmtest.Needs(shmtest.Fork())
 			return errors.New("not now")
 		})
 	}
@@ -321,8 +312,7 @@ func TestForkKeepsNoSeat(t *testing.T) {
 
 // childElapsed makes an object in a time namespace.
 func childElapsed() {
-	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
-	need(err)
+	o := shmtest.Needs(childDir().Create(os.Getenv(envObject), specFor(""), nil))
 	say("ready %d", o.Owner().StartTicks)
 	childSleep()
 }

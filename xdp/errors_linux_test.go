@@ -278,11 +278,9 @@ func readUMEMChild() {
 	defer region.Close(context.Background())
 	ref, _ := strconv.ParseUint(os.Getenv("REF"), 10, 64)
 	n, _ := strconv.Atoi(os.Getenv("LEN"))
-	l, err := region.View(shm.Ref(ref), n)
-	need(err)
+	l := shmtest.Needs(region.View(shm.Ref(ref), n))
 	b := l.Bytes()
-	rec, err := region.View(region.Ref(g.Chunk(shm.Ref(ref).Offset())), xdp.RecordBytes)
-	need(err)
+	rec := shmtest.Needs(region.View(region.Ref(g.Chunk(shm.Ref(ref).Offset())), xdp.RecordBytes))
 	_, werr := unix.Mmap(4, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	fmt.Printf("%s %d %v", b[len(b)-5:], xdp.ReadRecord(rec.Bytes()).Sequence,
 		errors.Is(werr, unix.EPERM))
@@ -429,8 +427,7 @@ func TestProbeDown(t *testing.T) {
 func probeChild() {
 	runtime.LockOSThread()
 	need(errors.Join(veth.Enter(3), unix.Setuid(65534)))
-	r, err := xdp.Probe(os.Getenv("IFNAME"))
-	need(err)
+	r := shmtest.Needs(xdp.Probe(os.Getenv("IFNAME")))
 	says := map[string]string{}
 	for _, f := range r.Findings {
 		says[f.Name] = f.Value

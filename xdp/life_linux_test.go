@@ -133,9 +133,8 @@ func noBPFFSChild() {
 	for unix.Unmount("/sys/fs/bpf", unix.MNT_DETACH) == nil { // until it is not mounted any more
 	}
 	need(veth.Enter(3))
-	p, err := xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
-	need(err)
-	_, err = p.AddRule(xdp.Rule{All: true}, xdp.Target{})
+	p := shmtest.Needs(xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{}))
+	_, err := p.AddRule(xdp.Rule{All: true}, xdp.Target{})
 	need(errors.Join(err, p.Close()))
 }
 
@@ -151,21 +150,17 @@ func TestNoBPFFilesystemNeeded(t *testing.T) {
 func hold(packets int, program bool) {
 	runtime.LockOSThread()
 	need(veth.Enter(3))
-	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
-	need(err)
-	s, err := xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
-	need(err)
+	u := shmtest.Needs(xdp.NewUMEM(xdp.UMEMOptions{Frames: 64}))
+	s := shmtest.Needs(xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{}))
 	for n := range packets {
 		f, buf, _ := s.Acquire()
 		xskPacket(buf[:1000], n, 0)
 		need(s.Post(f, 1000, 0))
 	}
 	s.Flush()
-	_, err = s.Kick()
-	need(err)
+	shmtest.Needs(s.Kick())
 	if program {
-		_, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
-		need(err)
+		shmtest.Needs(xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{}))
 	}
 	shmtest.Say("ready")
 	shmtest.UntilTold()
@@ -442,8 +437,7 @@ func passedChild() {
 	need(errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)))
 	own := tryOpen(os.Getenv("IFNAME"), 0, xdp.Options{})
 	device := unix.SetsockoptString(4, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo")
-	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
-	need(err)
+	u := shmtest.Needs(xdp.NewUMEM(xdp.UMEMOptions{Frames: 256}))
 	s, err := xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{SocketFD: 4})
 	need(err)
 	fmt.Println("ready", errors.Is(own, xdp.ErrNoCapability), errors.Is(device, unix.EPERM))
@@ -454,8 +448,7 @@ func passedChild() {
 			s.Forward(r, 0)
 		}
 		s.Flush()
-		_, err := s.Kick()
-		need(err)
+		shmtest.Needs(s.Kick())
 		s.Reap(done[:])
 		s.Fill(8)
 		time.Sleep(100 * time.Microsecond)

@@ -265,20 +265,16 @@ func captures(t testing.TB, d *shm.Dir) (names []string) {
 
 // capturer captures until it is killed.
 func capturer() {
-	d, err := shm.OpenDir("")
-	need(err)
-	_, err = capture.Start(d, os.Getenv("TARGET"), capture.Options{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	shmtest.Needs(capture.Start(d, os.Getenv("TARGET"), capture.Options{}))
 	fmt.Println("ready")
 	time.Sleep(time.Minute)
 }
 
 // owner has an object until it is killed.
 func owner() {
-	d, err := shm.OpenDir("")
-	need(err)
-	o, err := status.Create(d, status.Info{Interface: "eth7", Queue: 3})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	o := shmtest.Needs(status.Create(d, status.Info{Interface: "eth7", Queue: 3}))
 	fmt.Println(o.Name())
 	time.Sleep(time.Minute)
 }

@@ -97,5 +97,11 @@ func Need(err error) {
 	}
 }
 
+// Needs is Need of a call that returns something.
+func Needs[T any](v T, err error) T {
+	Need(err)
+	return v
+}
+
 // UntilTold waits until the test tells this process to go, or is gone.
 func UntilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }

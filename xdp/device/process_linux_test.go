@@ -48,8 +48,7 @@ func serverChild() {
 	remote.Addr = netip.MustParseAddr(ends[4])
 	var allow []device.Allow
 	for text := range strings.FieldsSeq(os.Getenv("ALLOW")) {
-		a, err := device.ParseAllow(text)
-		need(err)
+		a := shmtest.Needs(device.ParseAllow(text))
 		allow = append(allow, a)
 	}
 	runtime.LockOSThread()
@@ -62,8 +61,7 @@ func serverChild() {
 		Report: func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
 	need(err)
 	made(s)
-	l, err := device.Listen(os.Getenv("PATH_OF"))
-	need(err)
+	l := shmtest.Needs(device.Listen(os.Getenv("PATH_OF")))
 	shmtest.Say("ready")
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()

@@ -213,8 +213,7 @@ func isGone(err error) bool { return errors.Is(err, xdp.ErrDeviceGone) }
 // appChild is an application in a process of its own: it answers every datagram to its port with
 // the same payload, until it is killed, or has nobody at its standard input.
 func appChild() {
-	port, err := strconv.ParseUint(os.Getenv("PORT"), 10, 16)
-	need(err)
+	port := shmtest.Needs(strconv.ParseUint(os.Getenv("PORT"), 10, 16))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	request := device.Request{Name: "echo", Ports: []uint16{uint16(port)},

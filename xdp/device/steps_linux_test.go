@@ -107,10 +107,8 @@ func comeAndGo(ctx context.Context, path string) error {
 
 // lifeChild is an application that does everything, until it dies at its step.
 func lifeChild() {
-	to, err := netip.ParseAddrPort(os.Getenv("TO"))
-	need(err)
-	port, err := strconv.ParseUint(os.Getenv("PORT"), 10, 16)
-	need(err)
+	to := shmtest.Needs(netip.ParseAddrPort(os.Getenv("TO")))
+	port := shmtest.Needs(strconv.ParseUint(os.Getenv("PORT"), 10, 16))
 	go func() { // nobody is to outlive the test
 		shmtest.UntilTold()
 		os.Exit(3)
@@ -120,8 +118,7 @@ func lifeChild() {
 	eq, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true, Size: 4096})
 	need(err)
 	q := device.Request{Name: "life", Ports: []uint16{uint16(port)}, Events: eq}
-	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), q)
-	need(err)
+	e := shmtest.Needs(device.Dial(ctx, os.Getenv("PATH_OF"), q))
 	shmtest.Say("up")
 	var es [16]cq.Entry
 	for i := 0; ; i++ {

@@ -249,10 +249,8 @@ func TestConfigRefused(t *testing.T) {
 
 // closer takes the queue over and closes it: that is for another process to do.
 func closer() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true}))
 	need(q.Close())
 }
 

@@ -246,20 +246,16 @@ func (m *model) rest() {
 // holder is a reader in another process that never gives back what it reads: it reads frames where
 // they are, in memory that it cannot write to.
 func holder() {
-	d, err := shm.OpenDir("")
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	frames, geo, err := xdp.OpenUMEM(3, "umem", 0)
 	need(err)
-	q, err := cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true})
-	need(err)
+	q := shmtest.Needs(cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true}))
 	var es [8]cq.Entry
 	n, err := cq.ReadContext(context.Background(), q, es[:], cq.ReadOptions{Timeout: time.Minute})
 	need(err)
 	for _, e := range es[:n] {
-		loan, err := frames.View(e.Buf, int(e.Len))
-		need(err)
-		r, err := xdp.ReadFrame(frames, geo, e.Buf)
-		need(err)
+		loan := shmtest.Needs(frames.View(e.Buf, int(e.Len)))
+		r := shmtest.Needs(xdp.ReadFrame(frames, geo, e.Buf))
 		if string(loan.Bytes()) != "x" || r.Src != addrB || uint32(r.Sequence) != e.Meta.Seq() {
 			need(fmt.Errorf("%q, %+v", loan.Bytes(), r))
 		}

@@ -198,10 +198,8 @@ func TestVethJumbo(t *testing.T) {
 
 // eventReader is another process that reads an event queue and prints what it is told.
 func eventReader() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.CreateEvents(cq.Named(d, "device events"), cq.EventOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.CreateEvents(cq.Named(d, "device events"), cq.EventOptions{}))
 	shmtest.Say("ready")
 	need(errors.Join(printEvents(q), q.Close(), d.Close()))
 }

@@ -40,17 +40,13 @@ var need = shmtest.Need
 
 // makeKinds makes an object of each kind, and lives until it is killed.
 func makeKinds() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Format: cq.FormatTagged, Size: 8,
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Create(cq.Named(d, "orders"), cq.Options{Format: cq.FormatTagged, Size: 8,
 		MaxLanes: 2,
-		Lifetime: cq.Persistent, Wait: cq.WaitFD})
-	need(err)
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	need(err)
+		Lifetime: cq.Persistent, Wait: cq.WaitFD}))
+	set := shmtest.Needs(cq.NewWaitSet(d, cq.WaitSetOptions{}))
 	need(set.Add(q))
-	w, err := cq.Attach(context.Background(), cq.Named(d, "orders"), cq.WriterOptions{})
-	need(err)
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "orders"), cq.WriterOptions{}))
 	for i := range uint64(3) {
 		need(w.Post(&cq.Entry{Context: 70 + i, Flags: cq.FlagRecv | cq.FlagTagged, Len: 100 + i,
 			Buf: shm.MakeRef(1, 4096*i), Data: 200 + i, Tag: 300 + i, Src: cq.From(5),
@@ -59,30 +55,23 @@ func makeKinds() {
 	need(w.PostError(&cq.ErrorEntry{Context: 73, Err: 5, ProvErrno: 17, OverrunBytes: 9,
 		ErrData: []byte("detail")}))
 	need(w.Post(&cq.Entry{Context: 74}))
-	_, err = cq.Read(q, make([]cq.Tagged, 1))
-	need(err)
-	_, err = q.Peek(1)
-	need(err)
+	shmtest.Needs(cq.Read(q, make([]cq.Tagged, 1)))
+	shmtest.Needs(q.Peek(1))
 
-	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 4, Write: true,
-		Lifetime: cq.Persistent})
-	need(err)
+	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 4, Write: true,
+		Lifetime: cq.Persistent}))
 	fid := cq.FID{Kind: cq.FIDMemory, ID: 6, Generation: 7}
-	_, err = e.Write(&cq.Event{Event: cq.EventUser, FID: fid, Context: 80, Data: 81,
-		Payload: []byte("payload")})
-	need(err)
-	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 82, Data: 83, Err: 5, ProvErrno: 18,
-		ErrData: []byte("cause")})
-	need(err)
-	c, err := cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter,
-		Lifetime: cq.Persistent})
-	need(err)
+	shmtest.Needs(e.Write(&cq.Event{Event: cq.EventUser, FID: fid, Context: 80, Data: 81,
+		Payload: []byte("payload")}))
+	shmtest.Needs(e.WriteErr(&cq.EventError{FID: fid, Context: 82, Data: 83, Err: 5, ProvErrno: 18,
+		ErrData: []byte("cause")}))
+	c := shmtest.Needs(cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter,
+		Lifetime: cq.Persistent}))
 	need(errors.Join(c.Set(40), c.Add(1), c.AddErr(2)))
-	v, err := cq.CreateAddresses(cq.Named(d, "peers"),
+	v := shmtest.Needs(cq.CreateAddresses(cq.Named(d, "peers"),
 		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque,
-			UserID: true, Lifetime: cq.Persistent})
-	need(err)
-	_, err = v.Insert([][]byte{[]byte("one"), []byte("two"), []byte("three")}, cq.InsertOptions{})
+			UserID: true, Lifetime: cq.Persistent}))
+	_, err := v.Insert([][]byte{[]byte("one"), []byte("two"), []byte("three")}, cq.InsertOptions{})
 	need(err)
 	need(errors.Join(v.Remove(1), v.SetUserID(2, 90)))
 	makeDeviceKinds(d)
@@ -93,54 +82,42 @@ func makeKinds() {
 
 // makeDeviceKinds makes those of the device path. The frames have no name: their bytes get one.
 func makeDeviceKinds(d *shm.Dir) {
-	o, err := xstatus.Create(d, xstatus.Info{Interface: "eth7", Index: 7, NetNS: 8, Queue: 3,
+	o := shmtest.Needs(xstatus.Create(d, xstatus.Info{Interface: "eth7", Index: 7, NetNS: 8, Queue: 3,
 		NeedWakeup: true, Geometry: xdp.Geometry{Frames: 16, ChunkBytes: 2048, HeadroomBytes: 64},
 		UMEM: shm.UUID{9}, Rings: xstatus.RingSizes{Rx: 16, Tx: 32, Fill: 64, Comp: 128},
-		Local: netip.MustParseAddrPort("192.0.2.1:9"), Receive: "orders", ReceiveID: shm.UUID{10}})
-	need(err)
+		Local: netip.MustParseAddrPort("192.0.2.1:9"), Receive: "orders", ReceiveID: shm.UUID{10}}))
 	var counts xstatus.Counters
 	counts.UpdatedNs, counts.Kernel.RxDropped, counts.Rings.Posted = 21, 22, 23
 	counts.Syscalls.Receive, counts.Traffic.Accepted, counts.Traffic.Starved = 24, 25, 26
 	o.Update(&counts)
-	s, err := capture.Start(d, o.Name(), capture.Options{SnapBytes: 64, Slots: 16})
-	need(err)
-	tap, err := capture.Attach(d, o.Wish(), 3)
-	need(err)
+	s := shmtest.Needs(capture.Start(d, o.Name(), capture.Options{SnapBytes: 64, Slots: 16}))
+	tap := shmtest.Needs(capture.Attach(d, o.Wish(), 3))
 	tap.Packet(true, []byte("a packet"), false)
 	tap.Flush()
 	if !s.Attached() {
 		need(errors.New("the capture is not attached"))
 	}
-	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 16, Generation: 11})
-	need(err)
-	frames, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", u.Region().Object().FD()))
-	need(err)
+	u := shmtest.Needs(xdp.NewUMEM(xdp.UMEMOptions{Frames: 16, Generation: 11}))
+	frames := shmtest.Needs(os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", u.Region().Object().FD())))
 	need(os.WriteFile(filepath.Join(d.Path(), "frames"), frames, 0o600))
-	_, err = d.Create("region", shm.Spec{Kind: shm.KindRegion, Generation: 12,
+	shmtest.Needs(d.Create("region", shm.Spec{Kind: shm.KindRegion, Generation: 12,
 		Sections: []shm.Section{{Kind: 1, Length: 4096}}}, func(o *shm.Object) error {
 		mem, _, err := o.Section(1, 0)
 		copy(mem, "bytes of a region")
 		return err
-	})
-	need(err)
+	}))
 }
 
 // makeFabricKinds makes two endpoints, one of which has sent to the other.
 func makeFabricKinds(d *shm.Dir) {
-	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{Size: 64})
-	need(err)
-	w, err := q.Writer()
-	need(err)
+	q := shmtest.Needs(cq.Create(cq.Unnamed("ends"), cq.Options{Size: 64}))
+	w := shmtest.Needs(q.Writer())
 	o := fabric.Options{Transmit: w, Receive: w, Peers: 2}
-	_, err = fabric.Open(d, "answers", o)
-	need(err)
-	e, err := fabric.Open(d, "asks", o)
-	need(err)
-	to, err := e.Resolve("answers")
-	need(err)
+	shmtest.Needs(fabric.Open(d, "answers", o))
+	e := shmtest.Needs(fabric.Open(d, "asks", o))
+	to := shmtest.Needs(e.Resolve("answers"))
 	need(e.Send([]byte("a message"), to, 60))
-	_, err = e.Join("group", fabric.GroupOptions{Members: 4, Misses: true})
-	need(err)
+	shmtest.Needs(e.Join("group", fabric.GroupOptions{Members: 4, Misses: true}))
 }
 
 // writeImage has a child make the kinds, kills it, and packs what it leaves.

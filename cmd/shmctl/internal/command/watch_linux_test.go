@@ -32,10 +32,8 @@ func init() {
 
 // readerRole creates the queue and reads until its standard input ends.
 func readerRole() {
-	d, err := shm.OpenDir("")
-	need(err)
-	q, err := cq.Create(cq.Named(d, "live"), cq.Options{Size: 64, MaxLanes: 4})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	q := shmtest.Needs(cq.Create(cq.Named(d, "live"), cq.Options{Size: 64, MaxLanes: 4}))
 	fmt.Println("ready")
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -50,14 +48,11 @@ func readerRole() {
 
 // writerRole posts as many entries as its standard input says, then waits for the end.
 func writerRole() {
-	d, err := shm.OpenDir("")
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Named(d, "live"), cq.WriterOptions{})
-	need(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "live"), cq.WriterOptions{}))
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		n, err := strconv.Atoi(in.Text())
-		need(err)
+		n := shmtest.Needs(strconv.Atoi(in.Text()))
 		for n > 0 {
 			if w.Post(&cq.Entry{}) == nil {
 				n--
