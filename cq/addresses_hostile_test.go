@@ -74,8 +74,7 @@ func TestHostileAddresses(t *testing.T) {
 			_ = v.Remove(3, 5)
 			_ = v.Remove(2)
 			must(t, v.Detach())
-			v, err = cq.OpenAddresses(cq.Named(d, v.Name()), cq.AddressOptions{Existing: true})
-			must(t, err)
+			v = shmtest.Got(cq.OpenAddresses(cq.Named(d, v.Name()), cq.AddressOptions{Existing: true})).Or(t)
 			wantWhole(t, v)
 			wantSound(t, v)
 			must(t, v.Close())
@@ -204,10 +203,8 @@ func FuzzAddresses(f *testing.F) {
 	f.Add([]byte{3}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, words, rows, index []byte) {
 		d := openDir(t)
-		v, err := cq.CreateAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Count: 4})
-		must(t, err)
-		r, err := cq.AttachAddresses(cq.Named(d, "fuzz"))
-		must(t, err)
+		v := shmtest.Got(cq.CreateAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Count: 4})).Or(t)
+		r := shmtest.Got(cq.AttachAddresses(cq.Named(d, "fuzz"))).Or(t)
 		inWords, inRows, inIndex := addressMemory(t, d, "fuzz")
 		copy(inWords[:64], words)
 		copy(inRows, rows)
@@ -218,8 +215,7 @@ func FuzzAddresses(f *testing.F) {
 		_ = v.Remove(1)
 		binary.LittleEndian.PutUint64(inWords, 1) // or it says that it was closed
 		must(t, v.Detach())
-		v, err = cq.OpenAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Existing: true})
-		must(t, err)
+		v = shmtest.Got(cq.OpenAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Existing: true})).Or(t)
 		lookAround(t, r)
 		wantSound(t, v)
 		must(t, errors.Join(r.Close(), v.Close()))
@@ -230,8 +226,7 @@ func FuzzAddresses(f *testing.F) {
 // TestAddressesClosedInUse closes a vector under every kind of use.
 func TestAddressesClosedInUse(t *testing.T) {
 	for range 20 {
-		v, err := cq.CreateAddresses(cq.Unnamed("used"), cq.AddressOptions{Count: 64})
-		must(t, err)
+		v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("used"), cq.AddressOptions{Count: 64})).Or(t)
 		var all sync.WaitGroup
 		var calls atomic.Int64
 		for i := range 4 {

@@ -217,8 +217,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	for i := 0; i < 100 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
 		must(t, owner.Process.Signal(syscall.SIGSTOP))
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)
-		must(t, err)
+		shmtest.Got(syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)).Or(t)
 		once := true
 		s := watchAddresses(r, func() bool { once = !once; return once })
 		if s.torn > 0 || s.lost > 0 {
@@ -226,8 +225,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 		}
 		must(t, cq.CopyAddresses(d, name, "copy"))
 		must(t, owner.Process.Signal(syscall.SIGCONT))
-		v, err := cq.OpenAddresses(cq.Named(d, "copy"), cq.AddressOptions{Existing: true})
-		must(t, err)
+		v := shmtest.Got(cq.OpenAddresses(cq.Named(d, "copy"), cq.AddressOptions{Existing: true})).Or(t)
 		if cq.AddressCells(v) != cq.AddressCells(r) {
 			halfway++ // a rough count: the owner goes on
 		}
@@ -264,8 +262,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	d, name := openDir(t), queueName(t)
 	own, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Lifetime: cq.Persistent})
 	must(t, err)
-	_, err = own.Insert(sockaddrs(0, 1), cq.InsertOptions{})
-	must(t, err)
+	shmtest.Got(own.Insert(sockaddrs(0, 1), cq.InsertOptions{})).Or(t)
 	var es []*cq.EventQueue
 	for range 2 {
 		v := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
@@ -287,8 +284,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 		c.Says(t, "owner")
 		wantNew(c.Process.Pid)
 		if !dies {
-			_, err := fmt.Fprintln(c.In, "leave")
-			must(t, err)
+			shmtest.Got(fmt.Fprintln(c.In, "leave")).Or(t)
 			c.Says(t, "left")
 			c.Kill()
 			break
@@ -303,8 +299,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	for _, e := range es {
 		noNews(t, e)
 	}
-	own, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
-	must(t, err)
+	own = shmtest.Got(cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})).Or(t)
 	wantNew(os.Getpid())
 	must(t, own.Close())
 }

@@ -59,8 +59,7 @@ func insertAsync(v *cq.AddressVector, addrs [][]byte, context uint64) error {
 
 func insert(t testing.TB, v *cq.AddressVector, addrs ...[]byte) []cq.Addr {
 	t.Helper()
-	got, err := v.Insert(addrs, cq.InsertOptions{})
-	must(t, err)
+	got := shmtest.Got(v.Insert(addrs, cq.InsertOptions{})).Or(t)
 	return got
 }
 
@@ -213,10 +212,8 @@ func TestAddressNames(t *testing.T) {
 		cq.AddressOptions{Count: 8, Lifetime: cq.Persistent})
 	must(t, err)
 	insert(t, v, sockaddrs(0, 3)...)
-	r, err := cq.AttachAddresses(cq.Named(d, name))
-	must(t, err)
-	byFD, err := cq.AttachAddresses(cq.FromFD(v.ObjectFD(), "by descriptor"))
-	must(t, err)
+	r := shmtest.Got(cq.AttachAddresses(cq.Named(d, name))).Or(t)
+	byFD := shmtest.Got(cq.AttachAddresses(cq.FromFD(v.ObjectFD(), "by descriptor"))).Or(t)
 	for _, r := range []*cq.AddressVector{r, byFD} {
 		finds(t, r, 2, sockaddr(2))
 		_, err = r.Insert(sockaddrs(5, 6), cq.InsertOptions{})
@@ -288,8 +285,7 @@ func nextEvent(t testing.TB, eq *cq.EventQueue, about cq.FID) string {
 	_, err := eq.ReadContext(t.Context(), &ev, cq.ReadOptions{})
 	if errors.Is(err, cq.ErrAvail) {
 		var e cq.EventError
-		_, err = eq.ReadErr(&e, 0)
-		must(t, err)
+		shmtest.Got(eq.ReadErr(&e, 0)).Or(t)
 		if e.FID != about {
 			t.Errorf("an error of %v, want %v", e.FID, about)
 		}
@@ -352,8 +348,7 @@ func TestInsertAsyncRefused(t *testing.T) {
 		fmt.Errorf("no: %w", cq.ErrInvalid): "invalid argument 1 0",
 	} {
 		check := func([]byte) error { return err }
-		v, err := cq.CreateAddresses(cq.Unnamed("refused"), cq.AddressOptions{Check: check})
-		must(t, err)
+		v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("refused"), cq.AddressOptions{Check: check})).Or(t)
 		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
 		must(t, v.BindEvents(eq))
 		must(t, insertAsync(v, sockaddrs(0, 1), 1))

@@ -35,8 +35,7 @@ func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
 func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
 	t.Helper()
 	sub := shmtest.Have(d.Sub(queue, false)).In(t)
-	obj, err := sub.Create(fmt.Sprintf("lane-%04d", row), spec, nil)
-	must(t, err)
+	obj := shmtest.Got(sub.Create(fmt.Sprintf("lane-%04d", row), spec, nil)).Or(t)
 	must(t, obj.Close())
 }
 
@@ -242,8 +241,7 @@ func reader(dir string) string { return filepath.Join(dir, cq.ReaderFile) }
 func patch(t *testing.T, path string, at int64, b byte) {
 	t.Helper()
 	f := shmtest.Have(os.OpenFile(path, os.O_WRONLY, 0)).In(t)
-	_, err := f.WriteAt([]byte{b}, at)
-	must(t, err)
+	shmtest.Got(f.WriteAt([]byte{b}, at)).Or(t)
 }
 
 func chown(t *testing.T, path string, uid int) {

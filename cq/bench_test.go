@@ -18,9 +18,7 @@ func BenchmarkPostRead(b *testing.B) {
 				b.Run(fmt.Sprintf("shared=%v/own=%v/batch=%d", shared, own, batch), func(b *testing.B) {
 					q, w := pair(b, cq.Options{Size: 1024, Shared: shared})
 					if own {
-						var err error
-						w, err = q.Writer()
-						must(b, err)
+						w = shmtest.Got(q.Writer()).Or(b)
 						defer w.Close()
 					}
 					es, dst := make([]cq.Entry, batch), make([]cq.Msg, batch)
@@ -96,8 +94,7 @@ func allocatesNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%v shared %v", format, shared), func(t *testing.T) {
 				d, q := create(t, cq.Options{Size: 64, Format: format, Shared: shared})
 				w := attach(t, d, q.Name())
-				own, err := q.Writer()
-				must(t, err)
+				own := shmtest.Got(q.Writer()).Or(t)
 				for name, call := range hotCalls(t, q, w, own) {
 					if n := testing.AllocsPerRun(200, call); n != 0 {
 						t.Errorf("%s: %v allocations", name, n)

@@ -23,10 +23,8 @@ func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 
 func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
 	t.Helper()
-	v, err := c.Read()
-	must(t, err)
-	e, err := c.ReadErr()
-	must(t, err)
+	v := shmtest.Got(c.Read()).Or(t)
+	e := shmtest.Got(c.ReadErr()).Or(t)
 	if v != value || e != errs {
 		t.Errorf("counted %d and %d failures, want %d and %d", v, e, value, errs)
 	}
@@ -126,8 +124,7 @@ func TestBoundHolds(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := newBoundParts(t)
-			unbind, err := row.bind(p)
-			must(t, err)
+			unbind := shmtest.Got(row.bind(p)).Or(t)
 			for range 2 {
 				for _, c := range row.held(p) {
 					wantErr(t, "close", c.Close(), cq.ErrBusy, syscall.EBUSY)
@@ -221,12 +218,10 @@ func TestOverrunNotice(t *testing.T) {
 	must(t, q.BindEvents(events))
 	wantErr(t, "close of a bound event queue", events.Close(), cq.ErrBusy)
 	f := &feeder{}
-	unbind, err := q.Bind(f, false)
-	must(t, err)
+	unbind := shmtest.Got(q.Bind(f, false)).Or(t)
 	t.Cleanup(unbind)
 	for range 15 { // full but for what was promised
-		_, err := events.Write(&cq.Event{Event: cq.EventUser})
-		must(t, err)
+		shmtest.Got(events.Write(&cq.Event{Event: cq.EventUser})).Or(t)
 	}
 	_, err = events.Write(&cq.Event{})
 	wantErr(t, "the promised room", err, cq.ErrFull)
@@ -265,8 +260,7 @@ func TestOverrunNotice(t *testing.T) {
 		must(t, q.BindEvents(events))
 	}
 	for range 16 {
-		_, err := events.Write(&cq.Event{Event: cq.EventUser})
-		must(t, err)
+		shmtest.Got(events.Write(&cq.Event{Event: cq.EventUser})).Or(t)
 	}
 }
 
@@ -276,15 +270,12 @@ func TestOverrunPurged(t *testing.T) {
 	events := shmtest.Have(cq.CreateEvents(cq.Named(d, "events"),
 		cq.EventOptions{Size: 1, Write: true})).In(t)
 	for _, overrun := range []bool{true, false} {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 1, Overrun: cq.OverrunQueue})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 1, Overrun: cq.OverrunQueue})).Or(t)
 		must(t, q.BindEvents(events))
-		other, err := cq.Create(cq.Named(d, "other"), cq.Options{})
-		must(t, err)
+		other := shmtest.Got(cq.Create(cq.Named(d, "other"), cq.Options{})).Or(t)
 		wantErr(t, "no room to promise", other.BindEvents(events), cq.ErrFull)
 		must(t, other.Close())
-		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 		if post(t, w, 0, 1); overrun {
 			wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
 		}
@@ -293,13 +284,11 @@ func TestOverrunPurged(t *testing.T) {
 		if _, err := events.ReadErr(&cq.EventError{}, 0); err != cq.ErrWouldBlock {
 			t.Errorf("an event of a closed queue: %v", err)
 		}
-		_, err = events.Read(&cq.Event{}, 0)
+		_, err := events.Read(&cq.Event{}, 0)
 		wantErr(t, "nothing", err, cq.ErrWouldBlock)
 	}
-	_, err := events.Write(&cq.Event{})
-	must(t, err)
-	_, err = events.Read(&cq.Event{}, 0)
-	must(t, err)
+	shmtest.Got(events.Write(&cq.Event{})).Or(t)
+	shmtest.Got(events.Read(&cq.Event{}, 0)).Or(t)
 }
 
 // TestOverrunToldAgain: an overrun that an event queue did not take is told to the next one.
@@ -352,10 +341,8 @@ func TestUnbindInside(t *testing.T) {
 	q := shmtest.Have(cq.Create(cq.Unnamed(queueName(t)), cq.Options{})).In(t)
 	in, out, read := make(chan struct{}), make(chan struct{}), make(chan error)
 	var unbindSelf func()
-	unbind, err := q.Bind(moves(func() { close(in); <-out }), true)
-	must(t, err)
-	unbindSelf, err = q.Bind(moves(func() { unbindSelf() }), true)
-	must(t, err)
+	unbind := shmtest.Got(q.Bind(moves(func() { close(in); <-out }), true)).Or(t)
+	unbindSelf = shmtest.Got(q.Bind(moves(func() { unbindSelf() }), true)).Or(t)
 	look := func() error { _, err := cq.Read(q, []cq.Context{}); return err }
 	go func() { read <- look() }()
 	<-in
@@ -377,10 +364,8 @@ func TestManualProgress(t *testing.T) {
 		dst := make([]cq.Context, 4)
 		_, _ = cq.Read(q, dst) // what it finds does not hold when something is bound
 		f, self := &feeder{w: w, every: 5, again: time.Millisecond}, &feeder{}
-		unbind, err := q.Bind(f, true)
-		must(t, err)
-		unbindSelf, err := q.Bind(self, false)
-		must(t, err)
+		unbind := shmtest.Got(q.Bind(f, true)).Or(t)
+		unbindSelf := shmtest.Got(q.Bind(self, false)).Or(t)
 		// Count 0 is progress only.
 		for i := range 4 {
 			n, err := cq.Read(q, dst[:i%2])
@@ -417,13 +402,11 @@ func TestManualProgress(t *testing.T) {
 				t.Errorf("after trywait %d, %v", n, err)
 			}
 		}
-		s, err := cq.NewPollSet(d, 0)
-		must(t, err)
+		s := shmtest.Got(cq.NewPollSet(d, 0)).Or(t)
 		must(t, s.Add(q))
 		ready := make([]cq.Waitable, 1)
 		eventually(t, "poll drives it", func() bool {
-			n, err := s.Poll(ready)
-			must(t, err)
+			n := shmtest.Got(s.Poll(ready)).Or(t)
 			return n == 1
 		})
 		drain(t, q)

@@ -224,8 +224,7 @@ func (p site) createAs(t testing.TB, name string, o cq.Options) *cq.Queue {
 	if p.memfd {
 		place = cq.Unnamed(name)
 	}
-	q, err := cq.Create(place, p.queue(o))
-	must(t, err)
+	q := shmtest.Got(cq.Create(place, p.queue(o))).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return q
 }
@@ -347,8 +346,7 @@ func unpack(b []byte, v any) error { return gob.NewDecoder(bytes.NewReader(b)).D
 func (p *peer) call(t testing.TB, method string, args, reply any) {
 	t.Helper()
 	p.start(t)
-	value, err := pack(args)
-	must(t, err)
+	value := shmtest.Got(pack(args)).Or(t)
 	answer := make(chan ask, 1)
 	p.mu.Lock()
 	if p.answers == nil {
@@ -357,7 +355,7 @@ func (p *peer) call(t testing.TB, method string, args, reply any) {
 	}
 	p.last++
 	p.answers[p.last] = answer
-	err = p.asks.Encode(ask{ID: p.last, Method: method, Value: value})
+	err := p.asks.Encode(ask{ID: p.last, Method: method, Value: value})
 	p.mu.Unlock()
 	must(t, err)
 	if a, came := <-answer; !came {

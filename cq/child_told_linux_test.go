@@ -61,8 +61,7 @@ func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 
 func (w *toldWriter) tell(t testing.TB, what, answer string) {
 	t.Helper()
-	_, err := fmt.Fprintln(w.In, what)
-	must(t, err)
+	shmtest.Got(fmt.Fprintln(w.In, what)).Or(t)
 	w.Says(t, answer)
 }
 
@@ -259,8 +258,7 @@ func (r *toldReader) join() *cq.Writer {
 		o.Allow = bothUsers()
 	}
 	done := later(func() { r.expect("accept", 0, "") })
-	w, err := cq.Attach(soon(r.t), cq.Over(r.conn), o)
-	must(r.t, err)
+	w := shmtest.Got(cq.Attach(soon(r.t), cq.Over(r.conn), o)).Or(r.t)
 	done()
 	return w
 }
@@ -269,8 +267,7 @@ func (r *toldReader) join() *cq.Writer {
 func (r *toldReader) follow(w *cq.Writer) *cq.Writer {
 	r.t.Helper()
 	done := later(func() { r.expect("accept", 0, "") })
-	next, err := w.Follow(soon(r.t), r.conn)
-	must(r.t, err)
+	next := shmtest.Got(w.Follow(soon(r.t), r.conn)).Or(r.t)
 	done()
 	must(r.t, r.conn.Close())
 	return next
@@ -290,8 +287,7 @@ func (r *toldReader) end(w *cq.Writer) {
 // do has it do something and returns what it says.
 func (r *toldReader) do(what string, n int) string {
 	r.t.Helper()
-	_, err := fmt.Fprintln(r.In, what, n)
-	must(r.t, err)
+	shmtest.Got(fmt.Fprintln(r.In, what, n)).Or(r.t)
 	return r.Line(r.t)
 }
 

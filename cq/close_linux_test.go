@@ -122,8 +122,7 @@ func openEverything(t *testing.T) *everything {
 		must(t, errors.Join(set.Add(m), poll.Add(m)))
 	}
 	must(t, channel.Inject(e.q)) // an event that nobody acknowledges
-	_, err = channel.GetEvent(soon(t), cq.WaitOptions{})
-	must(t, err)
+	shmtest.Got(channel.GetEvent(soon(t), cq.WaitOptions{})).Or(t)
 	return e
 }
 
@@ -205,8 +204,7 @@ func TestCloseAllWithLoans(t *testing.T) {
 func TestDetachedDescriptor(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitFD})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitFD})).Or(t)
 	w := attach(t, d, name)
 	_ = drain(t, q)
 	for q.TryWait() != nil {
@@ -224,22 +222,19 @@ func TestDetachedDescriptor(t *testing.T) {
 			t.Errorf("a writer wrote %d bytes into a file of this process (%v)", i.Size(), err)
 		}
 	}
-	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
+	q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
 	closeQueue(t, q)
 }
 
 // TestLaneOfFormerQueue: what a dead writer of a destroyed queue left makes way.
 func TestLaneOfFormerQueue(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})).Or(t)
 	c := startChild(t, "writer", envQueue+"=again", envCount+"=1")
 	_ = c.Line(t)
 	must(t, q.Close())
 	c.Kill()
-	q, err = cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
-	must(t, err)
+	q = shmtest.Got(cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	if w := attach(t, d, "again"); w.Lane() != 1 {
 		t.Error("lane", w.Lane())
@@ -337,8 +332,7 @@ func TestCheckHeldYoung(t *testing.T) {
 func TestResetsAreCounted(t *testing.T) {
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
-		q, err := cq.Create(cq.Named(d, "resets"), cq.Options{Wait: wait})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "resets"), cq.Options{Wait: wait})).Or(t)
 		if n := q.Stats().Resets; n != 0 {
 			t.Errorf("%v: %d before the first TryWait", wait, n)
 		}
@@ -443,12 +437,10 @@ func TestCloseWithLoans(t *testing.T) {
 	for name, end := range map[string]func(*cq.Queue) error{"close": (*cq.Queue).Close,
 		"detach": (*cq.Queue).Detach} {
 		_, q := create(t, cq.Options{Size: 4})
-		w, err := q.Writer()
-		must(t, err)
+		w := shmtest.Got(q.Writer()).Or(t)
 		post(t, w, 0, 3)
 		must(t, w.Close())
-		es, err := q.Peek(2)
-		must(t, err)
+		es := shmtest.Got(q.Peek(2)).Or(t)
 		wantErr(t, name, end(q), cq.ErrBusy, syscall.EBUSY)
 		must(t, q.Release(1))
 		wantErr(t, name, end(q), cq.ErrBusy)
@@ -462,8 +454,7 @@ func TestCloseWithLoans(t *testing.T) {
 		must(t, end(q))
 		if name == "detach" {
 			d := openDir(t)
-			q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-			must(t, err)
+			q := shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})).Or(t)
 			must(t, q.Close())
 		}
 	}
@@ -474,8 +465,7 @@ func TestRefusedCloseDisturbsNobody(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4, Shared: true, Spin: -1})
 	w := attach(t, d, q.Name())
 	post(t, w, 0, 1)
-	_, err := q.Peek(1)
-	must(t, err)
+	shmtest.Got(q.Peek(1)).Or(t)
 	end := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -64,8 +64,7 @@ func TestConformanceAVOpen(t *testing.T) {
 		d := openDir(t)
 		for count := 1; count <= 65536; count *= 2 {
 			for _, c := range []int{count, count + 1} {
-				v, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: c})
-				must(t, err)
+				v := shmtest.Got(cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: c})).Or(t)
 				if v.Options().Count < c || v.Len() != 0 {
 					t.Errorf("count %d: %d fit, %d are in", c, v.Options().Count, v.Len())
 				}
@@ -139,9 +138,8 @@ func TestConformanceAVInsert(t *testing.T) {
 		}
 	})
 	conformAV(t, "user-id", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		got, err := v.Insert(sockaddrs(0, 2), cq.InsertOptions{IDs: []cq.Addr{699, 701}})
-		must(t, err)
-		_, err = v.Insert(sockaddrs(0, 1),
+		got := shmtest.Got(v.Insert(sockaddrs(0, 2), cq.InsertOptions{IDs: []cq.Addr{699, 701}})).Or(t)
+		_, err := v.Insert(sockaddrs(0, 1),
 			cq.InsertOptions{IDs: []cq.Addr{700}}) // it is there, and gets this one
 		must(t, err)
 		must(t, v.SetUserID(got[1], 800))
@@ -238,14 +236,12 @@ func TestConformanceAVRemove(t *testing.T) {
 func TestConformanceAVClose(t *testing.T) {
 	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{})
-		own, err := r.q.Writer()
-		must(t, err)
-		b, err := feed.Bind(feed.Options{Queue: own, Flags: cq.FlagRecv, Addresses: v})
-		must(t, err)
+		own := shmtest.Got(r.q.Writer()).Or(t)
+		b := shmtest.Got(feed.Bind(feed.Options{Queue: own, Flags: cq.FlagRecv, Addresses: v})).Or(t)
 		wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, b.Close())
 		must(t, v.Close())
-		_, err = v.Insert(sockaddrs(0, 1), cq.InsertOptions{})
+		_, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{})
 		wantErr(t, "insert", err, cq.ErrClosed)
 		must(t, own.Close())
 	})

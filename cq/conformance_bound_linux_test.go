@@ -62,8 +62,7 @@ func TestConformanceCQBound(t *testing.T) {
 	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		must(t, r.w.Bind(cq.FlagTransmit))
 		must(t, r.w.Begin(0))
-		unbind, err := r.q.Bind(&fed{}, false)
-		must(t, err)
+		unbind := shmtest.Got(r.q.Bind(&fed{}, false)).Or(t)
 		busy := func(what string) {
 			for range 2 {
 				wantErr(t, "close of the queue "+what, r.q.Close(), cq.ErrBusy, syscall.EBUSY)
@@ -192,11 +191,10 @@ func withEvents(t *testing.T, name string, f func(t *testing.T, e *cq.EventQueue
 func TestConformanceEQBound(t *testing.T) {
 	withEvents(t, "busy-while-bound", func(t *testing.T, e *cq.EventQueue) {
 		obj, at := payload(t, nil)
-		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
-			Access: cq.FlagRemoteRead, Events: e})
-		must(t, err)
+		r := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e})).Or(t)
 		wantErr(t, "close", e.Close(), cq.ErrBusy, syscall.EBUSY)
-		_, err = eqSread(e, &cq.Event{}, tooLong) // it goes on
+		_, err := eqSread(e, &cq.Event{}, tooLong) // it goes on
 		must(t, err)
 		must(t, r.Close())
 		must(t, e.Close())
@@ -279,8 +277,7 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 	must(t, errors.Join(err, count.Add(1), count.Wait(ended, 1, cq.WaitOptions{})))
 	wantContexts(t, "queue", contexts(dst[:n]), 1)
 	r.post(t, 2, 3)
-	es, err := r.q.PeekContext(ended, 1)
-	must(t, err)
+	es := shmtest.Got(r.q.PeekContext(ended, 1)).Or(t)
 	must(t, r.q.Release(len(es)))
 	writeEvents(t, e, 2, 3)
 	wantContexts(t, "events", drainEvents(t, e), 2)

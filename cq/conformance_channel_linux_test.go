@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // attachTo makes queues those of the channel until the test ends.
@@ -50,8 +51,7 @@ func TestConformanceChannel(t *testing.T) {
 	t.Parallel()
 	onChannel(t, "event-after-arming", channelEventAfterArming)
 	onChannel(t, "not-armed", func(t *testing.T, r *rig, c *cq.Channel) {
-		fd, err := c.FD()
-		must(t, err)
+		fd := shmtest.Got(c.FD()).Or(t)
 		r.post(t, 1, 3)
 		noEvent(t, "not armed", c)
 		if readable(t, fd, 0) {
@@ -163,8 +163,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 		r.postSolicited(t, 4)
 		gets(t, "a solicited one", c, r.q)
 		must(t, c.RequestNotify(r.q, cq.NotifySolicited))
-		_, err := r.w.PostBatch([]cq.Entry{{Context: 5, Meta: cq.MetaSolicited}, {Context: 6}})
-		must(t, err)
+		shmtest.Got(r.w.PostBatch([]cq.Entry{{Context: 5, Meta: cq.MetaSolicited}, {Context: 6}})).Or(t)
 		if ev := gets(t, "one in a batch", c, r.q); !ev.Solicited {
 			t.Error("the event does not say so")
 		}
@@ -223,8 +222,7 @@ func channelKindsBudget(t *testing.T, r *rig) {
 	quiet.post(t, 100, 101)
 	var got [2][]uint64
 	for turn := 0; len(got[0]) < 40 || len(got[1]) < 1; turn++ {
-		ev, err := getEvent(c, tooLong)
-		must(t, err)
+		ev := shmtest.Got(getEvent(c, tooLong)).Or(t)
 		at := ev.Context.(int)
 		must(t, cq.Drain(c, ev, cq.NotifyAny, make([]cq.Context, 4), 8, func(es []cq.Context) error {
 			got[at] = append(got[at], contexts(es)...)
@@ -239,9 +237,7 @@ func channelKindsBudget(t *testing.T, r *rig) {
 	quiet.post(t, 1, 2)
 	ev := cq.ChannelEvent{}
 	for ev.Queue != quiet.q {
-		var err error
-		ev, err = getEvent(c, tooLong)
-		must(t, err)
+		ev = shmtest.Got(getEvent(c, tooLong)).Or(t)
 	}
 	err := cq.Drain(c, ev, cq.NotifyAny, buf, 0, func([]cq.Context) error { return boom })
 	wantErr(t, "handler's error", err, boom)
@@ -363,8 +359,7 @@ func channelGetOneGetterPerEvent(t *testing.T, r *rig) {
 func channelGetEdge(t *testing.T, r *rig, c *cq.Channel) {
 	other := r.another(t, 1, cq.Options{})
 	attachTo(t, c, other.q)
-	fd, err := c.FD()
-	must(t, err)
+	fd := shmtest.Got(c.FD()).Or(t)
 	edge, level := epollOn(t, fd, unix.EPOLLIN|unix.EPOLLET), epollOn(t, fd, unix.EPOLLIN)
 	polled := func() int16 {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}

@@ -370,10 +370,8 @@ func TestConformanceWaitCounters(t *testing.T) {
 	fd := cq.CounterOptions{Wait: cq.WaitFD}
 	conformCounter(t, "trywait", fd, func(t *testing.T, r *countRig) {
 		take := func() {
-			_, err := r.c.Read()
-			must(t, err)
-			_, err = r.c.ReadErr()
-			must(t, err)
+			shmtest.Got(r.c.Read()).Or(t)
+			shmtest.Got(r.c.ReadErr()).Or(t)
 		}
 		for _, change := range []func() error{
 			func() error { return r.w.Add(1) },
@@ -408,8 +406,7 @@ func TestConformancePollMixed(t *testing.T) {
 			counts[i] = newCountRig(t, r.site, r.p, fmt.Sprint("counter-", i),
 				cq.CounterOptions{UserContext: 2 + i})
 		}
-		s, err := cq.NewPollSet(r.d, 0)
-		must(t, err)
+		s := shmtest.Got(cq.NewPollSet(r.d, 0)).Or(t)
 		members := []cq.Waitable{r.q, counts[0].c, other.q, counts[1].c}
 		for _, m := range members {
 			must(t, s.Add(m))

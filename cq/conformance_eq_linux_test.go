@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -134,9 +135,8 @@ func TestConformanceEQOpen(t *testing.T) {
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for size := 1; size <= 65536; size *= 2 {
-			e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Size: size, DataMaxBytes: 1,
-				Write: true})
-			must(t, err)
+			e := shmtest.Got(cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Size: size, DataMaxBytes: 1,
+				Write: true})).Or(t)
 			if e.Options().Size != size {
 				t.Errorf("size %d became %d", size, e.Options().Size)
 			}
@@ -237,8 +237,7 @@ func TestConformanceEQRead(t *testing.T) {
 	conformEQ(t, "control-operation", o, func(t *testing.T, r *eqRig) {
 		want := cq.Event{Event: cq.EventAVComplete, FID: cq.FID{Kind: cq.FIDAddresses, ID: 5,
 			Generation: 2}, Context: 7, Data: 9}
-		_, err := r.w.Write(&want)
-		must(t, err)
+		shmtest.Got(r.w.Write(&want)).Or(t)
 		var got cq.Event
 		n, err := r.e.Read(&got, 0)
 		if n != cq.EventHeaderBytes || err != nil {
@@ -270,8 +269,7 @@ func TestConformanceEQRead(t *testing.T) {
 		}
 		ev := cq.Event{Payload: make([]byte, 0, most)}
 		for n := range most + 1 {
-			_, err := r.w.Write(&cq.Event{Event: cq.EventUser, Payload: text[:n]})
-			must(t, err)
+			shmtest.Got(r.w.Write(&cq.Event{Event: cq.EventUser, Payload: text[:n]})).Or(t)
 			k, err := r.e.Read(&ev, 0)
 			if k != cq.EventHeaderBytes+n || err != nil || string(ev.Payload) != string(text[:n]) {
 				t.Fatalf("%d bytes: %d, %v, %x", n, k, err, ev.Payload)
@@ -362,8 +360,7 @@ func eqPeekTheSame(t *testing.T, r *eqRig) {
 	}
 	for len(ws) > 0 {
 		var first, ev cq.Event
-		_, err := r.e.Read(&first, cq.FlagPeek)
-		must(t, err)
+		shmtest.Got(r.e.Read(&first, cq.FlagPeek)).Or(t)
 		for i := range 100 {
 			if i%50 == 1 {
 				writeEvents(t, ws[i/50], first.Context+2000, first.Context+2001)
@@ -472,8 +469,7 @@ func TestConformanceEQReadErr(t *testing.T) {
 		for _, kind := range []cq.FIDKind{cq.FIDMemory, cq.FIDAddresses, cq.FIDEndpoint} {
 			want := cq.EventError{FID: cq.FID{Kind: kind, ID: 4, Generation: 1}, Context: 2, Data: 3,
 				Err: cq.Errno(syscall.ECONNREFUSED), ProvErrno: -7, ErrData: []byte("no")}
-			_, err := r.w.WriteErr(&want)
-			must(t, err)
+			shmtest.Got(r.w.WriteErr(&want)).Or(t)
 			got := cq.EventError{ErrData: make([]byte, 0, 8)}
 			n, err := r.e.ReadErr(&got, 0)
 			if n != cq.EventErrorBytes || err != nil {
@@ -490,26 +486,22 @@ func TestConformanceEQReadErr(t *testing.T) {
 		}
 	})
 	conformEQ(t, "eavail-until-taken", o, func(t *testing.T, r *eqRig) {
-		_, err := r.w.WriteErr(&cq.EventError{Err: cq.EOther})
-		must(t, err)
+		shmtest.Got(r.w.WriteErr(&cq.EventError{Err: cq.EOther})).Or(t)
 		writeEvents(t, r.w, 1, 2)
 		for range 3 {
 			_, err := r.e.Read(&cq.Event{}, 0)
 			wantErr(t, "read", err, cq.ErrAvail)
 			_, err = r.e.Read(&cq.Event{}, cq.FlagPeek)
 			wantErr(t, "peek", err, cq.ErrAvail)
-			_, err = r.e.ReadErr(&cq.EventError{}, cq.FlagPeek)
-			must(t, err)
+			shmtest.Got(r.e.ReadErr(&cq.EventError{}, cq.FlagPeek)).Or(t)
 		}
-		_, err = r.e.ReadErr(&cq.EventError{}, 0)
-		must(t, err)
+		shmtest.Got(r.e.ReadErr(&cq.EventError{}, 0)).Or(t)
 		wantContexts(t, "after it", drainEvents(t, r.e), 1)
 	})
 	conformEQ(t, "in-order", o, func(t *testing.T, r *eqRig) {
 		for i := range uint64(6) {
 			if i%3 == 1 {
-				_, err := r.w.WriteErr(&cq.EventError{Context: i, Err: cq.EOther})
-				must(t, err)
+				shmtest.Got(r.w.WriteErr(&cq.EventError{Context: i, Err: cq.EOther})).Or(t)
 				continue
 			}
 			writeEvents(t, r.w, i, i+1)
@@ -547,9 +539,8 @@ func TestConformanceEQInSet(t *testing.T) {
 		if _, err := eqSread(e, &cq.Event{}, tooLong); err != nil {
 			t.Error(err)
 		}
-		handled, err := cq.CreateEvents(cq.Unnamed("handled"),
-			cq.EventOptions{Handler: func(*cq.Event, error) {}})
-		must(t, err)
+		handled := shmtest.Got(cq.CreateEvents(cq.Unnamed("handled"),
+			cq.EventOptions{Handler: func(*cq.Event, error) {}})).Or(t)
 		wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)
 		must(t, handled.Close())
 	})

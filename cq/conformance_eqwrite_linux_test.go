@@ -61,8 +61,7 @@ func TestConformanceEQWrite(t *testing.T) {
 		var got []uint64
 		for range 6 {
 			var ev cq.Event
-			_, err := r.e.Read(&ev, 0)
-			must(t, err)
+			shmtest.Got(r.e.Read(&ev, 0)).Or(t)
 			got = append(got, ev.Context)
 		}
 		slices.Sort(got)
@@ -158,27 +157,23 @@ func TestConformanceEQEvents(t *testing.T) {
 			seen[k.String()] = true
 			want := cq.Event{Event: k, FID: cq.FID{Kind: cq.FIDUser, ID: ^uint64(0)},
 				Payload: []byte("mine")}
-			_, err := r.w.Write(&want)
-			must(t, err)
+			shmtest.Got(r.w.Write(&want)).Or(t)
 			ev := cq.Event{Payload: make([]byte, 0, 4)}
-			_, err = r.e.Read(&ev, 0)
-			must(t, err)
+			shmtest.Got(r.e.Read(&ev, 0)).Or(t)
 			sameEvent(t, k.String(), ev, want)
 		}
 	})
 	cm := func(t *testing.T, r *eqRig, kind cq.EventKind, of cq.FIDKind, in cq.CMEntry) cq.CMEntry {
 		t.Helper()
-		payload, err := in.AppendTo(nil)
-		must(t, err)
-		_, err = r.w.Write(&cq.Event{Event: kind, FID: cq.FID{Kind: of, ID: 3}, Payload: payload})
+		payload := shmtest.Got(in.AppendTo(nil)).Or(t)
+		_, err := r.w.Write(&cq.Event{Event: kind, FID: cq.FID{Kind: of, ID: 3}, Payload: payload})
 		must(t, err)
 		ev := cq.Event{Payload: make([]byte, 0, 200)}
 		n, err := r.e.Read(&ev, 0)
 		if err != nil || n != cq.EventHeaderBytes+len(payload) || ev.Event != kind || ev.FID.Kind != of {
 			t.Fatalf("%v: %d, %v, %+v", kind, n, err, ev)
 		}
-		out, err := cq.ParseCMEntry(ev.Payload)
-		must(t, err)
+		out := shmtest.Got(cq.ParseCMEntry(ev.Payload)).Or(t)
 		if string(out.Info) != string(in.Info) || string(out.Data) != string(in.Data) {
 			t.Errorf("%+v, want %+v", out, in)
 		}
@@ -330,8 +325,7 @@ func TestConformanceEQErrData(t *testing.T) {
 					if room != nil {
 						e = cq.EventError{ErrData: room, ErrDataBytes: 99}
 					}
-					_, err := r.e.ReadErr(&e, 0)
-					must(t, err)
+					shmtest.Got(r.e.ReadErr(&e, 0)).Or(t)
 					wantErr(t, "entry", &e, cq.EOther)
 					return e.ErrData, e.ErrDataBytes
 				}})

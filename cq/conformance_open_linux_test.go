@@ -124,8 +124,7 @@ func TestConformanceCQClose(t *testing.T) {
 		must(t, r.w.Close())
 		_, err := cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})
 		wantErr(t, "adopt", err, fs.ErrNotExist)
-		q, err := cq.Create(cq.Named(r.d, r.q.Name()), cq.Options{})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(r.d, r.q.Name()), cq.Options{})).Or(t)
 		wantContexts(t, "a new queue of that name", drain(t, q))
 		must(t, q.Close())
 	})
@@ -134,16 +133,14 @@ func TestConformanceCQClose(t *testing.T) {
 // held counts the descriptors of this process, and its mappings of memfds.
 func held(t testing.TB) (fds, maps int) {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/maps")
-	must(t, err)
+	text := shmtest.Got(os.ReadFile("/proc/self/maps")).Or(t)
 	return len(shmtest.Descriptors()), strings.Count(string(text), "/memfd:")
 }
 
 // pairWithoutName is a queue on memfds and its writer. The caller closes them.
 func pairWithoutName(t *testing.T, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(cq.Unnamed(queueName(t)), o)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed(queueName(t)), o)).Or(t)
 	return q, join(t, q)
 }
 
@@ -172,9 +169,8 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 8}
 	conform(t, "source", o, func(t *testing.T, r *rig) {
-		_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(4)}, {Context: 2, Src: cq.From(0)},
-			{Context: 3, Src: cq.From(9)}})
-		must(t, err)
+		shmtest.Got(r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(4)}, {Context: 2, Src: cq.From(0)},
+			{Context: 3, Src: cq.From(9)}})).Or(t)
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
 		n, err := cq.ReadFrom(r.q, dst, src)
 		if n != 3 || err != nil || !slices.Equal(src[:3], []cq.Addr{4, 0, 9}) {
@@ -216,8 +212,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conformSource(t, "source-in-address-vector", o, cqReadFromSourceInAddressVector)
 	conformSource(t, "user-id", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{UserID: true})
-		_, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{IDs: []cq.Addr{4711}})
-		must(t, err)
+		shmtest.Got(v.Insert(sockaddrs(0, 1), cq.InsertOptions{IDs: []cq.Addr{4711}})).Or(t)
 		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(0), v, false))
 		src := []cq.Addr{99}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
@@ -278,8 +273,7 @@ func nobodySaid(t *testing.T, r *rig) {
 	e := &cq.Entry{Flags: cq.FlagSend}
 	postAll := func() {
 		must(t, r.w.Post(e))
-		_, err := r.w.PostBatch([]cq.Entry{*e, *e})
-		must(t, err)
+		shmtest.Got(r.w.PostBatch([]cq.Entry{*e, *e})).Or(t)
 		must(t, r.w.Credit(1))
 		must(t, r.w.PostCredited(e))
 		must(t, r.w.Begin(cq.FlagSend))
@@ -437,8 +431,7 @@ func TestConformanceMisuse(t *testing.T) {
 		}
 		must(t, errors.Join(other.q.Detach(), other.q.Detach()))
 		closedQueue(t, other.q, s, c)
-		q, err := cq.Open(cq.Named(r.d, other.q.Name()), cq.Options{Existing: true})
-		must(t, err)
+		q := shmtest.Got(cq.Open(cq.Named(r.d, other.q.Name()), cq.Options{Existing: true})).Or(t)
 		must(t, q.Close())
 	})
 }
@@ -531,8 +524,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		must(t, r.e.Close())
 	})
 	conformCounter(t, "counter", cq.CounterOptions{Wait: cq.WaitFD}, func(t *testing.T, r *countRig) {
-		unbind, err := r.c.Bind(&fed{})
-		must(t, err)
+		unbind := shmtest.Got(r.c.Bind(&fed{})).Or(t)
 		wantErr(t, "close while bound", r.c.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, r.c.Add(0)) // it is still open
 		unbind()
@@ -552,7 +544,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		} {
 			wantErr(t, name, err, cq.ErrClosed, os.ErrClosed)
 		}
-		_, err = cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
+		_, err := cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
 		wantErr(t, "no descriptor", err, syscall.EBADF)
 		must(t, r.w.Add(1)) // the other handle goes on
 		if v, err := r.w.Read(); v != 1 || err != nil {

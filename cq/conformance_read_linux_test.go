@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -241,8 +242,7 @@ func TestConformanceCQFields(t *testing.T) {
 	one := func(t *testing.T, r *rig, e cq.Entry) cq.Entry {
 		t.Helper()
 		must(t, r.w.Post(&e))
-		got, err := readOne[cq.Entry](r.q)
-		must(t, err)
+		got := shmtest.Got(readOne[cq.Entry](r.q)).Or(t)
 		return got
 	}
 	conform(t, "words", o, func(t *testing.T, r *rig) {
@@ -298,8 +298,7 @@ func TestConformanceCQFlags(t *testing.T) {
 		es := []cq.Entry{{Context: 1, Flags: cq.FlagRecv | cq.FlagMsg, Len: 10, Buf: 100},
 			{Context: 1, Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagMultiRecv, Len: 20, Buf: 110},
 			{Context: 2, Flags: cq.FlagMultiRecv}}
-		_, err := r.w.PostBatch(es)
-		must(t, err)
+		shmtest.Got(r.w.PostBatch(es)).Or(t)
 		dst := make([]cq.Data, 4)
 		n, err := cq.Read(r.q, dst)
 		if n != 3 || err != nil {

@@ -484,8 +484,7 @@ func (p *Peer) SignalQueue(queue string, reply *Wire) error {
 // Package testdata looks whether the tests of a row exist, and shmtest whether they ran.
 func TestConformanceTable(t *testing.T) {
 	t.Parallel()
-	rows, err := testdata.Conformance()
-	must(t, err)
+	rows := shmtest.Got(testdata.Conformance()).Or(t)
 	symbols := regexp.MustCompile(`\b(cq|shm|doorbell)\.([A-Z]\w*)(?:\.(\w+))?`)
 	sources, looked := map[string]string{}, map[string]bool{}
 	for _, r := range rows {
@@ -510,12 +509,10 @@ func TestConformanceTable(t *testing.T) {
 // sourceOf is the text of a package without its tests.
 func sourceOf(t *testing.T, pkg string) (text string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
-	must(t, err)
+	files := shmtest.Got(filepath.Glob(filepath.Join("..", pkg, "*.go"))).Or(t)
 	for _, name := range files {
 		if !strings.HasSuffix(name, "_test.go") {
-			b, err := os.ReadFile(name)
-			must(t, err)
+			b := shmtest.Got(os.ReadFile(name)).Or(t)
 			text += string(b)
 		}
 	}

@@ -56,8 +56,7 @@ func pollSet(t *testing.T, r *rig, ms ...cq.Waitable) *cq.PollSet {
 func polled(t *testing.T, s *cq.PollSet, n int) []int {
 	t.Helper()
 	dst := make([]cq.Waitable, n)
-	k, err := s.Poll(dst)
-	must(t, err)
+	k := shmtest.Got(s.Poll(dst)).Or(t)
 	var out []int
 	for _, m := range dst[:k] {
 		out = append(out, m.UserContext().(int))
@@ -140,8 +139,7 @@ func TestConformancePollSet(t *testing.T) {
 
 func pollSetProgress(t *testing.T, r *rig) {
 	f := &fed{}
-	unbind, err := r.q.Bind(f, true)
-	must(t, err)
+	unbind := shmtest.Got(r.q.Bind(f, true)).Or(t)
 	defer unbind()
 	s := pollSet(t, r, r.q)
 	before := f.progressed.Load()
@@ -162,10 +160,9 @@ func pollSetCloseBusy(t *testing.T, r *rig) {
 }
 
 func pollSetClose(t *testing.T, r *rig) {
-	s, err := cq.NewPollSet(r.d, 0)
-	must(t, err)
+	s := shmtest.Got(cq.NewPollSet(r.d, 0)).Or(t)
 	must(t, s.Close())
-	_, err = s.Poll(make([]cq.Waitable, 1))
+	_, err := s.Poll(make([]cq.Waitable, 1))
 	wantErr(t, "poll", err, cq.ErrClosed)
 	wantErr(t, "add", s.Add(r.q), cq.ErrClosed)
 }
@@ -203,8 +200,7 @@ func TestConformanceWaitSet(t *testing.T) {
 		qs[0].post(t, 1, 2)
 		qs[2].post(t, 1, 2)
 		dst := make([]cq.Waitable, 3)
-		n, err := setWait(s, dst, tooLong)
-		must(t, err)
+		n := shmtest.Got(setWait(s, dst, tooLong)).Or(t)
 		var got []int
 		for _, m := range dst[:n] {
 			got = append(got, m.UserContext().(int))
@@ -215,10 +211,9 @@ func TestConformanceWaitSet(t *testing.T) {
 	conform(t, "mixed-members", o, mixedMembers)
 	conform(t, "timeout", o, waitSetTimeout)
 	conform(t, "close", o, func(t *testing.T, r *rig) {
-		s, err := cq.NewWaitSet(r.d, cq.WaitSetOptions{})
-		must(t, err)
+		s := shmtest.Got(cq.NewWaitSet(r.d, cq.WaitSetOptions{})).Or(t)
 		done := later(func() { must(t, s.Close()) })
-		_, err = setWait(s, make([]cq.Waitable, 1), -1)
+		_, err := setWait(s, make([]cq.Waitable, 1), -1)
 		wantErr(t, "a wait that it ends", err, cq.ErrClosed)
 		done()
 		_, err = setWait(s, make([]cq.Waitable, 1), -1)

@@ -153,8 +153,7 @@ func conformSides(t *testing.T, name string,
 					}
 					return reply
 				}
-				here, err := openSide(d, "here-")
-				must(t, err)
+				here := shmtest.Got(openSide(d, "here-")).Or(t)
 				_ = there(SideArgs{How: "open", Prefix: "there-"})
 				must(t, here.connect(d, "there-"))
 				_ = there(SideArgs{How: "connect", Prefix: "here-"})
@@ -212,8 +211,7 @@ func TestConformanceChannelSides(t *testing.T) {
 var takers = map[string]func(t *testing.T, q *cq.Queue) []int{
 	"read": func(t *testing.T, q *cq.Queue) (got []int) {
 		dst := make([]cq.Msg, 8)
-		n, err := cq.Read(q, dst)
-		must(t, err)
+		n := shmtest.Got(cq.Read(q, dst)).Or(t)
 		for _, e := range dst[:n] {
 			got = append(got, marked(t, q, e.Context, e.Flags))
 		}
@@ -227,19 +225,16 @@ var takers = map[string]func(t *testing.T, q *cq.Queue) []int{
 	},
 	"read-entries": func(t *testing.T, q *cq.Queue) []int {
 		dst := make([]cq.Entry, 8)
-		n, err := cq.Read(q, dst)
-		must(t, err)
+		n := shmtest.Got(cq.Read(q, dst)).Or(t)
 		return allMarked(t, q, dst[:n])
 	},
 	"peek": func(t *testing.T, q *cq.Queue) []int {
-		es, err := q.Peek(8)
-		must(t, err)
+		es := shmtest.Got(q.Peek(8)).Or(t)
 		defer func() { must(t, q.Release(len(es))) }()
 		return allMarked(t, q, es)
 	},
 	"peek-in-two": func(t *testing.T, q *cq.Queue) []int {
-		first, err := q.PeekContext(t.Context(), 1)
-		must(t, err)
+		first := shmtest.Got(q.PeekContext(t.Context(), 1)).Or(t)
 		rest, err := q.Peek(8)
 		if err != cq.ErrWouldBlock {
 			must(t, err)
@@ -288,12 +283,9 @@ func TestConformanceSuccessor(t *testing.T) {
 		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 8, Write: true})
 		must(t, err)
 		writeEvents(t, e, 0, 2)
-		_, err = e.WriteErr(&cq.EventError{Context: 2, Err: cq.EOther})
-		must(t, err)
-		_, err = e.WriteErr(&cq.EventError{Context: 3, Err: cq.EOther})
-		must(t, err)
-		_, err = e.Read(&cq.Event{}, cq.FlagPeek)
-		must(t, err)
+		shmtest.Got(e.WriteErr(&cq.EventError{Context: 2, Err: cq.EOther})).Or(t)
+		shmtest.Got(e.WriteErr(&cq.EventError{Context: 3, Err: cq.EOther})).Or(t)
+		shmtest.Got(e.Read(&cq.Event{}, cq.FlagPeek)).Or(t)
 		e = succeed(t, e)
 		for i := range uint64(2) {
 			var ev cq.Event
@@ -301,8 +293,7 @@ func TestConformanceSuccessor(t *testing.T) {
 				t.Errorf("event %d: %+v, %v", i, ev, err)
 			}
 		}
-		_, err = e.ReadErr(&cq.EventError{}, cq.FlagPeek)
-		must(t, err)
+		shmtest.Got(e.ReadErr(&cq.EventError{}, cq.FlagPeek)).Or(t)
 		e = succeed(t, e)
 		for i := range uint64(2) {
 			var ev cq.EventError
@@ -319,8 +310,7 @@ func succeed(t *testing.T, e *cq.EventQueue) *cq.EventQueue {
 	t.Helper()
 	name := e.Name()
 	must(t, e.Detach())
-	e, err := cq.OpenEvents(cq.Named(openDir(t), name), cq.EventOptions{Existing: true})
-	must(t, err)
+	e = shmtest.Got(cq.OpenEvents(cq.Named(openDir(t), name), cq.EventOptions{Existing: true})).Or(t)
 	return e
 }
 
@@ -340,8 +330,7 @@ func peekedIsMarked(t *testing.T) {
 		for i, lanes := range []int{1, 2, 2} {
 			for _, shared := range []bool{false, true} {
 				name := fmt.Sprint(way, "-", i, shared)
-				q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
-				must(t, err)
+				q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 8})).Or(t)
 				l := &left{way: way, first: i % lanes, o: cq.Options{Existing: true, Shared: shared}}
 				for range lanes {
 					l.ws = append(l.ws, attach(t, d, name))
@@ -365,8 +354,7 @@ func peekedIsMarked(t *testing.T) {
 		if len(l.ws) > 1 {
 			post(t, l.ws[1-l.first], 10, 12)
 		}
-		q, err := cq.Open(cq.Named(d, name), l.o)
-		must(t, err)
+		q := shmtest.Got(cq.Open(cq.Named(d, name), l.o)).Or(t)
 		for n := 3 + 2*len(l.ws); n > 0; {
 			got := takers[l.way](t, q)
 			for _, c := range got {
@@ -435,8 +423,7 @@ func litmus(t *testing.T, r *rig, every int) {
 	payload := mapPayload(t, path)
 	dst := make([]cq.Context, 7)
 	for next := uint64(every - 1); next < litmusCount; {
-		n, err := sread(r.q, dst, tooLong)
-		must(t, err)
+		n := shmtest.Got(sread(r.q, dst, tooLong)).Or(t)
 		for _, e := range dst[:n] {
 			if e.Context != next {
 				t.Fatalf("entry %d, want %d", e.Context, next)
@@ -515,8 +502,7 @@ func openPayload(path string) ([]byte, error) {
 
 func mapPayload(t *testing.T, path string) []byte {
 	t.Helper()
-	mem, err := openPayload(path)
-	must(t, err)
+	mem := shmtest.Got(openPayload(path)).Or(t)
 	t.Cleanup(func() { must(t, unix.Munmap(mem)) })
 	return mem
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -170,8 +171,7 @@ func TestConformanceSignal(t *testing.T) {
 // channelSignalDescriptor: the descriptor of a channel, with a get for each edge.
 func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	must(t, c.Signal()) // before anybody asks for a descriptor
-	fd, err := c.FD()
-	must(t, err)
+	fd := shmtest.Got(c.FD()).Or(t)
 	waiter := signalWaiter{"descriptor", func(d time.Duration) bool {
 		for {
 			_, err := c.TryGetEvent()
@@ -196,8 +196,7 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	r.post(t, 1, 2)
 	must(t, c.Signal())
-	_, err = c.TryGetEvent()
-	must(t, err)
+	shmtest.Got(c.TryGetEvent()).Or(t)
 	must(t, c.Ack(r.q, 1))
 	if !readable(t, fd, 20_000) || !waiter.wait(0) {
 		t.Error("the event before the signal took it along")
@@ -347,8 +346,7 @@ func peekCrowd(t *testing.T, q *cq.Queue) (got []uint64) {
 
 func peekSome(t *testing.T, q *cq.Queue) (got []uint64) {
 	t.Helper()
-	es, err := q.Peek(8)
-	must(t, err)
+	es := shmtest.Got(q.Peek(8)).Or(t)
 	for i := range es {
 		got = append(got, es[i].Context)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceCQSread is fi_cq_sread and fi_cq_sreadfrom.
@@ -34,8 +35,7 @@ func TestConformanceCQSread(t *testing.T) {
 	})
 	conform(t, "with-source", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() {
-			_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(5)}, {Context: 2}})
-			must(t, err)
+			shmtest.Got(r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(5)}, {Context: 2}})).Or(t)
 		})()
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
 		n, err := sreadFrom(r.q, dst, src, tooLong)
@@ -575,10 +575,9 @@ func overrunPublished(t *testing.T, r *rig) {
 		t.Errorf("from outside: %v", *s.State)
 	}
 	must(t, r.q.Detach())
-	q, err := cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})
-	must(t, err)
+	q := shmtest.Got(cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})).Or(t)
 	wantErr(t, "trywait: do not sleep", q.TryWait(), cq.ErrWouldBlock)
-	_, err = sread(q, make([]cq.Msg, 1), -1)
+	_, err := sread(q, make([]cq.Msg, 1), -1)
 	wantErr(t, "in the reader's place", err, cq.ErrOverrun)
 	must(t, q.Close())
 }

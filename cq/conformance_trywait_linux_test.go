@@ -37,8 +37,7 @@ func TestConformanceWaitSetFD(t *testing.T) {
 			other := r.another(t, 1, o)
 			s := waitSet(t, r.d, cq.WaitSetOptions{Wait: wait})
 			addTo(t, s, r.q, other.q)
-			native, err := s.GetWait()
-			must(t, err)
+			native := shmtest.Got(s.GetWait()).Or(t)
 			fd := native.FD
 			if wait == cq.WaitPollFD {
 				fd = native.PollFDs[0]

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
@@ -251,12 +252,10 @@ func cannotBlock(t *testing.T) {
 	d := openDir(t)
 	set := waitSet(t, d, cq.WaitSetOptions{})
 	for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitInSet} {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, Wait: wait, WaitSet: set})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, Wait: wait, WaitSet: set})).Or(t)
 		w := attach(t, d, q.Name())
-		e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: wait, WaitSet: set,
-			Write: true})
-		must(t, err)
+		e := shmtest.Got(cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: wait, WaitSet: set,
+			Write: true})).Or(t)
 		dst, src, ctx, ev := make([]cq.Msg, 2), make([]cq.Addr, 2), t.Context(), &cq.Event{}
 		calls := map[string]func(d time.Duration) (int, error){
 			"sread":     func(d time.Duration) (int, error) { return sread(q, dst, d) },
@@ -306,12 +305,10 @@ func cannotBlock(t *testing.T) {
 		wantContexts(t, "entries", read(t, q, 4), 0, 1)
 		wantContexts(t, "events", drainEvents(t, e), 0, 1)
 		postError(t, w, 1)
-		_, err = e.WriteErr(&cq.EventError{Err: cq.EOther})
-		must(t, err)
+		shmtest.Got(e.WriteErr(&cq.EventError{Err: cq.EOther})).Or(t)
 		refused("with an error")
 		must(t, q.ReadErr(&cq.ErrorEntry{}))
-		_, err = e.ReadErr(&cq.EventError{}, 0)
-		must(t, err)
+		shmtest.Got(e.ReadErr(&cq.EventError{}, 0)).Or(t)
 		must(t, w.Close())
 		must(t, errors.Join(q.Close(), e.Close()))
 	}

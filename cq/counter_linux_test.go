@@ -33,10 +33,8 @@ func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Count
 // stays with its value.
 func TestCounterLifetime(t *testing.T) {
 	d := openDir(t)
-	c, err := cq.CreateCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})
-	must(t, err)
-	other, err := cq.AttachCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})
-	must(t, err)
+	c := shmtest.Got(cq.CreateCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})).Or(t)
+	other := shmtest.Got(cq.AttachCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})).Or(t)
 	must(t, c.Add(3))
 	must(t, c.Close())
 	wantErr(t, "remove while it is open", cq.Remove(cq.Named(d, "ephemeral")), cq.ErrBusy,
@@ -50,7 +48,7 @@ func TestCounterLifetime(t *testing.T) {
 	must(t, cq.Remove(cq.Named(d, "ephemeral"))) // which is not there
 	must(t, collect.Remove(d, "ephemeral", collect.Options{}))
 
-	c, err = cq.CreateCounter(cq.Named(d, "persistent"), cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "persistent"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(4))
 	must(t, c.Close())
@@ -69,8 +67,7 @@ func TestCounterClosedInUse(t *testing.T) {
 	keep := shmtest.Have(cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})).In(t)
 	var counted uint64
 	for range 30 {
-		c, err := cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})
-		must(t, err)
+		c := shmtest.Got(cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})).Or(t)
 		var all sync.WaitGroup
 		var sure [2]uint64
 		for i := range sure {
@@ -129,8 +126,7 @@ func TestCounterSeats(t *testing.T) {
 
 func showCounter(t testing.TB, d *shm.Dir, name string) *ctl.Counter {
 	t.Helper()
-	o, err := ctl.ShowObject(d, name)
-	must(t, err)
+	o := shmtest.Got(ctl.ShowObject(d, name)).Or(t)
 	return o.Counter
 }
 
@@ -179,8 +175,7 @@ func TestCounterUserIsNamed(t *testing.T) {
 		r.Fate != collect.Garbage {
 		t.Errorf("%+v, %v", r, err)
 	}
-	obj, err := d.Open(name, shm.ReadWrite)
-	must(t, err)
+	obj := shmtest.Got(d.Open(name, shm.ReadWrite)).Or(t)
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 1} // the child's seat
 	must(t, unix.FcntlFlock(uintptr(obj.FD()), unix.F_OFD_SETLK, &lock))
 	wantUser(0) // the record still says who died
@@ -208,8 +203,7 @@ func noError(t *testing.T, err error) {
 // closed beside it, Close does.
 func TestCounterCloseWakesOthers(t *testing.T) {
 	_, c := counter(t, cq.CounterOptions{Spin: -1})
-	other, err := cq.AttachCounter(cq.FromFD(c.ObjectFD(), ""), cq.CounterOptions{})
-	must(t, err)
+	other := shmtest.Got(cq.AttachCounter(cq.FromFD(c.ObjectFD(), ""), cq.CounterOptions{})).Or(t)
 	done := make(chan error)
 	go func() { done <- cntrWait(c, 1, time.Minute) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
@@ -384,10 +378,8 @@ func counterWords(t *testing.T, at uint16, patch, steps []byte) {
 	const name = "fuzz-counter"
 	c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	must(t, err)
-	other, err := cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{Spin: -1})
-	must(t, err)
-	obj, err := d.Open(name, shm.ReadWrite)
-	must(t, err)
+	other := shmtest.Got(cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{Spin: -1})).Or(t)
+	obj := shmtest.Got(d.Open(name, shm.ReadWrite)).Or(t)
 	mem, _, err := obj.Section(cq.SectCounter, 0)
 	must(t, err)
 	copy(mem[int(at)%len(mem):], patch)
@@ -395,8 +387,7 @@ func counterWords(t *testing.T, at uint16, patch, steps []byte) {
 		counterStep(t, c, other, step)
 	}
 	showCounter(t, d, name)
-	checked, err := inspect.CheckObject(filepath.Join(d.Path(), name), nil)
-	must(t, err)
+	checked := shmtest.Got(inspect.CheckObject(filepath.Join(d.Path(), name), nil)).Or(t)
 	for _, v := range checked.Violations {
 		if v.Offset+8 > obj.Header().TotalBytes {
 			t.Errorf("%+v", v)
@@ -411,8 +402,7 @@ func counterWords(t *testing.T, at uint16, patch, steps []byte) {
 // counterStep does something with a counter that nobody changes meanwhile.
 func counterStep(t *testing.T, c, other *cq.Counter, step byte) {
 	t.Helper()
-	before, err := c.Read()
-	must(t, err)
+	before := shmtest.Got(c.Read()).Or(t)
 	switch n := uint64(step >> 3); step & 7 {
 	case 0:
 		must(t, other.Add(n))

@@ -65,8 +65,7 @@ func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
 // does tells the peer what to do and checks its first answer.
 func (p counterPeer) does(t *testing.T, what string, n uint64, answer string) {
 	t.Helper()
-	_, err := fmt.Fprintln(p.In, what, n)
-	must(t, err)
+	shmtest.Got(fmt.Fprintln(p.In, what, n)).Or(t)
 	if got := p.Line(t); got != answer {
 		t.Fatalf("%s %d: %q, want %q", what, n, got, answer)
 	}
@@ -76,8 +75,7 @@ func (p counterPeer) does(t *testing.T, what string, n uint64, answer string) {
 func named3(t *testing.T, o cq.CounterOptions) (d *shm.Dir, c *cq.Counter, name string) {
 	t.Helper()
 	d, name = openDir(t), queueName(t)
-	c, err := cq.CreateCounter(cq.Named(d, name+"-3"), o)
-	must(t, err)
+	c = shmtest.Got(cq.CreateCounter(cq.Named(d, name+"-3"), o)).Or(t)
 	return d, c, name
 }
 
@@ -268,8 +266,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d, one, base := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})
-	two, err := cq.AttachCounter(cq.Named(d, base+"-3"), cq.CounterOptions{})
-	must(t, err)
+	two := shmtest.Got(cq.AttachCounter(cq.Named(d, base+"-3"), cq.CounterOptions{})).Or(t)
 	t.Cleanup(func() {
 		must(t, one.Close())
 		must(t, two.Close())

@@ -215,8 +215,7 @@ func TestDeadBellManyNames(t *testing.T) {
 	one := openDir(t)
 	dirs := []*shm.Dir{one}
 	for range 2 {
-		path, err := os.MkdirTemp(filepath.Dir(one.Path()), "shmring-more-")
-		must(t, err)
+		path := shmtest.Got(os.MkdirTemp(filepath.Dir(one.Path()), "shmring-more-")).Or(t)
 		t.Cleanup(func() { must(t, os.RemoveAll(path)) })
 		d := shmtest.Have(shm.OpenDir(path)).In(t)
 		dirs = append(dirs, d)
@@ -224,8 +223,7 @@ func TestDeadBellManyNames(t *testing.T) {
 	spec := cq.BellSpec()
 	spec.UUID = shm.NewUUID()
 	name := "bell-" + spec.UUID.String()
-	obj, err := one.Create(name, spec, nil)
-	must(t, err)
+	obj := shmtest.Got(one.Create(name, spec, nil)).Or(t)
 	for _, d := range dirs[1:] {
 		must(t, obj.LinkTo(d, name))
 	}
@@ -233,19 +231,16 @@ func TestDeadBellManyNames(t *testing.T) {
 	must(t, obj.Close())
 
 	for _, d := range dirs[:2] {
-		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-		must(t, err)
+		s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 		must(t, s.Close())
 	}
 	s := waitSet(t, one, cq.WaitSetOptions{})
-	q, err := cq.Create(cq.Named(dirs[2], "q"), cq.Options{})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(dirs[2], "q"), cq.Options{})).Or(t)
 	must(t, s.Add(q))
 	must(t, s.Remove(q))
 	must(t, q.Close())
 	for i, d := range dirs {
-		names, err := d.List()
-		must(t, err)
+		names := shmtest.Got(d.List()).Or(t)
 		for _, n := range names {
 			if strings.Contains(n.Name(), spec.UUID.String()) {
 				t.Errorf("directory %d still has %s", i, n.Name())
@@ -258,8 +253,7 @@ func TestDeadBellManyNames(t *testing.T) {
 func TestBellGoesWithoutDescriptors(t *testing.T) {
 	d := openDir(t)
 	bells := func() (n int) {
-		names, err := d.List()
-		must(t, err)
+		names := shmtest.Got(d.List()).Or(t)
 		for _, name := range names {
 			if strings.HasPrefix(name.Name(), "bell-") {
 				n++
@@ -268,12 +262,11 @@ func TestBellGoesWithoutDescriptors(t *testing.T) {
 		return n
 	}
 	before := bells()
-	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	must(t, err)
+	s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
-	err = s.Close()
+	err := s.Close()
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if n := bells(); err != nil || n != before {
 		t.Errorf("%d bells, before there were %d; %v", n, before, err)
@@ -287,8 +280,7 @@ func TestNoticesComeBack(t *testing.T) {
 	_ = startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1").Line(t)
 	dir := shmtest.Have(d.Sub(q.Name(), false)).In(t)
 	lane := shmtest.Have(dir.Open(kind.LaneFile(1), shm.Inspect)).In(t)
-	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
-	must(t, err)
+	words := shmtest.Got(kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)).Or(t)
 	eventually(t, "the writer has posted", func() bool { return words.Tail.Load() == 1 })
 	_, c, name := named3(t, cq.CounterOptions{})
 	peer := startCounterPeer(t, name, false)
@@ -371,13 +363,11 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 		}
 	}
 	noNews(t, e)
-	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
+	q := shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
 	if ev, p := nextPeer(t, e); ev.Event != cq.EventPeerNew || p.Generation != 5 {
 		t.Errorf("%v %+v", ev.Event, p)
 	}
-	own, err := q.Writer()
-	must(t, err)
+	own := shmtest.Got(q.Writer()).Or(t)
 	wantErr(t, "own", own.BindEvents(e), cq.ErrInvalid)
 	must(t, errors.Join(own.Close(), q.Detach()))
 	noNews(t, e)
@@ -389,8 +379,7 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	d, name := openDir(t), queueName(t)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})).Or(t)
 	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
@@ -401,17 +390,14 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	c.Kill()
 	reader.Says(t, "told")
 	reader.Kill()
-	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
-	e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
-	must(t, err)
+	q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
+	e = shmtest.Got(cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})).Or(t)
 	must(t, q.BindEvents(e))
 	fid := q.FID()
 	fid.Generation-- // of the reader that reported
 	wantDeath(t, e, fid, cq.PeerWriter, c.Process.Pid)
 	noNews(t, e)
-	own, err := cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{})
-	must(t, err)
+	own := shmtest.Got(cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{})).Or(t)
 	must(t, q.BindEvents(own))
 	wantDeath(t, own, q.FID(), cq.PeerWriter, c.Process.Pid)
 	must(t, errors.Join(q.Close(), e.Close(), own.Close()))
@@ -462,8 +448,7 @@ func TestDeathsUnderFire(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			p, err := cq.ParsePeerEntry(ev.Payload)
-			must(t, err)
+			p := shmtest.Got(cq.ParsePeerEntry(ev.Payload)).Or(t)
 			if !pids[p.PID] {
 				t.Errorf("a second event, or a wrong one: %+v", p)
 			}
@@ -497,8 +482,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 	shmtest.Long(t)
 	for name, meet := range map[string]func(t *testing.T, d *shm.Dir, name string){
 		"gives up": func(t *testing.T, d *shm.Dir, name string) {
-			release, err := collect.HoldLanes(d, name)
-			must(t, err)
+			release := shmtest.Got(collect.HoldLanes(d, name)).Or(t)
 			release()
 		},
 		"dies": func(t *testing.T, _ *shm.Dir, name string) {
@@ -517,8 +501,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 			for range 2 {
 				meet(t, d, name)
 			}
-			q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-			must(t, err)
+			q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
 			e := newsOf(t, q.BindEvents, cq.EventOptions{})
 			wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 			noNews(t, e)

@@ -76,8 +76,7 @@ func drainEventsAnd(t testing.TB, e *cq.EventQueue) (out []uint64) {
 			out = append(out, ev.Context)
 		case cq.ErrAvail:
 			var bad cq.EventError
-			_, err = e.ReadErr(&bad, 0)
-			must(t, err)
+			shmtest.Got(e.ReadErr(&bad, 0)).Or(t)
 			out = append(out, bad.Context)
 		case cq.ErrWouldBlock:
 			return out
@@ -171,8 +170,7 @@ func TestEventPurgePeeked(t *testing.T) {
 			return nil
 		},
 	} {
-		_, err := e.Write(&cq.Event{FID: fabric(1), Payload: make([]byte, 9*len(what)/10)})
-		must(t, err)
+		shmtest.Got(e.Write(&cq.Event{FID: fabric(1), Payload: make([]byte, 9*len(what)/10)})).Or(t)
 		if what == "peeked" {
 			ev.Payload = make([]byte, 0, 20)
 		} else {
@@ -353,9 +351,8 @@ func TestEventHandlerReenters(t *testing.T) {
 				t.Errorf("%q", ev.Payload)
 			}
 			if ev != nil && ev.Context < 50 {
-				_, err := e.Write(&cq.Event{FID: ev.FID, Context: ev.Context + 10,
-					Payload: []byte("payload")[:ev.Context%8]})
-				must(t, err)
+				shmtest.Got(e.Write(&cq.Event{FID: ev.FID, Context: ev.Context + 10,
+					Payload: []byte("payload")[:ev.Context%8]})).Or(t)
 			} else if ev != nil {
 				must(t, e.Purge(ev.FID)) // itself, and what was queued behind it
 			}
@@ -363,8 +360,7 @@ func TestEventHandlerReenters(t *testing.T) {
 			l.handle(ev, err)
 		}})).In(t)
 	writeAbout(t, e, 1)
-	_, err := e.Write(&cq.Event{FID: fabric(2), Context: 90})
-	must(t, err)
+	shmtest.Got(e.Write(&cq.Event{FID: fabric(2), Context: 90})).Or(t)
 	writeAbout(t, e, 2, -2, 2, -3)
 	close(start)
 	eventually(t, "all of it", func() bool { return len(l.events()) == 8 })
@@ -424,21 +420,19 @@ func TestEventHandlerHeld(t *testing.T) {
 			var release func()
 			calls, start := make(chan uint64, 2), make(chan struct{})
 			d := openDir(t)
-			e, err := cq.CreateEvents(cq.Named(d, "held"), cq.EventOptions{Write: true,
+			e = shmtest.Got(cq.CreateEvents(cq.Named(d, "held"), cq.EventOptions{Write: true,
 				Handler: func(ev *cq.Event, _ error) {
 					<-start
 					if ev.Context == 0 {
 						must(t, e.Close())
 						wantErr(t, "bind", cq.BindEvents(e), cq.ErrClosed)
 						if late {
-							r, err := cq.Hold(w)
-							must(t, err)
+							r := shmtest.Got(cq.Hold(w)).Or(t)
 							release = r
 						}
 					}
 					calls <- ev.Context
-				}})
-			must(t, err)
+				}})).Or(t)
 			w = attachEvents(t, d, "held")
 			writeEvents(t, e, 0, 1)
 			close(start)
@@ -460,7 +454,7 @@ func TestEventHandlerHeld(t *testing.T) {
 				release()
 			}
 			must(t, e.Close())
-			_, err = e.Write(&cq.Event{})
+			_, err := e.Write(&cq.Event{})
 			wantErr(t, "write", err, cq.ErrClosed)
 		})
 	}
@@ -471,13 +465,12 @@ func TestEventHandlerRuns(t *testing.T) {
 	in, out := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int32
 	d := openDir(t)
-	e, err := cq.CreateEvents(cq.Named(d, "runs"), cq.EventOptions{Write: true,
+	e := shmtest.Got(cq.CreateEvents(cq.Named(d, "runs"), cq.EventOptions{Write: true,
 		Handler: func(*cq.Event, error) {
 			calls.Add(1)
 			close(in)
 			<-out
-		}})
-	must(t, err)
+		}})).Or(t)
 	writeEvents(t, e, 0, 3)
 	<-in
 	var closed atomic.Bool

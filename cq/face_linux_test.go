@@ -26,8 +26,7 @@ type epoll struct {
 
 func newEpoll(t testing.TB, events uint32, qs ...*cq.Queue) epoll {
 	t.Helper()
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	must(t, err)
+	fd := shmtest.Got(unix.EpollCreate1(unix.EPOLL_CLOEXEC)).Or(t)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	for i, q := range qs {
 		ev := unix.EpollEvent{Events: events, Fd: int32(i)}
@@ -135,9 +134,7 @@ func TestFDOfSuccessor(t *testing.T) {
 			t.Fatalf("reader %d sleeps on", i)
 		}
 		must(t, q.Detach())
-		var err error
-		q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-		must(t, err)
+		q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})).Or(t)
 	}
 	must(t, q.Close())
 }
@@ -196,8 +193,7 @@ func TestSignalWithoutReader(t *testing.T) {
 				if end == "killed" {
 					eventually(t, "its fork is gone", func() bool {
 						sub := shmtest.Have(d.Sub(name, false)).In(t)
-						owned, err := sub.Owned(cq.ReaderFile)
-						must(t, err)
+						owned := shmtest.Got(sub.Owned(cq.ReaderFile)).Or(t)
 						return !owned
 					})
 				}
@@ -237,12 +233,9 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 
 func TestSignalQueueCut(t *testing.T) {
 	d := openDir(t)
-	spec, err := cq.ReaderSpec(queueName(t), cq.Options{Size: 4})
-	must(t, err)
-	sub, err := d.Sub(queueName(t), true)
-	must(t, err)
-	reader, err := sub.Create(cq.ReaderFile, spec, nil)
-	must(t, err)
+	spec := shmtest.Got(cq.ReaderSpec(queueName(t), cq.Options{Size: 4})).Or(t)
+	sub := shmtest.Got(d.Sub(queueName(t), true)).Or(t)
+	reader := shmtest.Got(sub.Create(cq.ReaderFile, spec, nil)).Or(t)
 	defer func() { must(t, errors.Join(reader.Close(), sub.Close(), os.RemoveAll(sub.Path()))) }()
 	poke(scribbler{reader}.section(t, cq.SectQueue, 0), cq.OffState, kind.StateOpen)
 	must(t, cq.SignalQueue(cq.Named(d, queueName(t))))

@@ -47,15 +47,12 @@ func FuzzLane(f *testing.F) {
 			o.Overrun = cq.OverrunQueue
 		}
 		name := "fuzz"
-		q, err := cq.Create(cq.Named(d, name), o)
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, name), o)).Or(t)
 		spec := cq.LaneSpec(1, fuzzSize, cq.QueueUUID(q))
 		must(t, q.Detach())
 		plantLane(t, d, name, spec, lane, row)
-		w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-		must(t, err)
-		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true, Spin: -1})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})).Or(t)
+		q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true, Spin: -1})).Or(t)
 		if w.Lane() == 2 {
 			post(t, w, 1000, 1004)
 		} else { // nobody owns the planted lane: the writer took it over
@@ -105,7 +102,7 @@ func fuzzSteps(t *testing.T, steps []byte, beside bool, call func(byte) ([]uint6
 func plantLane(t *testing.T, d *shm.Dir, name string, spec shm.Spec, lane, row []byte) {
 	t.Helper()
 	sub := shmtest.Have(d.Sub(name, false)).In(t)
-	obj, err := sub.Create("lane-0001", spec, func(o *shm.Object) error {
+	obj := shmtest.Got(sub.Create("lane-0001", spec, func(o *shm.Object) error {
 		for _, kind := range []shm.SectionKind{cq.SectLane, cq.SectSlots, cq.SectErrors} {
 			mem, _, err := o.Section(kind, 1)
 			if err != nil {
@@ -115,11 +112,9 @@ func plantLane(t *testing.T, d *shm.Dir, name string, spec shm.Spec, lane, row [
 			lane = lane[n:]
 		}
 		return nil
-	})
-	must(t, err)
+	})).Or(t)
 	must(t, obj.Close())
-	reader, err := sub.Open(cq.ReaderFile, shm.ReadWrite)
-	must(t, err)
+	reader := shmtest.Got(sub.Open(cq.ReaderFile, shm.ReadWrite)).Or(t)
 	mem, _, err := reader.Section(cq.SectRows, 0)
 	must(t, err)
 	copy(mem[cq.RowBytes:2*cq.RowBytes], row)
@@ -184,9 +179,7 @@ type planted struct {
 func plant(t testing.TB, d *shm.Dir, name string, detailBytes int, end func() error) *planted {
 	t.Helper()
 	p := &planted{name: name, dir: d, stride: detailBytes, end: end}
-	var err error
-	p.obj, err = shmtest.Have(d.Sub(name, false)).In(t).Open("lane-0001", shm.ReadWrite)
-	must(t, err)
+	p.obj = shmtest.Got(shmtest.Have(d.Sub(name, false)).In(t).Open("lane-0001", shm.ReadWrite)).Or(t)
 	s := scribbler{p.obj}
 	p.words, p.slots = s.section(t, cq.SectLane, 1), s.section(t, cq.SectSlots, 1)
 	p.details, p.next = s.section(t, cq.SectErrors, 1), peek64(p.words, 0)
@@ -216,8 +209,7 @@ func (p *planted) seen(t *testing.T) ctl.Entry {
 	t.Helper()
 	m := ctl.NewMonitor(p.dir)
 	defer m.Close()
-	tail, err := m.Entries(p.name, 1)
-	must(t, err)
+	tail := shmtest.Got(m.Entries(p.name, 1)).Or(t)
 	for _, l := range tail.Lanes {
 		if l.Row == 1 && len(l.Entries) == 1 {
 			return l.Entries[0]
@@ -344,11 +336,9 @@ func wantOutside(t *testing.T, s ctl.Entry, want cq.ErrorEntry) {
 func plantEvents(t testing.TB, d *shm.Dir) (*cq.EventQueue, *planted) {
 	t.Helper()
 	const name = "planted"
-	q, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: fuzzSize, Spin: -1,
-		DataMaxBytes: 104})
-	must(t, err)
-	w, err := cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	must(t, err)
+	q := shmtest.Got(cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: fuzzSize, Spin: -1,
+		DataMaxBytes: 104})).Or(t)
+	w := shmtest.Got(cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})).Or(t)
 	return q, plant(t, d, name, 128, func() error { return errors.Join(w.Close(), q.Close()) })
 }
 
@@ -363,8 +353,7 @@ func FuzzEventEntry(f *testing.F) {
 		f.Add(seedSlot(1, 1<<31, n), record, uint8(0), uint8(i|1))
 	}
 	f.Add([]byte{}, []byte{}, uint8(0), uint8(0))
-	cm, err := (&cq.CMEntry{Info: []byte("info"), Data: []byte("data")}).AppendTo(nil)
-	must(f, err)
+	cm := shmtest.Got((&cq.CMEntry{Info: []byte("info"), Data: []byte("data")}).AppendTo(nil)).Or(f)
 	f.Add(seedSlot(9, 1, uint64(len(cm))), append(make([]byte, 24), cm...), uint8(104), uint8(0))
 	d := openDir(f)
 	q, p := plantEvents(f, d)
@@ -448,11 +437,9 @@ func wantEventError(t *testing.T, q *cq.EventQueue, want *cq.EventError, data []
 	}
 	got := cq.EventError{ErrData: make([]byte, 0, room)}
 	if how&4 != 0 {
-		_, err := q.ReadErr(&got, cq.FlagPeek)
-		must(t, err)
+		shmtest.Got(q.ReadErr(&got, cq.FlagPeek)).Or(t)
 	}
-	_, err := q.ReadErr(&got, 0)
-	must(t, err)
+	shmtest.Got(q.ReadErr(&got, 0)).Or(t)
 	if data = data[:min(want.ErrDataBytes, room)]; !bytes.Equal(got.ErrData, data) {
 		t.Errorf("detail %x, want %x", got.ErrData, data)
 	}

@@ -396,8 +396,7 @@ func historyOfAQueue(t *testing.T, seed uint32, events bool, part int) porcupine
 		must(t, e.Detach())
 	} else {
 		var q *cq.Queue
-		q, err = cq.Create(cq.Named(d, h.name), cq.Options{Size: size, MaxLanes: 4})
-		must(t, err)
+		q = shmtest.Got(cq.Create(cq.Named(d, h.name), cq.Options{Size: size, MaxLanes: 4})).Or(t)
 		must(t, q.Detach())
 	}
 	h.run(seed, part)
@@ -425,12 +424,10 @@ func (h *history) empty(events bool) {
 	h.play("history reader", 40, -1)
 	d := openDir(h.t)
 	if events {
-		e, err := cq.OpenEvents(cq.Named(d, h.name), cq.EventOptions{Existing: true})
-		must(h.t, err)
+		e := shmtest.Got(cq.OpenEvents(cq.Named(d, h.name), cq.EventOptions{Existing: true})).Or(h.t)
 		must(h.t, e.Close())
 		return
 	}
-	q, err := cq.Open(cq.Named(d, h.name), cq.Options{Existing: true})
-	must(h.t, err)
+	q := shmtest.Got(cq.Open(cq.Named(d, h.name), cq.Options{Existing: true})).Or(h.t)
 	must(h.t, q.Close())
 }

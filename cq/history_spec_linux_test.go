@@ -62,8 +62,7 @@ func TestHistoryOfACounter(t *testing.T) {
 	d := openDir(t)
 	decided(t, func(part int) porcupine.CheckResult {
 		h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
-		c, err := cq.CreateCounter(cq.Named(d, h.name), cq.CounterOptions{})
-		must(t, err)
+		c := shmtest.Got(cq.CreateCounter(cq.Named(d, h.name), cq.CounterOptions{})).Or(t)
 		var all sync.WaitGroup
 		for line := range 3 {
 			rnd := rand.New(rand.NewPCG(uint64(seed), uint64(line)))
@@ -220,8 +219,7 @@ func TestHistoryOfAnAddressVector(t *testing.T) {
 			all.Go(func() { h.play(role, 150/part, -1) })
 		}
 		all.Wait()
-		v, err = cq.OpenAddresses(cq.Named(d, h.name), cq.AddressOptions{Existing: true})
-		must(t, err)
+		v = shmtest.Got(cq.OpenAddresses(cq.Named(d, h.name), cq.AddressOptions{Existing: true})).Or(t)
 		must(t, v.Close())
 		result := h.judge(vectorModel(), h.ops, "closed", "lookup")
 		if result == porcupine.Ok {
@@ -482,8 +480,7 @@ func historyOf(t *testing.T, text string) (ops []*histOp) {
 			case err == nil || value == "":
 				o.Op = key
 				for v := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' }) {
-					n, err := strconv.Atoi(v)
-					must(t, err)
+					n := shmtest.Got(strconv.Atoi(v)).Or(t)
 					o.Values, o.Again = append(o.Values, uint64(n)), append(o.Again, false)
 				}
 			}

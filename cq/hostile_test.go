@@ -233,8 +233,7 @@ func TestHostileRow(t *testing.T) {
 		must(t, q.Detach())
 		rows := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectRows, 0)
 		poke(rows[cq.RowBytes+cq.OffHead:], 8, peeked)
-		q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-		must(t, err)
+		q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})).Or(t)
 		wantContexts(t, fmt.Sprintf("peeked %d", peeked), drain(t, q), upTo(2, 4)...)
 		for i := uint64(4); i < 16; i += 2 { // new entries, also where that index leads
 			post(t, w, i, i+2)
@@ -399,21 +398,18 @@ func FuzzEventLane(f *testing.F) {
 		if len(steps) > 0 && steps[0]&0x80 != 0 {
 			o.Overrun = cq.OverrunQueue
 		}
-		e, err := cq.CreateEvents(cq.Named(d, "fuzz"), o)
-		must(t, err)
+		e := shmtest.Got(cq.CreateEvents(cq.Named(d, "fuzz"), o)).Or(t)
 		spec := cq.EventLaneSpec(1, e)
 		must(t, e.Detach())
 		row := make([]byte, cq.RowBytes)
 		row[0] = 1
 		plantLane(t, d, "fuzz", spec, lane, row)
-		w, err := cq.AttachEvents(t.Context(), cq.Named(d, "fuzz"), cq.WriterOptions{})
-		must(t, err)
-		e, err = cq.OpenEvents(cq.Named(d, "fuzz"), cq.EventOptions{Existing: true, Spin: -1})
+		w := shmtest.Got(cq.AttachEvents(t.Context(), cq.Named(d, "fuzz"), cq.WriterOptions{})).Or(t)
+		e, err := cq.OpenEvents(cq.Named(d, "fuzz"), cq.EventOptions{Existing: true, Spin: -1})
 		must(t, err)
 		if w.Lane() == 2 {
 			for i := range uint64(4) {
-				_, err = w.Write(&cq.Event{Context: 1000 + i, FID: fabric(1)})
-				must(t, err)
+				shmtest.Got(w.Write(&cq.Event{Context: 1000 + i, FID: fabric(1)})).Or(t)
 			}
 		} else {
 			_, _ = w.Write(&cq.Event{Context: 1, Payload: make([]byte, 200)})

@@ -42,13 +42,12 @@ func (m *meddler) Leave(lane *shm.Object, closed func() bool) (bool, error) {
 // meddles before the lane is given back.
 func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving func()) error {
 	t.Helper()
-	dir, err := d.Sub(name, false)
-	must(t, err)
+	dir := shmtest.Got(d.Sub(name, false)).Or(t)
 	w := &Writer{laneWriter{name: name}}
 	w.side = &meddler{place.NewNamed(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}
-	err = w.open(WriterOptions{})
+	err := w.open(WriterOptions{})
 	w.unmap()
 	_ = w.side.Close()
 	return err
@@ -57,16 +56,14 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 func setState(t *testing.T, dir *shm.Dir, state uint64) {
 	t.Helper()
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
-	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	must(t, err)
+	words := shmtest.Got(kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)).Or(t)
 	words.State.Store(state)
 }
 
 // dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.
 func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))).Or(t)
 	t.Cleanup(func() {
 		_ = d.Close()
 		_ = os.RemoveAll(d.Path())
@@ -76,8 +73,7 @@ func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 
 func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
 	t.Helper()
-	w, err := Attach(t.Context(), Named(d, name), WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(Attach(t.Context(), Named(d, name), WriterOptions{})).Or(t)
 	return w
 }
 
@@ -90,13 +86,11 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		"a new lane":           func(*shm.Dir) {},
 	} {
 		d := dirOfItsOwn(t, "leaves")
-		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-		must(t, err)
+		q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})).Or(t)
 		before(d)
 		must(t, q.Detach())
-		err = attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
-			q, err = Open(Named(d, "q"), Options{Existing: true})
-			must(t, err)
+		err := attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
+			q = shmtest.Got(Open(Named(d, "q"), Options{Existing: true})).Or(t)
 			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
 				t.Errorf("%s: read %d, %v", name, n, err)
 			}
@@ -121,18 +115,16 @@ func TestAttachKeepsEntries(t *testing.T) {
 	d := dirOfItsOwn(t, "entries")
 	for _, state := range []uint64{kind.StateRemoving,
 		kind.StateClosed} { // of one that overran, the latter
-		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
-		must(t, err)
+		q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})).Or(t)
 		must(t, q.Detach())
 		w := attachTo(t, d, "q")
 		must(t, w.Post(&Entry{Context: 5}))
 		must(t, w.Close())
-		err = attachLate(t, d, "q", state, func() {})
+		err := attachLate(t, d, "q", state, func() {})
 		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed) {
 			t.Errorf("attached while it was removed: %v", err)
 		}
-		dir, err := d.Sub("q", false)
-		must(t, err)
+		dir := shmtest.Got(d.Sub("q", false)).Or(t)
 		setState(t, dir, kind.StateOpen) // who removed it gives up
 		must(t, dir.Close())
 		if q, err = Open(Named(d, "q"), Options{Existing: true}); err != nil {
@@ -149,14 +141,11 @@ func TestAttachKeepsEntries(t *testing.T) {
 // goes too, and with it the directory.
 func TestAttachLeavesNothing(t *testing.T) {
 	d := dirOfItsOwn(t, "nothing")
-	q, err := Create(Named(d, "q"), Options{Size: 4, Lifetime: Persistent})
-	must(t, err)
+	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, Lifetime: Persistent})).Or(t)
 	must(t, q.Detach())
-	err = attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
-		dir, err := d.Sub("q", false)
-		must(t, err)
-		obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
-		must(t, err)
+	err := attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
+		dir := shmtest.Got(d.Sub("q", false)).Or(t)
+		obj := shmtest.Got(dir.Open(kind.ReaderFile, shm.ReadWrite)).Or(t)
 		must(t, obj.Claim(nil))
 		must(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))
 	})
@@ -175,8 +164,7 @@ func TestAttachWhileRemoved(t *testing.T) {
 	collect.ContestMost = time.Hour // the test removes faster than a slow machine attaches
 	t.Cleanup(func() { collect.ContestMost = was })
 	for range 100 {
-		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
-		must(t, err)
+		q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})).Or(t)
 		must(t, q.Detach())
 		var all sync.WaitGroup
 		for range 3 {
@@ -212,16 +200,12 @@ func TestAttachWhileRemoved(t *testing.T) {
 // can have any more, whatever its writer wrote, is not waited for.
 func TestLaneMayComeFree(t *testing.T) {
 	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
-	d, err := shm.OpenDir(path)
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir(path)).Or(t)
 	defer os.RemoveAll(path)
 	defer d.Close()
-	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-	must(t, err)
-	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(t, err)
-	dir, err := d.Sub("q", false)
-	must(t, err)
+	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})).Or(t)
+	w := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
+	dir := shmtest.Got(d.Sub("q", false)).Or(t)
 	claim := place.Claim{Dir: dir, Name: "q", Queue: q.opt.attrs(), Reader: q.obj, Rows: q.rows}
 	free := claim.MayComeFree
 	if free() {
@@ -244,16 +228,14 @@ func TestLaneMayComeFree(t *testing.T) {
 	if !free() {
 		t.Error("one that was left is not there to be had")
 	}
-	lane, err := dir.Open(kind.LaneFile(1), shm.ReadWrite)
-	must(t, err)
-	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
-	must(t, err)
+	lane := shmtest.Got(dir.Open(kind.LaneFile(1), shm.ReadWrite)).Or(t)
+	words := shmtest.Got(kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)).Or(t)
 	words.Tail.Store(tail + 100)
 	if free() {
 		t.Error("one that nobody can go on in is waited for")
 	}
 	words.Tail.Store(tail)
-	err = lane.Claim(func() error { // who looks whether it may claim has the lock
+	err := lane.Claim(func() error { // who looks whether it may claim has the lock
 		if !free() {
 			t.Error("one that somebody looks at is not there to be had")
 		}
@@ -279,12 +261,10 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 	was := collect.ContestMost
 	collect.ContestMost = time.Hour // the test closes faster than a slow machine attaches
 	t.Cleanup(func() { collect.ContestMost = was })
-	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
-	must(t, err)
+	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})).Or(t)
 	former := attachTo(t, d, "q")
 	must(t, q.Close())
-	q, err = Create(Named(d, "q"), Options{Size: 8, MaxLanes: 1})
-	must(t, err)
+	q = shmtest.Got(Create(Named(d, "q"), Options{Size: 8, MaxLanes: 1})).Or(t)
 	attached := make(chan error, 1)
 	go func() {
 		w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
@@ -322,18 +302,15 @@ func limitFiles(t *testing.T) (limit func(uint64), restore func()) {
 // as there are some, though no lane comes or goes meanwhile.
 func TestDeathsStarved(t *testing.T) {
 	d := dirOfItsOwn(t, "starved")
-	q, err := Create(Named(d, "q"), Options{Size: 4})
-	must(t, err)
-	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(t, err)
+	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4})).Or(t)
+	w := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
 	limit, restore := limitFiles(t)
 	defer restore()
 	limit(3)
 	early := newWriterDeaths(&q.core, 1) // nothing is seen
 	restore()
 	late := newWriterDeaths(&q.core, 2)
-	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
-	must(t, err)
+	w2 := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
 	limit(3)
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
@@ -401,8 +378,7 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 // mapped any more.
 func TestSeatOfClosedIsNobodys(t *testing.T) {
 	c := newSeatRig(t).c
-	other, err := AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})
-	must(t, err)
+	other := shmtest.Got(AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})).Or(t)
 	seat := c.seats.At(rigSeat)
 	if who := seat.Owner(); who.State != shm.StateOwned {
 		t.Fatal("it has no seat")
@@ -418,18 +394,14 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 // replaces it, though the row has another writer in between; with none bound only the last of a row
 // is.
 func TestDeathsBetweenSinks(t *testing.T) {
-	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
-	must(t, err)
-	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
-	must(t, err)
+	q := shmtest.Got(Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})).Or(t)
+	e := shmtest.Got(CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})).Or(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	must(t, err)
 	kept := func(what string, row, want int) {
 		t.Helper()
-		conn, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
-		must(t, err)
-		here, err := l.AcceptUnix()
-		must(t, err)
+		conn := shmtest.Got(net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))).Or(t)
+		here := shmtest.Got(l.AcceptUnix()).Or(t)
 		accepted := make(chan error, 1)
 		go func() { accepted <- q.Accept(t.Context(), here) }()
 		w, err := Attach(t.Context(), Over(conn), WriterOptions{Trust: CrossUser})
@@ -457,11 +429,9 @@ func TestDeathsBetweenSinks(t *testing.T) {
 func TestTurnIsNoDelay(t *testing.T) {
 	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	must(t, err)
-	done, err := q.side.Turns().Take(t.Context(), os.Geteuid())
-	must(t, err)
+	done := shmtest.Got(q.side.Turns().Take(t.Context(), os.Geteuid())).Or(t)
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
-	l, err := net.ListenUnix("unix", at)
-	must(t, err)
+	l := shmtest.Got(net.ListenUnix("unix", at)).Or(t)
 	served, attached := make(chan error, 1), make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }()
 	go func() {

@@ -85,12 +85,10 @@ func (s *slowSink) bind() error {
 
 // TestBindEventsWhole: of two event queues that are bound at once one gets everything.
 func TestBindEventsWhole(t *testing.T) {
-	q, err := Create(Unnamed("q"), Options{Size: 4})
-	must(t, err)
+	q := shmtest.Got(Create(Unnamed("q"), Options{Size: 4})).Or(t)
 	var es [2]*EventQueue
 	for i := range es {
-		es[i], err = CreateEvents(Unnamed("e"), EventOptions{Size: 4})
-		must(t, err)
+		es[i] = shmtest.Got(CreateEvents(Unnamed("e"), EventOptions{Size: 4})).Or(t)
 	}
 	other := make(chan error, 1)
 	slow := &slowSink{EventSink: es[0], between: func() {
@@ -215,10 +213,8 @@ func (f *lateFace) Look() (more, signaled bool, err error) {
 // arming of its descriptor, as it does one that was there before. Else it would end another wait.
 func TestSignalBetweenLooks(t *testing.T) {
 	t.Parallel()
-	q, err := Create(Unnamed("q"), Options{Size: 4, Wait: WaitFD})
-	must(t, err)
-	s, err := NewWaitSet(nil, WaitSetOptions{Wait: WaitFD})
-	must(t, err)
+	q := shmtest.Got(Create(Unnamed("q"), Options{Size: 4, Wait: WaitFD})).Or(t)
+	s := shmtest.Got(NewWaitSet(nil, WaitSetOptions{Wait: WaitFD})).Or(t)
 	late := &lateQueue{Queue: q}
 	must(t, s.Add(late))
 	if err := s.TryWait(); err != ErrWouldBlock || late.looks < 2 {
@@ -248,8 +244,7 @@ const (
 
 func newSeatRig(t *testing.T) seatRig {
 	t.Helper()
-	c, err := CreateCounter(Unnamed("seats"), CounterOptions{})
-	must(t, err)
+	c := shmtest.Got(CreateCounter(Unnamed("seats"), CounterOptions{})).Or(t)
 	t.Cleanup(func() {
 		must(t, c.Close())
 	})

@@ -303,9 +303,8 @@ func TestNone(t *testing.T) {
 // named to who would take it over.
 func TestTaken(t *testing.T) {
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
-		q, err := k.create(cq.Named(d, "taken"), k.base)
-		must(t, err)
-		_, err = k.create(cq.Named(d, "taken"), k.base)
+		q := shmtest.Got(k.create(cq.Named(d, "taken"), k.base)).Or(t)
+		_, err := k.create(cq.Named(d, "taken"), k.base)
 		wantErr(t, "create", err, fs.ErrExist, syscall.EEXIST)
 		for what, call := range k.again {
 			if k.name == "counter" {
@@ -321,16 +320,14 @@ func TestTaken(t *testing.T) {
 		_, err = k.create(cq.Named(d, "taken"), k.base)
 		wantErr(t, "create of one that was left", err, fs.ErrExist)
 		for _, call := range k.again {
-			q, err = call(cq.Named(d, "taken"), k.zero())
-			must(t, err)
+			q = shmtest.Got(call(cq.Named(d, "taken"), k.zero())).Or(t)
 			must(t, errors.Join(q.leave(), q.leave())) // again is harmless
 		}
 		if k.name == "counter" {
 			must(t, cq.Remove(cq.Named(d, "taken")))
 			return
 		}
-		q, err = k.again["adopt"](cq.Named(d, "taken"), k.zero())
-		must(t, err)
+		q = shmtest.Got(k.again["adopt"](cq.Named(d, "taken"), k.zero())).Or(t)
 		must(t, errors.Join(q.close(), q.close()))
 		_, err = k.again["adopt"](cq.Named(d, "taken"), k.zero())
 		wantErr(t, "a closed one", err, fs.ErrNotExist)
@@ -418,8 +415,7 @@ func TestWrongThing(t *testing.T) {
 func TestInvalidOptions(t *testing.T) {
 	shmtest.Conforms(t)
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
-		q, err := k.create(cq.Named(d, "left"), k.base)
-		must(t, err)
+		q := shmtest.Got(k.create(cq.Named(d, "left"), k.base)).Or(t)
 		must(t, q.leave())
 		for _, r := range k.refused {
 			calls := map[string]func() (object, error){
@@ -443,8 +439,7 @@ func TestInvalidOptions(t *testing.T) {
 			}
 		}
 		for _, call := range k.again {
-			q, err = call(cq.Named(d, "left"), k.zero())
-			must(t, err)
+			q = shmtest.Got(call(cq.Named(d, "left"), k.zero())).Or(t)
 			must(t, q.close())
 			break
 		}
@@ -462,8 +457,7 @@ func forgeable(t *testing.T, k objectKind) (shm.Spec, map[int][]uint64) {
 	switch k.name {
 	case "queue":
 		bad[format], bad[detail] = []uint64{0, 9}, append(bad[detail], 128)
-		spec, err := cq.ReaderSpec("forged", cq.Options{Size: 4, MaxLanes: 2})
-		must(t, err)
+		spec := shmtest.Got(cq.ReaderSpec("forged", cq.Options{Size: 4, MaxLanes: 2})).Or(t)
 		return spec, bad
 	case "events":
 		e := shmtest.Have(cq.CreateEvents(cq.Unnamed("e"), cq.EventOptions{Size: 4, MaxLanes: 2})).In(t)
@@ -471,8 +465,7 @@ func forgeable(t *testing.T, k objectKind) (shm.Spec, map[int][]uint64) {
 	case "counter":
 		return cq.CounterSpec("forged", cq.CounterOptions{}), map[int][]uint64{0: {9}, 1: {9}, 7: {1}}
 	}
-	spec, err := cq.AddressSpec("forged", cq.AddressOptions{Count: 8})
-	must(t, err)
+	spec := shmtest.Got(cq.AddressSpec("forged", cq.AddressOptions{Count: 8})).Or(t)
 	bad = map[int][]uint64{}
 	for i := range 8 {
 		bad[i] = []uint64{0, 7, 9, 1 << 20, 1 << 40, ^uint64(0)}
@@ -528,8 +521,7 @@ func TestForged(t *testing.T) {
 			if k.isDir() {
 				in, file = shmtest.Have(d.Sub("forged", true)).In(t), cq.ReaderFile
 			}
-			obj, err := in.Create(file, spec, nil)
-			must(t, err)
+			obj := shmtest.Got(in.Create(file, spec, nil)).Or(t)
 			wantForged(t, d, k, name, want)
 			if !k.isDir() {
 				_, err := k.attach(cq.FromFD(obj.FD(), ""), k.zero())

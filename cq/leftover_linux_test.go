@@ -24,8 +24,7 @@ func TestNothingLeft(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	newQueue := func() (*cq.Queue, *child) {
-		q, err := cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: cq.WaitFD})).Or(t)
 		c := startChild(t, "writer", envQueue+"=gone", envLanes+"=2", envCount+"=1")
 		_, _ = c.Line(t), c.Line(t)
 		return q, c
@@ -76,12 +75,10 @@ func TestCloseTogether(t *testing.T) {
 	shmtest.Long(t)
 	d := openDir(t)
 	for range 100 {
-		q, err := cq.Create(cq.Named(d, "together"), cq.Options{Size: 4, MaxLanes: 3})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "together"), cq.Options{Size: 4, MaxLanes: 3})).Or(t)
 		var all sync.WaitGroup
 		for range 3 {
-			w, err := cq.Attach(t.Context(), cq.Named(d, "together"), cq.WriterOptions{})
-			must(t, err)
+			w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "together"), cq.WriterOptions{})).Or(t)
 			all.Go(func() {
 				if err := w.Close(); err != nil {
 					t.Error(err)
@@ -91,8 +88,7 @@ func TestCloseTogether(t *testing.T) {
 		must(t, q.Close())
 		all.Wait()
 		if left, _ := d.List(); len(left) != 0 {
-			sub, err := d.Sub("together", false)
-			must(t, err)
+			sub := shmtest.Got(d.Sub("together", false)).Or(t)
 			names, _ := sub.List()
 			must(t, sub.Close())
 			must(t, collect.Remove(d, "together", collect.Options{}))
@@ -140,8 +136,7 @@ func noMoreFiles(t testing.TB, before int) {
 func TestMemory(t *testing.T) {
 	d, q := create(t, cq.Options{})
 	w := attach(t, d, queueName(t))
-	most, err := cq.Plan(q.Options(), 1)
-	must(t, err)
+	most := shmtest.Got(cq.Plan(q.Options(), 1)).Or(t)
 	memory := func() (all uint64) {
 		for _, fd := range []int{cq.ReaderFD(q), cq.LaneFD(w)} {
 			var st syscall.Stat_t
@@ -229,8 +224,7 @@ func TestCreateAwaitsCollector(t *testing.T) {
 	for name, hold := range map[string]func(*shm.Dir, string) (func(), error){
 		"lanes": collect.HoldLanes, "reader": holdReader} {
 		deadQueue(t, d, name)
-		release, err := hold(d, name)
-		must(t, err)
+		release := shmtest.Got(hold(d, name)).Or(t)
 		if err := collect.Remove(d, name, collect.Options{}); !errors.Is(err, cq.ErrBusy) {
 			t.Errorf("%s: removed while it was held: %v", name, err)
 		}
@@ -266,19 +260,16 @@ func TestCreateWaitsForNobody(t *testing.T) {
 		_, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
 		wantErr(t, what, err, fs.ErrExist)
 	}
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})).Or(t)
 	exists("its reader lives", "q")
-	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	must(t, q.Detach())
 	exists("its writer lives", "q")
 	must(t, w.Close())
 	exists("it was left", "q")
 	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
 	killedCreator(t, "dead", "0")
-	w, err = cq.Attach(t.Context(), cq.Named(d, "dead"), cq.WriterOptions{})
-	must(t, err)
+	w = shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "dead"), cq.WriterOptions{})).Or(t)
 	exists("its reader is dead, and a writer lives", "dead")
 	for _, name := range []string{"dead", "kept"} {
 		if name == "kept" {
@@ -292,7 +283,7 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	for range 2 {
 		must(t, collect.Remove(d, "dead", collect.Options{}))
 	}
-	q, err = cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
+	q, err := cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
 	must(t, errors.Join(err, closed(q)))
 	nothingLeft(t, d)
 }
@@ -303,12 +294,10 @@ func TestRemoveTogether(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	for range 40 {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 4})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 4})).Or(t)
 		var ws []*cq.Writer
 		for range 4 {
-			w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-			must(t, err)
+			w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 			ws = append(ws, w)
 		}
 		for _, w := range ws {

@@ -63,8 +63,7 @@ func TestOpen(t *testing.T) {
 		}
 		must(t, winner.Load().Detach())
 	}
-	q, err := cq.Open(cq.Named(d, name), cq.Options{})
-	must(t, err)
+	q := shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{})).Or(t)
 	must(t, q.Close())
 	nothingLeft(t, d)
 }
@@ -180,15 +179,13 @@ func TestRestartedOptions(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%s-%s", c, how, verb), func(t *testing.T) {
 					name := fmt.Sprintf("%s-%d", how, i)
 					if how == "left" {
-						q, err := c.kind.create(cq.Named(d, name), c.with(c.made))
-						must(t, err)
+						q := shmtest.Got(c.kind.create(cq.Named(d, name), c.with(c.made))).Or(t)
 						must(t, q.leave())
 					}
 					q, err := open(cq.Named(d, name), c.asking())
 					c.check(t, q, err)
 					if err != nil {
-						q, err = open(cq.Named(d, name), c.kind.zero())
-						must(t, err)
+						q = shmtest.Got(open(cq.Named(d, name), c.kind.zero())).Or(t)
 					}
 					must(t, q.close())
 					if c.kind.name == "counter" {
@@ -260,12 +257,9 @@ func TestRestartedFlags(t *testing.T) {
 	}
 	for _, only := range []bool{true, false} {
 		must(t, q.Detach())
-		var err error
-		q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{NotifyFlagsOnly: only})
-		must(t, err)
+		q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{NotifyFlagsOnly: only})).Or(t)
 		var e [1]cq.Msg
-		_, err = cq.Read(q, e[:])
-		must(t, err)
+		shmtest.Got(cq.Read(q, e[:])).Or(t)
 		if got := e[0].Flags == cq.FlagRemoteCQData; got != only {
 			t.Errorf("only guaranteed flags asked for: %v, flags %v", only, e[0].Flags)
 		}
@@ -281,8 +275,7 @@ func TestWithoutProc(t *testing.T) {
 	shmtest.RequireRoot(t, "mount", "unmounting /proc needs root")
 	d := openDir(t)
 	for _, k := range objectKinds() {
-		o, err := k.create(cq.Named(d, k.name), k.base)
-		must(t, err)
+		o := shmtest.Got(k.create(cq.Named(d, k.name), k.base)).Or(t)
 		t.Cleanup(func() {
 			must(t, errors.Join(o.close(), collect.Remove(d, k.name, collect.Options{Waiting: true})))
 		})
@@ -392,8 +385,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				eventually(t, "the child has read", func() bool { return w.Free() == 8 })
 				c.Kill()
 				post(t, w, 10*i+4, 10*i+6)
-				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true, Spin: -1})
-				must(t, err)
+				q := shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true, Spin: -1})).Or(t)
 				wantContexts(t, "drained", drain(t, q), upTo(10*i+4, 10*i+6)...)
 				wait := later(func() { post(t, w, 99, 100) })
 				if n, err := sread(q, make([]cq.Msg, 1), time.Minute); n != 1 || err != nil {
@@ -402,8 +394,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				wait()
 				must(t, q.Detach())
 			}
-			q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-			must(t, err)
+			q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})).Or(t)
 			must(t, q.Close())
 		})
 	}

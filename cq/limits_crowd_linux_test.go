@@ -61,8 +61,7 @@ func TestThousandWriters(t *testing.T) {
 	for i, c := range cs {
 		for range lanes {
 			var lane int
-			_, err := fmt.Sscanf(c.Line(t), "lane %d", &lane)
-			must(t, err)
+			shmtest.Got(fmt.Sscanf(c.Line(t), "lane %d", &lane)).Or(t)
 			owner[lane] = i
 		}
 	}
@@ -70,8 +69,7 @@ func TestThousandWriters(t *testing.T) {
 	kept, living := 0, 0 // entries of writers that live, and how many those have to become
 	take := func() {
 		buf := make([]cq.Tagged, 64)
-		n, err := sread(q, buf, time.Minute)
-		must(t, err)
+		n := shmtest.Got(sread(q, buf, time.Minute)).Or(t)
 		for _, e := range buf[:n] {
 			lane := e.Context
 			if lane >= uint64(len(next)) || e.Tag != next[lane] || e.Data != ^e.Tag {
@@ -121,8 +119,7 @@ func TestTenThousandBlocked(t *testing.T) {
 	for i := range queues {
 		q, err := cq.Create(cq.Named(d, fmt.Sprintf("crowd-%d", i)), cq.Options{Size: 256, Shared: true})
 		must(t, err)
-		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})).Or(t)
 		qs, ws = append(qs, q), append(ws, w)
 		for range waiters {
 			all.Go(func() {
@@ -219,8 +216,7 @@ type slowRun struct {
 func (r *slowRun) take(t *testing.T, d, pause time.Duration) float64 {
 	begin, all := time.Now(), 0
 	for time.Since(begin) < d {
-		n, err := sread(r.q, r.buf, time.Minute)
-		must(t, err)
+		n := shmtest.Got(sread(r.q, r.buf, time.Minute)).Or(t)
 		r.saw(t, n)
 		all += n
 		time.Sleep(pause)
@@ -300,8 +296,7 @@ func (r *slowRun) rest(t *testing.T, cs []*child) (posted map[uint64]uint64, ref
 		for range 2 {
 			var lane, n uint64
 			var full int
-			_, err := fmt.Sscan(c.Line(t), &lane, &n, &full)
-			must(t, err)
+			shmtest.Got(fmt.Sscan(c.Line(t), &lane, &n, &full)).Or(t)
 			posted[lane] = n
 			refused += full
 		}
@@ -324,13 +319,11 @@ func (r *slowRun) rest(t *testing.T, cs []*child) (posted map[uint64]uint64, ref
 func statusOf(t testing.TB, pids []int, name string) (out []int) {
 	t.Helper()
 	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		must(t, err)
+		text := shmtest.Got(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))).Or(t)
 		found := false
 		for line := range strings.Lines(string(text)) {
 			if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
-				n, err := strconv.Atoi(f[1])
-				must(t, err)
+				n := shmtest.Got(strconv.Atoi(f[1])).Or(t)
 				out, found = append(out, n), true
 			}
 		}
@@ -351,11 +344,9 @@ func TestDescriptors(t *testing.T) {
 			t.Errorf("%s: %d descriptors, want %d", what, got, want)
 		}
 	}
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})).Or(t)
 	takes("a queue", 1)
-	own, err := q.Writer()
-	must(t, err)
+	own := shmtest.Got(q.Writer()).Or(t)
 	takes("with its own writer", 1)
 	post(t, own, 1, 2)
 	dst := make([]cq.Context, 2)
@@ -371,8 +362,7 @@ func TestDescriptors(t *testing.T) {
 	takes("whose lane the reader has seen", 4)
 	must(t, errors.Join(own.Close(), q.Detach()))
 	takes("the writer alone", 2)
-	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	must(t, err)
+	q = shmtest.Got(cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})).Or(t)
 	takes("an adopted queue, a lane, and its writer", 4)
 	must(t, errors.Join(w.Close(), q.Close()))
 	takes("nothing", 0)
@@ -382,8 +372,7 @@ func TestDescriptors(t *testing.T) {
 func descriptorsBelow(t *testing.T, path string) (n int) {
 	t.Helper()
 	const fds = "/proc/self/fd"
-	open, err := os.ReadDir(fds)
-	must(t, err)
+	open := shmtest.Got(os.ReadDir(fds)).Or(t)
 	for _, e := range open {
 		if to, err := os.Readlink(fds + "/" + e.Name()); err == nil && strings.HasPrefix(to, path) {
 			n++
@@ -400,8 +389,7 @@ func TestManyQueues(t *testing.T) {
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	n := min(crowd(10_000), int(min(limit.Cur, 1<<20))-256)
 	d := openDir(t)
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	must(t, err)
+	set := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 	all := make([]io.Closer, 0, 2*n+1)
 	defer func() { must(t, cq.CloseAll(all...)) }()
 	all = append(all, set)
@@ -416,8 +404,7 @@ func TestManyQueues(t *testing.T) {
 		all = append(all, q)
 		must(t, set.Add(q))
 		if i%97 == 0 {
-			w, err := q.Writer()
-			must(t, err)
+			w := shmtest.Got(q.Writer()).Or(t)
 			posts, all = append(posts, w), append(all, w)
 		}
 	}
@@ -426,8 +413,7 @@ func TestManyQueues(t *testing.T) {
 	}
 	ready, dst := make([]cq.Waitable, 7), make([]cq.Context, 2)
 	for left := len(posts); left > 0; {
-		k, err := set.Wait(t.Context(), ready, cq.WaitOptions{Timeout: time.Minute})
-		must(t, err)
+		k := shmtest.Got(set.Wait(t.Context(), ready, cq.WaitOptions{Timeout: time.Minute})).Or(t)
 		for _, m := range ready[:k] {
 			if got, err := cq.Read(m.(*cq.Queue), dst); got != 1 {
 				t.Fatal(got, err)
@@ -447,8 +433,7 @@ func BenchmarkManyQueues(b *testing.B) {
 		for _, step := range []int{0, 7} {
 			b.Run(fmt.Sprintf("queues=%d/step=%d", n, step), func(b *testing.B) {
 				d := openDir(b)
-				set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-				must(b, err)
+				set := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(b)
 				all := []io.Closer{set}
 				ws := make([]*cq.Writer, n)
 				for i := range n {

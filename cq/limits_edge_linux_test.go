@@ -171,8 +171,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	t.Helper()
 	p := &edgePeer{d: openDir(t), group: cgroup(t, "memory", memoryLimit)}
 	var err error
-	p.log, err = cq.Create(cq.Named(p.d, "log"), cq.Options{Size: 1 << 11})
-	must(t, err)
+	p.log = shmtest.Got(cq.Create(cq.Named(p.d, "log"), cq.Options{Size: 1 << 11})).Or(t)
 	t.Cleanup(func() { closeQueue(t, p.log) })
 	p.logNews = newsOf(t, p.log.BindEvents, cq.EventOptions{})
 	q, err := cq.Create(cq.Named(p.d, "kept"), cq.Options{Size: 1 << 10, Lifetime: cq.Persistent})
@@ -216,8 +215,7 @@ func (p *edgePeer) limit(t *testing.T, limitBytes int) {
 	// What does not fit is not to go to a disk. Of the two files a group has one.
 	_ = os.WriteFile(filepath.Join(p.group, "memory.swap.max"), []byte("0"), 0)
 	_ = os.WriteFile(filepath.Join(p.group, "memory.swappiness"), []byte("0"), 0)
-	_, err := p.c.In.Write([]byte("\n"))
-	must(t, err)
+	shmtest.Got(p.c.In.Write([]byte("\n"))).Or(t)
 }
 
 // withoutKiller makes the kernel refuse, or hold processes, where it would kill one. Only groups of
@@ -314,8 +312,7 @@ func (p *edgePeer) settles(t *testing.T, alive bool) {
 	}
 	must(t, p.kept.BindEvents(nil))
 	p.collects(t)
-	q, err := cq.Open(cq.Named(p.d, "kept"), cq.Options{Existing: true})
-	must(t, err)
+	q := shmtest.Got(cq.Open(cq.Named(p.d, "kept"), cq.Options{Existing: true})).Or(t)
 	got := drain(t, q)
 	if !alive && len(got) > 0 && got[0]+1 == p.read {
 		got = got[1:] // it told of that one and did not release it
@@ -341,8 +338,7 @@ func (p *edgePeer) noNews(t *testing.T) {
 // collects removes what is provably garbage, as gc does: what nobody has any more.
 func (p *edgePeer) collects(t *testing.T) {
 	t.Helper()
-	names, err := p.d.List()
-	must(t, err)
+	names := shmtest.Got(p.d.List()).Or(t)
 	for _, n := range names {
 		if !n.IsDir() {
 			continue

@@ -196,8 +196,7 @@ func TestTimeNamespace(t *testing.T) {
 		c := start(t, cmd)
 		c.Says(t, "lane 1")
 		for next := uint64(0); next < 100; {
-			n, err := sread(q, buf, time.Minute)
-			must(t, err)
+			n := shmtest.Got(sread(q, buf, time.Minute)).Or(t)
 			for _, e := range buf[:n] {
 				if e.Data != ^e.Tag {
 					t.Fatalf("%+v", e)

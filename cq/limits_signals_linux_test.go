@@ -294,8 +294,7 @@ func stormUntil(t *testing.T, c *child, what string) (sent int) {
 // interruptAll sends a signal to each thread of a process, and says to how many.
 func interruptAll(t *testing.T, pid int) (sent int) {
 	t.Helper()
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	must(t, err)
+	threads := shmtest.Got(os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))).Or(t)
 	for _, e := range threads {
 		tid, _ := strconv.Atoi(e.Name())
 		if unix.Tgkill(pid, tid, unix.SIGUSR1) == nil {

@@ -58,8 +58,7 @@ func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 		unnamed.Store(q.Name(), q)
 		return d, q
 	}
-	q, err := cq.Create(cq.Named(d, queueName(t)), o)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, queueName(t)), o)).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return d, q
 }
@@ -197,8 +196,7 @@ func post(t testing.TB, w *cq.Writer, from, to uint64) {
 // show looks at a queue from outside.
 func show(t testing.TB, d *shm.Dir, name string) ctl.Queue {
 	t.Helper()
-	s, err := ctl.Show(d, name)
-	must(t, err)
+	s := shmtest.Got(ctl.Show(d, name)).Or(t)
 	return s
 }
 

@@ -30,8 +30,7 @@ func TestPathsAreLookedUpOnce(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"swapped", "relative"} {
 		t.Run(how, func(t *testing.T) {
-			base, err := os.MkdirTemp(openDir(t).Path(), "moved-")
-			must(t, err)
+			base := shmtest.Got(os.MkdirTemp(openDir(t).Path(), "moved-")).Or(t)
 			t.Cleanup(func() { must(t, os.RemoveAll(base)) })
 			c := startChild(t, "mover", envLog+"="+base, envQueue+"="+how)
 			complaints(t, c)

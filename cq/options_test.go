@@ -124,9 +124,8 @@ func TestRegisterMemoryRefuses(t *testing.T) {
 
 func TestMemoryView(t *testing.T) {
 	obj, at := payload(t, nil)
-	r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 100,
-		Access: cq.FlagRemoteRead | cq.FlagSend})
-	must(t, err)
+	r := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 100,
+		Access: cq.FlagRemoteRead | cq.FlagSend})).Or(t)
 	for _, ok := range [][2]uint64{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
 		mem, err := r.View(ok[0], ok[1], cq.FlagRemoteRead)
 		if err != nil || uint64(len(mem)) != ok[1] || uint64(cap(mem)) != ok[1] {
@@ -143,7 +142,7 @@ func TestMemoryView(t *testing.T) {
 		wantErr(t, fmt.Sprint(access), err, syscall.EACCES)
 	}
 	must(t, r.Close())
-	_, err = r.View(0, 1, cq.FlagRemoteRead)
+	_, err := r.View(0, 1, cq.FlagRemoteRead)
 	wantErr(t, "closed", err, cq.ErrNotRegistered, cq.EOpBadState)
 }
 
@@ -155,8 +154,7 @@ func TestRegisterAsync(t *testing.T) {
 	eq := events(t, cq.EventOptions{Size: 4})
 	good := cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote, RequestedKey: 5, Events: eq,
 		Context: 1}
-	r, err := cq.RegisterMemory(obj, good)
-	must(t, err)
+	r := shmtest.Got(cq.RegisterMemory(obj, good)).Or(t)
 	wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy)
 	wantEvents(t, eq, r.FID(), "memory registered 1 0")
 	if r.Key() != 5 {
@@ -166,9 +164,8 @@ func TestRegisterAsync(t *testing.T) {
 		length, key uint64
 		want        string
 	}{{9, 5, "key not available"}, {0, 6, "invalid argument"}} {
-		bad, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: tt.length,
-			Access: allRemote, RequestedKey: tt.key, Events: eq, Context: uint64(i)})
-		must(t, err)
+		bad := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: tt.length,
+			Access: allRemote, RequestedKey: tt.key, Events: eq, Context: uint64(i)})).Or(t)
 		wantEvents(t, eq, bad.FID(), fmt.Sprintf("%s %d 0", tt.want, i))
 		if bad.Key() != cq.KeyNotAvail {
 			t.Error("it has a key")
@@ -179,11 +176,10 @@ func TestRegisterAsync(t *testing.T) {
 	for range 4 {
 		o := good
 		o.RequestedKey, o.Context, o.UserContext = 0, 0, "of the region"
-		r, err := cq.RegisterMemory(obj, o)
-		must(t, err)
+		r := shmtest.Got(cq.RegisterMemory(obj, o)).Or(t)
 		open = append(open, r)
 	}
-	_, err = cq.RegisterMemory(obj, good)
+	_, err := cq.RegisterMemory(obj, good)
 	wantErr(t, "no room for its event", err, cq.ErrFull)
 	for _, r := range open[:3] {
 		must(t, r.Close())
@@ -200,9 +196,8 @@ func TestRegisterAsyncAndClose(t *testing.T) {
 	eq := events(t, cq.EventOptions{Size: 4})
 	for i := range uint64(100) {
 		obj, at := payload(t, nil)
-		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote,
-			Events: eq, Context: i})
-		must(t, err)
+		r := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote,
+			Events: eq, Context: i})).Or(t)
 		must(t, obj.Close())
 		wantEvents(t, eq, r.FID(), fmt.Sprintf("memory registered %d 0", i))
 		must(t, r.Close())
@@ -312,20 +307,15 @@ func resolvesOptions(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	o := cq.Options{Size: 100, MaxLanes: 3}
-	alone, err := cq.Plan(o, 0)
-	must(t, err)
-	two, err := cq.Plan(o, 2)
-	must(t, err)
+	alone := shmtest.Got(cq.Plan(o, 0)).Or(t)
+	two := shmtest.Got(cq.Plan(o, 2)).Or(t)
 	// Slots and error detail of a lane of 128.
 	if lane := (two - alone) / 2; lane < 128*128 || alone < lane {
 		t.Errorf("%d bytes alone, %d a lane", alone, lane)
 	}
-	count, err := cq.Plan(cq.CounterOptions{}, 7)
-	must(t, err)
-	few, err := cq.Plan(cq.AddressOptions{Count: 16}, 7)
-	must(t, err)
-	many, err := cq.Plan(cq.AddressOptions{Count: 4096}, 0)
-	must(t, err)
+	count := shmtest.Got(cq.Plan(cq.CounterOptions{}, 7)).Or(t)
+	few := shmtest.Got(cq.Plan(cq.AddressOptions{Count: 16}, 7)).Or(t)
+	many := shmtest.Got(cq.Plan(cq.AddressOptions{Count: 4096}, 0)).Or(t)
 	if count == 0 || few <= 16*32 || many < few+4080*32 {
 		t.Errorf("a counter takes %d bytes, 16 addresses %d, 4096 %d", count, few, many)
 	}
@@ -457,11 +447,9 @@ func TestExisting(t *testing.T) {
 		wantErr(t, name, err, cq.ErrInvalid)
 		wantField(t, err, "Existing")
 	}
-	q, err := cq.Create(p, cq.Options{})
-	must(t, err)
+	q := shmtest.Got(cq.Create(p, cq.Options{})).Or(t)
 	must(t, q.Detach())
-	q, err = cq.Open(p, o)
-	must(t, err)
+	q = shmtest.Got(cq.Open(p, o)).Or(t)
 	if q.Options().Existing {
 		t.Error("it is an option of the queue")
 	}

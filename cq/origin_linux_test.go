@@ -18,25 +18,21 @@ import (
 var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, from cq.Lane){
 	"ReadContext": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		dst := make([]cq.Context, 8)
-		n, err := readLane(q, dst, &from)
-		must(t, err)
+		n := shmtest.Got(readLane(q, dst, &from)).Or(t)
 		return contexts(dst[:n]), from
 	},
 	"Peek": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
-		es, err := q.Peek(8)
-		must(t, err)
+		es := shmtest.Got(q.Peek(8)).Or(t)
 		return peeked(t, q, es)
 	},
 	"PeekContext": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
-		es, err := q.PeekContext(soon(t), 8)
-		must(t, err)
+		es := shmtest.Got(q.PeekContext(soon(t), 8)).Or(t)
 		return peeked(t, q, es)
 	},
 	"Entries": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		for e, err := range q.Entries(1) {
 			must(t, err)
-			from, err = q.PeekedLane()
-			must(t, err)
+			from = shmtest.Got(q.PeekedLane()).Or(t)
 			out = append(out, e.Context)
 		}
 		return out, from
@@ -50,8 +46,7 @@ func readLane[T cq.Readable](q *cq.Queue, dst []T, from *cq.Lane) (int, error) {
 
 // peeked releases what was handed out, and says whose it was.
 func peeked(t *testing.T, q *cq.Queue, es []cq.Entry) (out []uint64, from cq.Lane) {
-	from, err := q.PeekedLane()
-	must(t, err)
+	from = shmtest.Got(q.PeekedLane()).Or(t)
 	for i := range es {
 		out = append(out, es[i].Context)
 	}
@@ -95,8 +90,7 @@ func TestOriginOthers(t *testing.T) {
 		for _, want := range []cq.Lane{
 			{Row: near.Lane(), PID: os.Getpid(), UID: os.Geteuid()},
 			{Row: far.lane, PID: far.Process.Pid, UID: nobody}} {
-			is, err := q.Lane(want.Row, shm.UUID{})
-			must(t, err)
+			is := shmtest.Got(q.Lane(want.Row, shm.UUID{})).Or(t)
 			is.Published = 0
 			want.Object, want.Generation = is.Object, is.Generation
 			if is != want || !slices.Equal(seen[want], upTo(5, 7)) {
@@ -163,9 +157,8 @@ func TestOriginFailures(t *testing.T) {
 			func(from *cq.Lane) error { return q.ReadErr(&cq.ErrorEntry{From: from}) }, w.Lane()},
 		"event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
 			func(from *cq.Lane) error {
-				_, err := e.Read(&cq.Event{}, cq.FlagPeek)
-				must(t, err)
-				_, err = e.Read(&cq.Event{From: from}, 0)
+				shmtest.Got(e.Read(&cq.Event{}, cq.FlagPeek)).Or(t)
+				_, err := e.Read(&cq.Event{From: from}, 0)
 				return err
 			}, ew.Lane()},
 		"awaited event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
@@ -307,21 +300,17 @@ func TestDeviceProcess(t *testing.T) {
 // or not, whatever kind of queue it is.
 func TestPublished(t *testing.T) {
 	d := shmtest.Have(shm.OpenDir("")).In(t)
-	named, err := cq.Create(cq.Named(d, "published"), cq.Options{})
-	must(t, err)
-	w1, err := cq.Attach(t.Context(), cq.Named(d, "published"), cq.WriterOptions{})
-	must(t, err)
+	named := shmtest.Got(cq.Create(cq.Named(d, "published"), cq.Options{})).Or(t)
+	w1 := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "published"), cq.WriterOptions{})).Or(t)
 	own := anonymous(t, cq.Options{})
-	w2, err := tryJoin(t, own)
-	must(t, err)
+	w2 := shmtest.Got(tryJoin(t, own)).Or(t)
 	others := anonymousOthers(t, cq.Options{})
 	w3 := join(t, others)
 	for _, c := range []struct {
 		q *cq.Queue
 		w *cq.Writer
 	}{{named, w1}, {own, w2}, {others, w3}} {
-		lane, err := c.q.Lane(c.w.Lane(), shm.UUID{})
-		must(t, err)
+		lane := shmtest.Got(c.q.Lane(c.w.Lane(), shm.UUID{})).Or(t)
 		check := func(want uint64) {
 			t.Helper()
 			if l, err := c.q.Lane(lane.Row, lane.Object); err != nil || l.Published != want {
@@ -370,8 +359,7 @@ func publishedInOneRow(t *testing.T) {
 	}
 	for i := range 3 {
 		w := join(t, q)
-		lane, err := q.Lane(1, shm.UUID{})
-		must(t, err)
+		lane := shmtest.Got(q.Lane(1, shm.UUID{})).Or(t)
 		lanes = append(lanes, lane.Object)
 		want(i, total, false)
 		if i > 0 {

@@ -88,8 +88,7 @@ func readerDies(t *testing.T, at site) {
 		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
 	}
 	if !at.memfd {
-		q, err := cq.Open(cq.Named(openDir(t), queueName(t)), cq.Options{Existing: true})
-		must(t, err)
+		q := shmtest.Got(cq.Open(cq.Named(openDir(t), queueName(t)), cq.Options{Existing: true})).Or(t)
 		successorReads(t, w, posted, roomOf(q, w).next)
 		closeQueue(t, q)
 	}
@@ -152,8 +151,7 @@ func TestOneConnection(t *testing.T) {
 					if i%3 == 2 {
 						from, conns = back, [2]*net.UnixConn{b, a} // the other way round
 					}
-					w, err := meet(t, from, conns[0], conns[1])
-					must(t, err)
+					w := shmtest.Got(meet(t, from, conns[0], conns[1])).Or(t)
 					ws = append(ws, w)
 				}
 				must(t, errors.Join(a.Close(), b.Close()))
@@ -213,8 +211,7 @@ func (s split) makes(conn *net.UnixConn) string {
 // splits has the child make one of its own, which end ends.
 func (c *child) splits(t *testing.T, s split) (end func()) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.In, s, 0)
-	must(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, s, 0)).Or(t)
 	return c.heir(t)
 }
 
@@ -225,8 +222,7 @@ func (c *child) heir(t *testing.T) (end func()) {
 	if _, err := fmt.Sscanf(c.Line(t), "child %d", &pid); err != nil {
 		t.Fatal(err)
 	}
-	p, err := os.FindProcess(pid)
-	must(t, err)
+	p := shmtest.Got(os.FindProcess(pid)).Or(t)
 	// Once, since the number may be another one's afterwards.
 	end = sync.OnceFunc(func() { _, _ = p.Kill(), p.Release() })
 	t.Cleanup(end)

@@ -460,9 +460,8 @@ func TestCloseThatFailsLosesNoReport(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Size: 16})
 	obj, at := payload(t, nil)
 	for range 80 {
-		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
-			Access: cq.FlagRemoteRead, Events: e})
-		must(t, err)
+		r := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e})).Or(t)
 		var read atomic.Bool
 		closing := make(chan struct{})
 		go func() {
@@ -471,7 +470,7 @@ func TestCloseThatFailsLosesNoReport(t *testing.T) {
 				wantErr(t, "close", e.Close(), cq.ErrBusy, syscall.EBUSY)
 			}
 		}()
-		_, err = eqSread(e, &cq.Event{}, time.Minute)
+		_, err := eqSread(e, &cq.Event{}, time.Minute)
 		read.Store(true)
 		<-closing
 		must(t, err)
@@ -484,8 +483,7 @@ func TestFollowEvents(t *testing.T) {
 	shmtest.Conforms(t)
 	o := cq.EventOptions{Size: 8, Trust: cq.CrossUser, Allow: bothUsers(), DataMaxBytes: 100}
 	open := func() *cq.EventQueue {
-		e, err := cq.CreateEvents(cq.Unnamed("events"), o)
-		must(t, err)
+		e := shmtest.Got(cq.CreateEvents(cq.Unnamed("events"), o)).Or(t)
 		return e
 	}
 	former, next := open(), open()
@@ -498,14 +496,11 @@ func TestFollowEvents(t *testing.T) {
 	reports := anonymous(t, cq.Options{})
 	must(t, reports.BindEvents(w)) // it reserves room, which the successor has then
 	for i := range uint64(4) {
-		_, err = w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: eventBytes(i)})
-		must(t, err)
+		shmtest.Got(w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: eventBytes(i)})).Or(t)
 	}
-	_, err = w.WriteErr(&cq.EventError{Context: 4, Err: cq.ETrunc, ErrData: eventBytes(4)})
-	must(t, err)
+	shmtest.Got(w.WriteErr(&cq.EventError{Context: 4, Err: cq.ETrunc, ErrData: eventBytes(4)})).Or(t)
 	ev := cq.Event{Payload: make([]byte, 0, 100)}
-	_, err = former.Read(&ev, 0)
-	must(t, err)
+	shmtest.Got(former.Read(&ev, 0)).Or(t)
 	must(t, errors.Join(a.Close(), b.Close()))
 	must(t, former.Detach())
 	<-w.ReaderGone()
@@ -519,8 +514,7 @@ func TestFollowEvents(t *testing.T) {
 	defer w2.Close()
 	_, err = w.Write(&cq.Event{Event: cq.EventUser})
 	wantErr(t, "write to the former", err, cq.ErrClosed)
-	_, err = w2.Write(&cq.Event{Event: cq.EventUser, Context: 5, Payload: eventBytes(5)})
-	must(t, err)
+	shmtest.Got(w2.Write(&cq.Event{Event: cq.EventUser, Context: 5, Payload: eventBytes(5)})).Or(t)
 	for _, i := range []uint64{1, 2, 3, 4, 5} {
 		if i == 4 {
 			bad := cq.EventError{ErrData: make([]byte, 0, 100)}
@@ -577,10 +571,8 @@ func TestFollowTells(t *testing.T) {
 			second.end(next)
 		}
 		ev := cq.Event{Payload: make([]byte, 0, 128)}
-		_, err := eq.ReadContext(soon(t), &ev, cq.ReadOptions{})
-		must(t, err)
-		p, err := cq.ParsePeerEntry(ev.Payload)
-		must(t, err)
+		shmtest.Got(eq.ReadContext(soon(t), &ev, cq.ReadOptions{})).Or(t)
+		p := shmtest.Got(cq.ParsePeerEntry(ev.Payload)).Or(t)
 		if ev.Event != tt.kind || p.PID != tt.pid || p.Generation != tt.generation ||
 			p.Role != cq.PeerReader || p.First != tt.first || p.End != tt.last {
 			t.Errorf("event %d: %v %+v, want %+v", i, ev.Event, p, tt)

@@ -343,8 +343,7 @@ func TestOthersForbiddenToOwner(t *testing.T) {
 		if !strings.Contains(to, "memfd:shmring:lane") && !strings.Contains(to, queueName(t)) {
 			continue
 		}
-		rw, err := reopen(fd)
-		must(t, err)
+		rw := shmtest.Got(reopen(fd)).Or(t)
 		tried++
 		for _, bad := range tryForbidden(to, rw) {
 			if !strings.Contains(bad, "change its mode: <nil>") {

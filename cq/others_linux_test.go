@@ -35,8 +35,7 @@ func anonymousOthers(t testing.TB, o cq.Options) *cq.Queue {
 // openTempDir is a directory that every user may enter.
 func openTempDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "others")
-	must(t, err)
+	dir := shmtest.Got(os.MkdirTemp("", "others")).Or(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
 	return dir
@@ -451,11 +450,9 @@ func TestUserLanes(t *testing.T) {
 		}
 		return w, err
 	}
-	first, err := attach()
-	must(t, err)
-	second, err := attach()
-	must(t, err)
-	_, err = attach()
+	first := shmtest.Got(attach()).Or(t)
+	second := shmtest.Got(attach()).Or(t)
+	_, err := attach()
 	wantErr(t, "third", err, cq.ErrLanes, syscall.ECONNREFUSED)
 	nobodys := startWriter(t, othersSite, q, nil)
 	post(t, first, 0, 1)
@@ -468,8 +465,7 @@ func TestUserLanes(t *testing.T) {
 		_ = drain(t, q)
 		return q.Stats().Retired == 1
 	})
-	first, err = attach()
-	must(t, err)
+	first = shmtest.Got(attach()).Or(t)
 	must(t, errors.Join(first.Close(), second.Close()))
 }
 
@@ -477,8 +473,7 @@ func TestUserLanes(t *testing.T) {
 func TestUserLanesOfOne(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2, UserLanes: 1})
 	for range 3 {
-		w, err := tryJoin(t, q)
-		must(t, err)
+		w := shmtest.Got(tryJoin(t, q)).Or(t)
 		must(t, w.Close())
 	}
 	join(t, q)
@@ -557,13 +552,12 @@ func TestServeSilentPeer(t *testing.T) {
 func TestAttachSilentReader(t *testing.T) {
 	defer cq.ShortMeetings(20 * time.Millisecond)()
 	q := anonymousOthers(t, cq.Options{Size: 4})
-	fd, err := cq.ShareReader(q)
-	must(t, err)
+	fd := shmtest.Got(cq.ShareReader(q)).Or(t)
 	defer shm.CloseFDs([]int{fd})
 	a, b := connect(t, unix.SOCK_STREAM)
 	must(t, shm.SendFDs(a, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)), fd))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = cq.Attach(ctx, cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
+	_, err := cq.Attach(ctx, cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	wantErr(t, "attach", err, cq.ErrTimedOut)
 }

@@ -31,8 +31,7 @@ func nextPeer(t testing.TB, e *cq.EventQueue) (cq.Event, cq.PeerEntry) {
 	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil {
 		t.Fatalf("no event: %v", err)
 	}
-	p, err := cq.ParsePeerEntry(ev.Payload)
-	must(t, err)
+	p := shmtest.Got(cq.ParsePeerEntry(ev.Payload)).Or(t)
 	return ev, p
 }
 
@@ -174,9 +173,8 @@ func TestDeathWaitsForRoom(t *testing.T) {
 	_, q := create(t, cq.Options{Size: 8})
 	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 2, Write: true})
 	var filler cq.Event
+	shmtest.Got(e.Write(&cq.Event{Event: cq.EventUser})).Or(t)
 	_, err := e.Write(&cq.Event{Event: cq.EventUser})
-	must(t, err)
-	_, err = e.Write(&cq.Event{Event: cq.EventUser})
 	wantErr(t, "beside the room for an overrun", err, cq.ErrFull)
 	c := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1", envLanes+"=5")
 	for range 5 {
@@ -205,8 +203,7 @@ func TestDeathOfEventWriters(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 8})
 	must(t, e.BindEvents(e))
 	w := attachEvents(t, d, e.Name())
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})).Or(t)
 	must(t, q.BindEvents(w))
 	c := startChild(t, "event poster", envQueue+"="+e.Name())
 	c.Says(t, "posted")
@@ -265,8 +262,7 @@ func TestKilledWhileItReports(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 1))
 	d, name := openDir(t), queueName(t)
 	for range 4 {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})).Or(t)
 		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 		must(t, err)
 		must(t, errors.Join(q.Detach(), e.Detach()))
@@ -279,10 +275,8 @@ func TestKilledWhileItReports(t *testing.T) {
 		c.Kill()
 		time.Sleep(time.Duration(rnd.IntN(250_000)) * time.Microsecond)
 		reader.Kill()
-		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		must(t, err)
-		e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
-		must(t, err)
+		q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
+		e = shmtest.Got(cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})).Or(t)
 		must(t, q.BindEvents(e))
 		told := map[int]int{}
 		for len(told) < lanes {

@@ -123,8 +123,7 @@ func TestPostContext(t *testing.T) {
 			cancel(why)
 			wantErr(t, "post", <-done, context.Canceled, why)
 			for range n {
-				_, err := s.next()
-				must(t, err)
+				shmtest.Got(s.next()).Or(t)
 			}
 			_, err := s.next()
 			wantErr(t, "what was not posted", err, cq.ErrWouldBlock)
@@ -156,8 +155,7 @@ func TestPostContext(t *testing.T) {
 func TestWriteContextReaderKilled(t *testing.T) {
 	t.Parallel()
 	d, name := openDir(t), queueName(t)
-	q, err := cq.Create(cq.Named(d, name), cq.Options{Lifetime: cq.Persistent})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Lifetime: cq.Persistent})).Or(t)
 	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 2, Lifetime: cq.Persistent})
 	must(t, errors.Join(err, q.Detach(), e.Detach()))
 	c := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")

@@ -62,8 +62,7 @@ func TestManyLanes(t *testing.T) {
 				_ = w.Post(&cq.Entry{Context: uint64(i), Tag: n})
 			}
 		}
-		n, err := cq.Read(q, dst)
-		must(t, err)
+		n := shmtest.Got(cq.Read(q, dst)).Or(t)
 		for _, e := range dst[:n] {
 			if e.Tag != next[e.Context] {
 				t.Fatalf("lane %d: %d, want %d", e.Context, e.Tag, next[e.Context])
@@ -84,8 +83,7 @@ func TestMarks(t *testing.T) {
 	must(t, w.Post(&cq.Entry{Meta: cq.MetaSolicited, Context: 6}))
 	must(t, w.Post(&cq.Entry{Meta: cq.MetaNoContext}))
 	dst := make([]cq.Entry, 3)
-	n, err := cq.Read(q, dst)
-	must(t, err)
+	n := shmtest.Got(cq.Read(q, dst)).Or(t)
 	for i, want := range []cq.Meta{cq.MetaSolicited | cq.MetaNoContext, cq.MetaSolicited,
 		cq.MetaNoContext} {
 		if m := dst[i].Meta; m&^0xff != want|cq.Meta(i)<<32 || m.Seq() != uint32(i) {
@@ -115,8 +113,7 @@ func TestPeekRelease(t *testing.T) {
 	}
 	post(t, a, 0, 5)
 	post(t, b, 100, 105)
-	es, err := q.Peek(3)
-	must(t, err)
+	es := shmtest.Got(q.Peek(3)).Or(t)
 	base := es[0].Context
 	check := func(es []cq.Entry, from, n uint64) {
 		t.Helper()
@@ -132,8 +129,7 @@ func TestPeekRelease(t *testing.T) {
 		t.Errorf("readerr while peeked: %v", err)
 	}
 	must(t, q.Release(1)) // the next peek goes on behind what is out
-	es, err = q.Peek(9)
-	must(t, err)
+	es = shmtest.Got(q.Peek(9)).Or(t)
 	check(es, 3, 2)
 	if _, err := q.Peek(1); err != cq.ErrWouldBlock {
 		t.Errorf("peek beyond the lane: %v", err)
@@ -142,8 +138,7 @@ func TestPeekRelease(t *testing.T) {
 	wantErr(t, "release of less than nothing", q.Release(-1), cq.ErrInvalid)
 	must(t, q.Release(4))
 	wantErr(t, "release again", q.Release(1), cq.ErrInvalid)
-	es, err = q.Peek(8)
-	must(t, err)
+	es = shmtest.Got(q.Peek(8)).Or(t)
 	base = 100 - base
 	check(es, 0, 5)
 	must(t, q.Release(5))
@@ -216,8 +211,7 @@ func TestPeekStopsAtError(t *testing.T) {
 	post(t, w, 0, 2)
 	postError(t, w, 2)
 	post(t, w, 3, 4)
-	es, err := q.Peek(8)
-	must(t, err)
+	es := shmtest.Got(q.Peek(8)).Or(t)
 	if len(es) != 2 {
 		t.Fatalf("%d entries", len(es))
 	}
@@ -299,8 +293,7 @@ func TestGlance(t *testing.T) {
 		}},
 		"handed out": {happen: func(t *testing.T, s *state) {
 			post(t, s.w, 1, 2)
-			_, err := s.q.Peek(1)
-			must(t, err)
+			shmtest.Got(s.q.Peek(1)).Or(t)
 			t.Cleanup(func() { must(t, s.q.Release(1)) })
 		}, want: cq.ErrBusy},
 		"overrun": {o: cq.Options{Overrun: cq.OverrunQueue}, want: cq.ErrOverrun,
@@ -326,8 +319,7 @@ func TestGlance(t *testing.T) {
 				nothing(t, q)
 			}
 			if s.f = (&feeder{every: test.every}); test.every > 0 {
-				unbind, err := q.Bind(s.f, true)
-				must(t, err)
+				unbind := shmtest.Got(q.Bind(s.f, true)).Or(t)
 				t.Cleanup(unbind)
 				nothing(t, q)
 			}
@@ -495,8 +487,7 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 			})
 			dst := make([]cq.Context, 5)
 			for next := uint64(0); next < total; {
-				n, err := sread(q, dst, time.Minute)
-				must(t, err)
+				n := shmtest.Got(sread(q, dst, time.Minute)).Or(t)
 				if got := contexts(dst[:n]); !slices.Equal(got, upTo(next, next+uint64(n))) {
 					t.Fatalf("got %v, want from %d", got, next)
 				}

@@ -139,8 +139,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 // readerObject makes a reader object without a reader.
 func readerObject(t testing.TB, o cq.Options, seals shm.Seals) *shm.Object {
 	t.Helper()
-	spec, err := cq.ReaderSpec("reader", o)
-	must(t, err)
+	spec := shmtest.Got(cq.ReaderSpec("reader", o)).Or(t)
 	obj := shmtest.Have(shm.CreateMemfd(spec, nil)).In(t)
 	if seals != 0 {
 		must(t, obj.Seal(seals))

@@ -24,8 +24,7 @@ import (
 // connect returns a connected pair of sockets, which are closed when the test ends.
 func connect(t testing.TB, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
 	a = shmtest.Have(socket(fds[0])).In(t)
 	b = shmtest.Have(socket(fds[1])).In(t)
 	return a, b
@@ -64,8 +63,7 @@ func accept(ctx context.Context, q *cq.Queue, c *net.UnixConn) <-chan error {
 // anonymous makes a queue without a name and closes it when the test ends.
 func anonymous(t testing.TB, o cq.Options) *cq.Queue {
 	t.Helper()
-	q, err := cq.Create(cq.Unnamed(queueName(t)), o)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed(queueName(t)), o)).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return q
 }
@@ -160,8 +158,7 @@ func TestCloseDuringAccept(t *testing.T) {
 			q := anonymous(t, cq.Options{Size: 8})
 			a, b := connect(t, unix.SOCK_STREAM)
 			if len(first) > 0 {
-				_, err := b.Write(first)
-				must(t, err)
+				shmtest.Got(b.Write(first)).Or(t)
 			}
 			done := accept(context.Background(), q, a)
 			time.Sleep(short)
@@ -208,12 +205,11 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	l := listen(t)
 	served, reports := make(chan error, 1), make(chan error, 100)
 	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fd := shmtest.Got(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Or(t)
 	var had unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
 	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: had.Max}, nil))
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
+	err := unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
 	var told error
 	if err == nil {
 		select {
@@ -226,8 +222,7 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	must(t, err)
 	wantErr(t, "report", told, syscall.EMFILE)
 	c := shmtest.Have(socket(fd)).In(t)
-	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})).Or(t)
 	post(t, w, 0, 3)
 	must(t, w.Close())
 	must(t, q.Close())
@@ -244,13 +239,12 @@ func TestAnonymousSealed(t *testing.T) {
 			continue
 		}
 		path := fmt.Sprint("/proc/self/fd/", fd)
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		must(t, err)
+		f := shmtest.Got(os.OpenFile(path, os.O_RDWR, 0)).Or(t)
 		n++
 		if err := f.Truncate(4096); !errors.Is(err, syscall.EPERM) {
 			t.Errorf("%s was cut: %v", path, err)
 		}
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
+		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
 		if !errors.Is(err, syscall.EPERM) {
 			t.Errorf("%s was sealed: %v", path, err)
 		}
@@ -268,13 +262,11 @@ func TestServe(t *testing.T) {
 	served, reports := make(chan error), make(chan error, 10)
 	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
 	bad := dial(t, l)
-	_, err := bad.Write(make([]byte, 64))
-	must(t, err)
+	shmtest.Got(bad.Write(make([]byte, 64))).Or(t)
 	wantErr(t, "report", <-reports, cq.ErrCorrupt, syscall.EBADMSG)
 	for i := range uint64(3) {
 		c := dial(t, l)
-		w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})).Or(t)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)
 		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || buf[0].Context != i {
@@ -282,8 +274,7 @@ func TestServe(t *testing.T) {
 		}
 		must(t, w.Close())
 		if i == 1 { // a life line carries nothing
-			_, err = c.Write([]byte{1})
-			must(t, err)
+			shmtest.Got(c.Write([]byte{1})).Or(t)
 			wantErr(t, "report", <-reports, cq.ErrCorrupt)
 		}
 	}
@@ -295,8 +286,7 @@ func TestServe(t *testing.T) {
 
 	q = anonymous(t, cq.Options{Size: 8})
 	go func() { served <- q.Serve(l, nil) }()
-	w, err := cq.Attach(soon(t), cq.Over(dial(t, l)), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(soon(t), cq.Over(dial(t, l)), cq.WriterOptions{})).Or(t)
 	must(t, l.Close())
 	wantErr(t, "serve", <-served, net.ErrClosed)
 	post(t, w, 0, 3)
@@ -367,8 +357,7 @@ func processes(t *testing.T, at site) {
 			w.post(t, uint64(100*i)+round, uint64(100*i)+round+1)
 		}
 		for got := 0; got < 3; {
-			n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
-			must(t, err)
+			n := shmtest.Got(cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})).Or(t)
 			got += n
 			for _, e := range dst[:n] {
 				if e.Context != next[e.Context/100] {
@@ -402,9 +391,8 @@ func TestAnonymousEvents(t *testing.T) {
 	l := listen(t)
 	go func() { served <- e.Serve(l, nil) }()
 	c := dial(t, l)
-	w, err := cq.AttachEvents(soon(t), cq.Over(c), cq.WriterOptions{})
-	must(t, err)
-	_, err = w.Write(&cq.Event{Context: 3, Event: cq.EventUser})
+	w := shmtest.Got(cq.AttachEvents(soon(t), cq.Over(c), cq.WriterOptions{})).Or(t)
+	_, err := w.Write(&cq.Event{Context: 3, Event: cq.EventUser})
 	must(t, errors.Join(err, w.Close(), c.Close(), l.Close()))
 	wantErr(t, "serve", <-served, net.ErrClosed)
 	var ev cq.Event
@@ -459,8 +447,7 @@ func TestAnonymousContested(t *testing.T) {
 	got := uint64(0)
 	buf := make([]cq.Context, 16)
 	for got < 600 {
-		n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{})
-		must(t, err)
+		n := shmtest.Got(cq.ReadContext(soon(t), q, buf, cq.ReadOptions{})).Or(t)
 		got += uint64(n)
 	}
 	must(t, q.Close())

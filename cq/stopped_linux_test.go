@@ -160,8 +160,7 @@ func TestStoppedWriter(t *testing.T) {
 			s.read(t, 5*time.Millisecond)
 			select {
 			case said = <-done:
-				_, err := fmt.Sscanf(said, "posted %d", &posted)
-				must(t, err)
+				shmtest.Got(fmt.Sscanf(said, "posted %d", &posted)).Or(t)
 			default:
 			}
 		}
@@ -309,16 +308,14 @@ func TestStoppedRendezvous(t *testing.T) {
 			t.Errorf("lane %d", w.Lane())
 		}
 		goOn(t, c)
-		_, err := fmt.Fprintln(c.In, "attach")
-		must(t, err)
+		shmtest.Got(fmt.Fprintln(c.In, "attach")).Or(t)
 		c.Says(t, "attached: false")
 	})
 	t.Run("reader", func(t *testing.T) {
 		c := startReader(t, othersSite)
-		_, err := fmt.Fprintln(c.In, "accept", 0)
-		must(t, err)
+		shmtest.Got(fmt.Fprintln(c.In, "accept", 0)).Or(t)
 		halt(t, c.child)
-		_, err = cq.Attach(brief(), cq.Over(c.conn),
+		_, err := cq.Attach(brief(), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())

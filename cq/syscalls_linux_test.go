@@ -58,10 +58,8 @@ func TestNoSyscalls(t *testing.T) {
 	for _, o := range []cq.Options{{}, {WritersPay: true}, {Wait: cq.WaitFD}, {Shared: true}} {
 		o.Size = 64
 		d := openDir(t)
-		q, err := cq.Create(cq.Named(d, "quiet"), o)
-		must(t, err)
-		w, err := cq.Attach(t.Context(), cq.Named(d, "quiet"), cq.WriterOptions{})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "quiet"), o)).Or(t)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "quiet"), cq.WriterOptions{})).Or(t)
 		batch, dst := make([]cq.Entry, 8), make([]cq.Msg, 8)
 		_, _ = cq.Read(q, dst)
 		quiet(t, "post and read", calls, func() {
@@ -103,8 +101,7 @@ func TestWriterSyscalls(t *testing.T) {
 		name := queueName(t) + wait.String()
 		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))
 		_ = c.Line(t)
-		w, err := cq.Attach(t.Context(), cq.Named(openDir(t), name), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(openDir(t), name), cq.WriterOptions{})).Or(t)
 		must(t, w.Post(&cq.Entry{}))
 		eventually(t, "it is awake", func() bool { return w.Free() == w.Stats().Size })
 		before := w.Stats().Wakes
@@ -128,8 +125,7 @@ func TestWriterRegisters(t *testing.T) {
 	}
 	d, name := openDir(t), queueName(t)
 	for pays, want := range map[bool]string{true: "false <nil>", false: "true <nil>"} {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{WritersPay: pays})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{WritersPay: pays})).Or(t)
 		c := startChild(t, "registered", envQueue+"="+name)
 		c.Says(t, want)
 		_ = c.Stop(t)

@@ -30,8 +30,7 @@ func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...interfa
 	Remove(cq.Waitable) error
 }) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(cq.Named(d, name), o)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, name), o)).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	for _, s := range sets {
 		must(t, s.Add(q))
@@ -104,8 +103,7 @@ func channel(t testing.TB, d *shm.Dir) *cq.Channel {
 func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options) (*cq.Queue,
 	*cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(cq.Named(d, name), o)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, name), o)).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	must(t, c.Attach(q))
 	t.Cleanup(func() {
@@ -213,8 +211,7 @@ func TestInSetQueueElsewhere(t *testing.T) {
 func TestAdoptIntoSet(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Wait: cq.WaitInSet, WaitSet: s})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Wait: cq.WaitInSet, WaitSet: s})).Or(t)
 	w := attach(t, d, "q")
 	must(t, q.Detach())
 	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s})
@@ -265,16 +262,13 @@ func TestCloseRacesAdd(t *testing.T) {
 	keep := waitSet(t, d, cq.WaitSetOptions{}) // so that the bell stays
 	must(t, keep.Add(q))
 	for range 1000 {
-		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-		must(t, err)
+		s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 		race("wait set", s.Close, func() error { return s.Add(q) },
 			func() error { return s.Remove(q) })
-		p, err := cq.NewPollSet(d, 0)
-		must(t, err)
+		p := shmtest.Got(cq.NewPollSet(d, 0)).Or(t)
 		race("poll set", p.Close, func() error { return p.Add(q) },
 			func() error { return p.Remove(q) })
-		c, err := cq.NewChannel(d)
-		must(t, err)
+		c := shmtest.Got(cq.NewChannel(d)).Or(t)
 		race("channel", c.Close, func() error { return c.Attach(q) },
 			func() error { return c.Detach(t.Context(), q) })
 	}
@@ -324,13 +318,11 @@ func TestSetTellsOfBadLane(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(d.Path(), "q")) })
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{})).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	must(t, s.Add(q))
 	t.Cleanup(func() { must(t, s.Remove(q)) })
-	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	post(t, w, 0, 1)
 	must(t, w.Close())
 	path := laneFileOf(t, filepath.Join(d.Path(), "q"))
@@ -348,8 +340,7 @@ func TestSetTellsOfBadLane(t *testing.T) {
 
 func laneFileOf(t *testing.T, dir string) string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(dir, "lane-*"))
-	must(t, err)
+	all := shmtest.Got(filepath.Glob(filepath.Join(dir, "lane-*"))).Or(t)
 	if len(all) != 1 {
 		t.Fatal(all)
 	}
@@ -396,14 +387,13 @@ func TestFeederFarFuture(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	q, _ := member(t, d, "q", cq.Options{}, s)
-	unbind, err := q.Bind(&feeder{again: math.MaxInt64}, true)
-	must(t, err)
+	unbind := shmtest.Got(q.Bind(&feeder{again: math.MaxInt64}, true)).Or(t)
 	t.Cleanup(unbind)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	done := time.AfterFunc(time.Minute, func() { _ = s.Signal() })
 	defer done.Stop()
-	_, err = setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
+	_, err := setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
 	wantErr(t, "set", err, cq.ErrTimedOut)
 	done = time.AfterFunc(time.Minute, func() { _ = q.Signal() })
 	defer done.Stop()
@@ -463,10 +453,8 @@ func TestDrainBudget(t *testing.T) {
 func TestControlWhileClosing(t *testing.T) {
 	d := openDir(t)
 	for range 50 {
-		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
-		must(t, err)
-		q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitFD})
-		must(t, err)
+		s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})).Or(t)
+		q := shmtest.Got(cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitFD})).Or(t)
 		var all sync.WaitGroup
 		all.Go(func() {
 			for range 200 {

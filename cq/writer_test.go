@@ -185,12 +185,11 @@ func TestOwnLane(t *testing.T) {
 		o.Size = 4
 		d, q := create(t, o)
 		other := attach(t, d, q.Name())
-		w, err := q.Writer()
-		must(t, err)
+		w := shmtest.Got(q.Writer()).Or(t)
 		if w.Lane() != 0 || w.Stats().Size != 4 {
 			t.Errorf("lane %d, cap %d", w.Lane(), w.Stats().Size)
 		}
-		_, err = q.Writer()
+		_, err := q.Writer()
 		wantErr(t, "a second one", err, cq.ErrBusy, syscall.EBUSY)
 		wantErr(t, "close with it", q.Close(), cq.ErrBusy)
 		wantErr(t, "detach with it", q.Detach(), cq.ErrBusy)
@@ -329,8 +328,7 @@ func TestOverrunEvent(t *testing.T) {
 			defer func() { must(t, q.Close()) }()
 			w := attach(t, p.d, "small")
 			if tt.own {
-				w, err = q.Writer()
-				must(t, err)
+				w = shmtest.Got(q.Writer()).Or(t)
 				defer func() { must(t, w.Close()) }()
 			}
 			if !tt.late {
@@ -340,8 +338,7 @@ func TestOverrunEvent(t *testing.T) {
 			}
 			if tt.next {
 				must(t, q.Detach())
-				q, err = cq.Open(cq.Named(p.d, "small"), cq.Options{Existing: true})
-				must(t, err)
+				q = shmtest.Got(cq.Open(cq.Named(p.d, "small"), cq.Options{Existing: true})).Or(t)
 			}
 			if tt.late {
 				must(t, q.BindEvents(tt.to(p)))

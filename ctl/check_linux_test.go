@@ -32,14 +32,11 @@ const (
 // returns their images by path below the directory.
 func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 	t.Helper()
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 2, Wait: cq.WaitFD,
-		Lifetime: cq.Persistent})
-	must(t, err)
-	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 2, Wait: cq.WaitFD,
+		Lifetime: cq.Persistent})).Or(t)
+	set := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 	must(t, set.Add(q))
-	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	for i := range uint64(5) {
 		must(t, w.Post(&cq.Entry{Context: i, Meta: cq.MetaSolicited}))
 	}
@@ -47,19 +44,15 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 	if n, err := cq.Read(q, make([]cq.Msg, 2)); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
-	e, err := cq.CreateEvents(cq.Named(d, "ev"), cq.EventOptions{Size: 4, Write: true})
-	must(t, err)
-	_, err = e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte("payload")})
-	must(t, err)
+	e := shmtest.Got(cq.CreateEvents(cq.Named(d, "ev"), cq.EventOptions{Size: 4, Write: true})).Or(t)
+	shmtest.Got(e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte("payload")})).Or(t)
 	c, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(3))
-	v, err := cq.CreateAddresses(cq.Named(d, "peers"),
-		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque})
-	must(t, err)
+	v := shmtest.Got(cq.CreateAddresses(cq.Named(d, "peers"),
+		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque})).Or(t)
 	for _, a := range []string{"one", "two", "three"} {
-		_, err := v.Insert([][]byte{[]byte(a)}, cq.InsertOptions{})
-		must(t, err)
+		shmtest.Got(v.Insert([][]byte{[]byte(a)}, cq.InsertOptions{})).Or(t)
 	}
 	ends := specimenEndpoints(t, d)
 	out := images(t, d.Path())
@@ -86,24 +79,17 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 // them.
 func specimenEndpoints(t testing.TB, d *shm.Dir) func() {
 	t.Helper()
-	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{})
-	must(t, err)
-	w, err := q.Writer()
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed("ends"), cq.Options{})).Or(t)
+	w := shmtest.Got(q.Writer()).Or(t)
 	o := fabric.Options{Transmit: w, Receive: w, Peers: 2, Remote: 4096}
-	b, err := fabric.Open(d, "answers", o)
-	must(t, err)
-	a, err := fabric.Open(d, "asks", o)
-	must(t, err)
-	to, err := a.Resolve("answers")
-	must(t, err)
+	b := shmtest.Got(fabric.Open(d, "answers", o)).Or(t)
+	a := shmtest.Got(fabric.Open(d, "asks", o)).Or(t)
+	to := shmtest.Got(a.Resolve("answers")).Or(t)
 	must(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete,
 		Solicited: true}))
 	must(t, a.Send(make([]byte, 300), to, 2))
-	_, err = a.Join("group", fabric.GroupOptions{Members: 4})
-	must(t, err)
-	_, err = b.Progress()
-	must(t, err)
+	shmtest.Got(a.Join("group", fabric.GroupOptions{Members: 4})).Or(t)
+	shmtest.Got(b.Progress()).Or(t)
 	return func() { must(t, errors.Join(a.Close(), b.Close(), w.Close(), q.Close())) }
 }
 
@@ -302,8 +288,7 @@ func TestCheckFindsDamage(t *testing.T) {
 				paths = append(paths, filepath.Join(dir, name))
 			}
 		}
-		r, err := ctl.Check(ctl.CheckOptions{}.InARow(), paths...)
-		must(t, err)
+		r := shmtest.Got(ctl.Check(ctl.CheckOptions{}.InARow(), paths...)).Or(t)
 		var got []string
 		for _, f := range r.Findings {
 			rel, _ := filepath.Rel(dir, f.Path)
@@ -448,8 +433,7 @@ func checkStrangers(t *testing.T, d *shm.Dir, whole map[string][]byte) {
 	must(t, os.Truncate(filepath.Join(dir, "hollow"), 1<<40))
 	put("short", whole["count"][:100])
 	put("notes", []byte("no object"))
-	r, err := ctl.Check(ctl.CheckOptions{}, dir, filepath.Join(dir, "short"))
-	must(t, err)
+	r := shmtest.Got(ctl.Check(ctl.CheckOptions{}, dir, filepath.Join(dir, "short"))).Or(t)
 	var got []string
 	for _, f := range r.Findings {
 		got = append(got, f.Invariant+" "+filepath.Base(f.Path))
@@ -464,13 +448,11 @@ func checkStrangers(t *testing.T, d *shm.Dir, whole map[string][]byte) {
 // TestCheckAside: a queue whose maker died before it had its own name is whole.
 func TestCheckAside(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Lifetime: cq.Persistent})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Lifetime: cq.Persistent})).Or(t)
 	must(t, q.Detach())
 	aside := "new-" + shm.NewUUID().String()
 	must(t, os.Rename(d.Path()+"/q", d.Path()+"/"+aside))
-	r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
-	must(t, err)
+	r := shmtest.Got(ctl.Check(ctl.CheckOptions{}, d.Path())).Or(t)
 	if r.Objects == 0 || len(r.Findings) != 0 {
 		t.Errorf("%+v", r)
 	}

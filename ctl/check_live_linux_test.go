@@ -129,8 +129,7 @@ func TestCheckLive(t *testing.T) {
 	d := ownDir(t)
 	check := func(what string) {
 		t.Helper()
-		r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
-		must(t, err)
+		r := shmtest.Got(ctl.Check(ctl.CheckOptions{}, d.Path())).Or(t)
 		if r.Objects < 5 || len(r.Findings) > 0 {
 			t.Errorf("%s: %d objects, %+v", what, r.Objects, r.Findings)
 		}
@@ -150,8 +149,7 @@ func TestCheckLive(t *testing.T) {
 	check("household")
 	c.Kill()
 	check("household, dead")
-	_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
-	must(t, err)
+	shmtest.Got(ctl.Collect(d, ctl.CollectOptions{Remove: true})).Or(t)
 	check("after a collection")
 }
 
@@ -163,8 +161,7 @@ func TestCheckLooksOnly(t *testing.T) {
 	defer c.Kill()
 	strangersNearby(t, d)
 	before := tree(t, d)
-	r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
-	must(t, err)
+	r := shmtest.Got(ctl.Check(ctl.CheckOptions{}, d.Path())).Or(t)
 	if len(r.Findings) > 0 || len(r.Undecided) > 0 {
 		t.Errorf("%+v", r)
 	}
@@ -175,7 +172,7 @@ func TestCheckLooksOnly(t *testing.T) {
 		os.ErrNotExist) {
 		t.Error(err)
 	}
-	r, err = ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "dead", "reader"),
+	r, err := ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "dead", "reader"),
 		filepath.Join(d.Path(), "link"))
 	if err == nil || r.Objects != 2 || len(r.Findings) > 0 { // the reader's and a lane
 		t.Errorf("%+v, %v", r, err)
@@ -184,8 +181,7 @@ func TestCheckLooksOnly(t *testing.T) {
 
 func strangersNearby(t *testing.T, d *shm.Dir) {
 	t.Helper()
-	o, err := d.Create("bystander", shm.Spec{Kind: 78}, nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("bystander", shm.Spec{Kind: 78}, nil)).Or(t)
 	strangers(t, d)
 	must(t, errors.Join(o.Unlink(), o.Close()))
 	for _, name := range []string{"newer", "damaged", "hollow", "open"} { // which a check complains of
@@ -195,13 +191,11 @@ func strangersNearby(t *testing.T, d *shm.Dir) {
 
 // TestCheckGolden: the images that the format is held to are whole.
 func TestCheckGolden(t *testing.T) {
-	files, err := filepath.Glob("../testdata/golden/object-*.bin")
-	must(t, err)
+	files := shmtest.Got(filepath.Glob("../testdata/golden/object-*.bin")).Or(t)
 	if len(files) == 0 {
 		t.Fatal("there are none")
 	}
-	r, err := ctl.Check(ctl.CheckOptions{}, files...)
-	must(t, err)
+	r := shmtest.Got(ctl.Check(ctl.CheckOptions{}, files...)).Or(t)
 	if r.Objects != len(files) || len(r.Findings) > 0 {
 		t.Errorf("%+v", r)
 	}
@@ -250,8 +244,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		must(t, err)
 		for _, c := range all {
-			info, err := os.Stat(c.Path)
-			must(t, err)
+			info := shmtest.Got(os.Stat(c.Path)).Or(t)
 			placed(t, c, info.Size())
 		}
 		checkHeldImage(t, name, image, whole)
@@ -281,8 +274,7 @@ func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]
 		held = append(held, inspect.Held{Name: name, Path: name, FD: hold(t, name, image, 0), Memfd: true,
 			Owned: true})
 	}
-	all, err := inspect.CheckHeld(held, nil)
-	must(t, err)
+	all := shmtest.Got(inspect.CheckHeld(held, nil)).Or(t)
 	if len(all) != len(held) {
 		t.Errorf("%d of %d checked", len(all), len(held))
 	}

@@ -34,8 +34,7 @@ var say, need, untilTold = shmtest.Say, shmtest.Need, shmtest.UntilTold
 func ownDir(t testing.TB) *shm.Dir {
 	t.Helper()
 	path := filepath.Join(os.Getenv(shm.EnvDir), strings.ReplaceAll(t.Name(), "/", "-"))
-	d, err := shm.OpenDir(path)
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir(path)).Or(t)
 	t.Cleanup(func() {
 		must(t, d.Close())
 		must(t, os.RemoveAll(path))

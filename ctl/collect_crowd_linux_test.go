@@ -222,25 +222,21 @@ func TestCollectAtOnce(t *testing.T) {
 		_ = c.Stop(t)
 	}
 	collectors[0].Kill() // perhaps over something
-	all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
-	must(t, err)
-	names, err := d.List()
-	must(t, err)
+	all := shmtest.Got(ctl.Collect(d, ctl.CollectOptions{Remove: true})).Or(t)
+	names := shmtest.Got(d.List()).Or(t)
 	left := func(i int, name string) bool { return names[i].Name() == name }
 	if len(names) != 3 || !left(0, "news") || !left(1, "will0") || !left(2, "will1") {
 		t.Errorf("%v is left of %+v", names, all)
 	}
 	for i := range 2 {
-		q, err := cq.Open(cq.Named(d, "will"+strconv.Itoa(i)), cq.Options{Existing: true})
-		must(t, err)
+		q := shmtest.Got(cq.Open(cq.Named(d, "will"+strconv.Itoa(i)), cq.Options{Existing: true})).Or(t)
 		dst := make([]cq.Msg, 8)
 		if n, err := cq.Read(q, dst); n != 2 || err != nil || dst[0].Context != 6 {
 			t.Errorf("will%d: %d entries, %+v, %v", i, n, dst[0], err)
 		}
 		must(t, q.Close())
 	}
-	e, err := cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})
-	must(t, err)
+	e := shmtest.Got(cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})).Or(t)
 	for want := uint64(6); want < 8; want++ {
 		var ev cq.Event
 		if _, err := e.Read(&ev, 0); err != nil || ev.Context != want {

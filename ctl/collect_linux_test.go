@@ -100,15 +100,13 @@ func strangers(t *testing.T, d *shm.Dir) map[string]string {
 	must(t, os.Symlink("dead/reader", at("link")))
 	must(t, os.Symlink("dead", at("link-dir")))
 	must(t, syscall.Mkfifo(at("pipe"), 0o600))
-	l, err := net.Listen("unix", at("socket"))
-	must(t, err)
+	l := shmtest.Got(net.Listen("unix", at("socket"))).Or(t)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	must(t, l.Close()) // as its process left it
 	must(t, os.MkdirAll(at("folder"), 0o700))
 	must(t, os.WriteFile(at("folder/notes"), nil, 0o600))
 
-	image, err := os.ReadFile(at("bystander"))
-	must(t, err)
+	image := shmtest.Got(os.ReadFile(at("bystander"))).Or(t)
 	newer := append([]byte{}, image...)
 	newer[0x0c]++ // the major version
 	must(t, os.WriteFile(at("newer"), newer, 0o600))
@@ -181,8 +179,7 @@ func TestCollect(t *testing.T) {
 	mark("removed", "drained", "events-drained", "left", "count-kept", "peers-kept", "peers-left",
 		"region")
 	wantFates(t, d, ctl.CollectOptions{Remove: true, Waiting: waiting}, want, "what waits")
-	q, err := cq.Open(cq.Named(d, "unread"), cq.Options{Existing: true})
-	must(t, err)
+	q := shmtest.Got(cq.Open(cq.Named(d, "unread"), cq.Options{Existing: true})).Or(t)
 	if n, err := cq.Read(q, make([]cq.Msg, 8)); n != 1 || err != nil {
 		t.Errorf("of the persistent queue %d entries are left, %v", n, err)
 	}
@@ -198,8 +195,7 @@ func TestCollect(t *testing.T) {
 func wantFates(t *testing.T, d *shm.Dir, o ctl.CollectOptions, want map[string]string,
 	what string) {
 	t.Helper()
-	all, err := ctl.Collect(d, o)
-	must(t, err)
+	all := shmtest.Got(ctl.Collect(d, o)).Or(t)
 	got := map[string]string{}
 	for _, r := range all {
 		name := r.Name
@@ -252,8 +248,7 @@ func TestCollectSparesOtherNamespaces(t *testing.T) {
 	c.Line(t)
 	names := []string{"dead", "events", "count", "peers", "member", "endpoint"}
 	fates := func() map[string]string {
-		all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
-		must(t, err)
+		all := shmtest.Got(ctl.Collect(d, ctl.CollectOptions{Remove: true})).Or(t)
 		got := map[string]string{}
 		for _, r := range all {
 			got[r.Name] = r.Fate
@@ -294,8 +289,7 @@ func childFullReader() {
 // counted says what a collection finds.
 func counted(t *testing.T, d *shm.Dir, o ctl.CollectOptions) map[string]ctl.Remains {
 	t.Helper()
-	all, err := ctl.Collect(d, o)
-	must(t, err)
+	all := shmtest.Got(ctl.Collect(d, o)).Or(t)
 	out := map[string]ctl.Remains{}
 	for _, r := range all {
 		out[r.Name] = r
@@ -311,8 +305,7 @@ func TestCollectCounts(t *testing.T) {
 	_ = c.Line(t)
 	var bytes uint64
 	for _, file := range []string{"reader", "lane-0001", "lane-0002"} {
-		info, err := os.Stat(d.Path() + "/q/" + file)
-		must(t, err)
+		info := shmtest.Got(os.Stat(d.Path() + "/q/" + file)).Or(t)
 		bytes += uint64(info.Size())
 	}
 	look := func(when, fate, says string, o ctl.CollectOptions) {

@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestCollectStep kills a collector at each of its steps, at the first passages of those that it
@@ -39,11 +40,9 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 	if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
 		t.Fatalf("the collector ended with %v", c.ProcessState)
 	}
-	_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true, Waiting: []string{"drained"}})
-	must(t, err)
+	shmtest.Got(ctl.Collect(d, ctl.CollectOptions{Remove: true, Waiting: []string{"drained"}})).Or(t)
 	got := map[string]string{}
-	all, err := ctl.Collect(d, ctl.CollectOptions{})
-	must(t, err)
+	all := shmtest.Got(ctl.Collect(d, ctl.CollectOptions{})).Or(t)
 	for _, r := range all {
 		got[r.Name] = r.Fate
 	}
@@ -55,8 +54,7 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 		t.Errorf("left are %v, want %v", got, want)
 	}
 	for name, n := range map[string]int{"unread": 1, "left-unread": 1} {
-		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		must(t, err)
+		q := shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
 		if got, err := cq.Read(q, make([]cq.Msg, 8)); got != n || err != nil {
 			t.Errorf("%s has %d entries, %v", name, got, err)
 		}

@@ -22,8 +22,7 @@ func entries(t testing.TB, d *shm.Dir, n, row int) ctl.LaneTail {
 	t.Helper()
 	m := ctl.NewMonitor(d)
 	defer m.Close()
-	got, err := m.Entries("q", n)
-	must(t, err)
+	got := shmtest.Got(m.Entries("q", n)).Or(t)
 	return got.Lanes[row]
 }
 
@@ -39,8 +38,7 @@ func TestEntriesOfEveryState(t *testing.T) {
 	}
 	must(t, w.PostError(&cq.ErrorEntry{Context: 77, Err: cq.ETrunc, ProvErrno: -3, OverrunBytes: 9,
 		ErrData: []byte("why"), Flags: cq.FlagRecv, Src: cq.From(3), Buf: shm.MakeRef(5, 64)}))
-	es, err := q.Peek(1)
-	must(t, err)
+	es := shmtest.Got(q.Peek(1)).Or(t)
 	l := entries(t, d, 10, 1)
 	if l.Row != 1 || l.Own || *l.Tail != 5 || len(l.Entries) != 5 || *l.PID != os.Getpid() {
 		t.Fatalf("%+v", l)
@@ -79,8 +77,7 @@ func TestEntriesOfEveryState(t *testing.T) {
 		l.Entries[0].Index != 4 || l.Entries[0].Failure == nil || *l.Entries[7].Context != 11 {
 		t.Errorf("%+v", l)
 	}
-	own, err := q.Writer()
-	must(t, err)
+	own := shmtest.Got(q.Writer()).Or(t)
 	must(t, own.Post(&cq.Entry{Meta: cq.MetaNoContext | cq.MetaSolicited}))
 	must(t, own.Close())
 	if l = entries(t, d, 100, 0); !l.Own || len(l.Entries) != 1 || l.Entries[0].Context != nil ||
@@ -99,15 +96,12 @@ func TestMonitorEntries(t *testing.T) {
 	defer m.Close()
 	next := func(n int) ctl.Tail {
 		t.Helper()
-		got, err := m.Entries("q", n)
-		must(t, err)
+		got := shmtest.Got(m.Entries("q", n)).Or(t)
 		return got
 	}
 	for range 2 {
-		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
-		must(t, err)
-		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})).Or(t)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 		post(t, w, 0, 4)
 		next(2)
 		if got := next(2); len(got.Lanes) != 0 {
@@ -129,10 +123,9 @@ func TestEntriesOfEvents(t *testing.T) {
 	d := ownDir(t)
 	e := shmtest.Have(cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Size: 8, Write: true})).In(t)
 	fid := cq.FID{Kind: cq.FIDEndpoint, ID: 5, Generation: 2}
-	_, err := e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
-		Payload: []byte("gone")})
-	must(t, err)
-	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})
+	shmtest.Got(e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
+		Payload: []byte("gone")})).Or(t)
+	_, err := e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})
 	must(t, err)
 	es := entries(t, d, 10, 0).Entries
 	about := ctl.FID{Kind: "endpoint", ID: 5, Generation: 2}
@@ -177,13 +170,11 @@ func TestEntriesWhileBusy(t *testing.T) {
 			defer m.Close()
 			m.OnCopied(sync.OnceFunc(func() {
 				if c.reads > 0 {
-					_, err := cq.Read(q, make([]cq.Context, c.reads))
-					must(t, err)
+					shmtest.Got(cq.Read(q, make([]cq.Context, c.reads))).Or(t)
 				}
 				post(t, w, size, size+uint64(c.posts))
 			}))
-			got, err := m.Entries("q", size)
-			must(t, err)
+			got := shmtest.Got(m.Entries("q", size)).Or(t)
 			var states []string
 			for _, e := range got.Lanes[1].Entries {
 				states = append(states, e.State)

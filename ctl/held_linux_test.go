@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -24,16 +25,13 @@ const memfdSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 // hold makes this process have an image as a memfd.
 func hold(t testing.TB, name string, image []byte, seals int) int {
 	t.Helper()
-	fd, err := unix.MemfdCreate("shmring:"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	must(t, err)
+	fd := shmtest.Got(unix.MemfdCreate("shmring:"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).Or(t)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	for at := 0; at < len(image); {
-		n, err := unix.Pwrite(fd, image[at:], int64(at))
-		must(t, err)
+		n := shmtest.Got(unix.Pwrite(fd, image[at:], int64(at))).Or(t)
 		at += n
 	}
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
-	must(t, err)
+	shmtest.Got(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)).Or(t)
 	return fd
 }
 
@@ -46,12 +44,10 @@ func lock(t testing.TB, fd int) {
 // ofProcess checks this process and returns what is found, by descriptor.
 func ofProcess(t testing.TB, o ctl.CheckOptions) (r ctl.CheckReport, byFD map[int][]ctl.Finding) {
 	t.Helper()
-	r, err := ctl.CheckProcess(o, os.Getpid())
-	must(t, err)
+	r = shmtest.Got(ctl.CheckProcess(o, os.Getpid())).Or(t)
 	byFD = map[int][]ctl.Finding{}
 	for _, f := range r.Findings {
-		fd, err := strconv.Atoi(f.Path[strings.LastIndexByte(f.Path, '/')+1:])
-		must(t, err)
+		fd := shmtest.Got(strconv.Atoi(f.Path[strings.LastIndexByte(f.Path, '/')+1:])).Or(t)
 		if want := fmt.Sprintf("%d/%d", os.Getpid(), fd); !strings.HasPrefix(f.Name, want) {
 			t.Errorf("%s is named %s", f.Path, f.Name)
 		}
@@ -207,8 +203,7 @@ func TestCheckProcessStrangers(t *testing.T) {
 	pipe := make([]int, 2)
 	must(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
 	defer func() { must(t, errors.Join(unix.Close(pipe[0]), unix.Close(pipe[1]))) }()
-	again, err := unix.FcntlInt(uintptr(cut), unix.F_DUPFD_CLOEXEC, 0)
-	must(t, err)
+	again := shmtest.Got(unix.FcntlInt(uintptr(cut), unix.F_DUPFD_CLOEXEC, 0)).Or(t)
 	defer unix.Close(again)
 
 	r, byFD := ofProcess(t, ctl.CheckOptions{})
@@ -222,7 +217,7 @@ func TestCheckProcessStrangers(t *testing.T) {
 	}
 
 	seen := 0
-	r, err = ctl.CheckProcess(ctl.CheckOptions{More: func(o *shm.Object) []shm.Violation {
+	r, err := ctl.CheckProcess(ctl.CheckOptions{More: func(o *shm.Object) []shm.Violation {
 		seen++
 		must(t, unix.Ftruncate(cut, 4096))
 		_ = bytes.Count(o.Bytes(), []byte("x"))
@@ -245,12 +240,10 @@ func TestCheckProcessMapped(t *testing.T) {
 	image := specimens(t, d)["count"]
 	image[section(t, image, sectCounter)+256+40] = 7
 	fd := hold(t, "count", image, memfdSeals)
-	mem, err := unix.Mmap(fd, 0, len(image), unix.PROT_READ, unix.MAP_SHARED)
-	must(t, err)
+	mem := shmtest.Got(unix.Mmap(fd, 0, len(image), unix.PROT_READ, unix.MAP_SHARED)).Or(t)
 	defer func() { must(t, unix.Munmap(mem)) }()
 	must(t, unix.Close(fd))
-	entries, err := os.ReadDir("/proc/self/map_files")
-	must(t, err)
+	entries := shmtest.Got(os.ReadDir("/proc/self/map_files")).Or(t)
 	_, may := os.Stat("/proc/self/map_files/" + entries[0].Name())
 	r, err := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
 	if errors.Is(may, fs.ErrPermission) {
@@ -298,8 +291,7 @@ func TestCheckProcessRefused(t *testing.T) {
 	_ = cmd.Wait()
 
 	other := childOf(t, d, "look at parent")
-	out, err := other.Output()
-	must(t, err)
+	out := shmtest.Got(other.Output()).Or(t)
 	if os.Getuid() == 0 && string(out) != "may not\n" {
 		t.Errorf("%q", out)
 	}

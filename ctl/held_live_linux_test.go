@@ -92,8 +92,7 @@ func TestCheckProcessLive(t *testing.T) {
 	feeder.Says(t, "ready")
 	check := func(c *shmtest.Proc, least int) {
 		t.Helper()
-		r, err := ctl.CheckProcess(ctl.CheckOptions{}, c.Process.Pid)
-		must(t, err)
+		r := shmtest.Got(ctl.CheckProcess(ctl.CheckOptions{}, c.Process.Pid)).Or(t)
 		if r.Objects < least || len(r.Findings) > 0 {
 			t.Errorf("%d objects, %+v", r.Objects, r.Findings)
 		}
@@ -135,8 +134,7 @@ func TestCheckProcessLocks(t *testing.T) {
 	hold(t, "lane", lane, memfdSeals)
 	manyLocks(t, reader)
 	for range 20 {
-		again, err := unix.FcntlInt(uintptr(reader), unix.F_DUPFD_CLOEXEC, 0)
-		must(t, err)
+		again := shmtest.Got(unix.FcntlInt(uintptr(reader), unix.F_DUPFD_CLOEXEC, 0)).Or(t)
 		defer unix.Close(again)
 	}
 	if _, byFD := ofProcess(t, ctl.CheckOptions{}); len(byFD) > 0 {

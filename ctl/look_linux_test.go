@@ -29,8 +29,7 @@ func looker(t testing.TB, d *shm.Dir) (look func() (ctl.Queue, error)) {
 
 func seen(t testing.TB, look func() (ctl.Queue, error)) ctl.Queue {
 	t.Helper()
-	q, err := look()
-	must(t, err)
+	q := shmtest.Got(look()).Or(t)
 	return q
 }
 
@@ -53,8 +52,7 @@ func TestShowValues(t *testing.T) {
 	b, look := attach(t, d), looker(t, d)
 	post(t, a, 0, 6)
 	post(t, b, 0, 3)
-	es, err := q.Peek(4)
-	must(t, err)
+	es := shmtest.Got(q.Peek(4)).Or(t)
 	held := uint64(len(es))
 
 	s := seen(t, look)
@@ -66,8 +64,7 @@ func TestShowValues(t *testing.T) {
 		*s.Depth != 9 || *s.HighWater != 6 {
 		t.Errorf("%+v with %d handed out", s, held)
 	}
-	plan, err := cq.Plan(cq.Options{Size: 8, MaxLanes: 4}, 2)
-	must(t, err)
+	plan := shmtest.Got(cq.Plan(cq.Options{Size: 8, MaxLanes: 4}, 2)).Or(t)
 	if *s.SizeBytes != plan {
 		t.Errorf("%d bytes, planned %d", *s.SizeBytes, plan)
 	}
@@ -115,8 +112,7 @@ func TestShowFollowsTheName(t *testing.T) {
 	look := looker(t, d)
 	_, err := look()
 	wantErr(t, "before", err, fs.ErrNotExist)
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})).Or(t)
 	first := seen(t, look)
 	must(t, q.Close())
 	_, err = look()
@@ -146,8 +142,7 @@ func TestViewFollowsTheName(t *testing.T) {
 		must(t, q.Close())
 		_, err = look()
 		wantErr(t, "destroyed", err, fs.ErrNotExist)
-		q, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: size})
-		must(t, err)
+		q = shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: size})).Or(t)
 		if n, err := look(); n != size || err != nil {
 			t.Errorf("%d, %v, want %d", n, err, size)
 		}
@@ -157,8 +152,7 @@ func TestViewFollowsTheName(t *testing.T) {
 
 func TestShowDetached(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})).Or(t)
 	w := attach(t, d)
 	post(t, w, 0, 2)
 	must(t, q.Detach())
@@ -166,8 +160,7 @@ func TestShowDetached(t *testing.T) {
 	if s := seen(t, look); *s.State != ctl.StateReleased || *s.Depth != 2 {
 		t.Errorf("%v, %d", *s.State, *s.Depth)
 	}
-	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	must(t, err)
+	q = shmtest.Got(cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})).Or(t)
 	if s := seen(t, look); *s.State != ctl.StateOpen || *s.Generation != 2 {
 		t.Errorf("%v, generation %d", *s.State, *s.Generation)
 	}
@@ -181,8 +174,7 @@ func bareQueue(t *testing.T) (d *shm.Dir, reader, one, two *shm.Object) {
 	d = ownDir(t)
 	sub := shmtest.Have(d.Sub("q", true)).In(t)
 	make := func(file string, spec shm.Spec) *shm.Object {
-		o, err := sub.Create(file, spec, nil)
-		must(t, err)
+		o := shmtest.Got(sub.Create(file, spec, nil)).Or(t)
 		t.Cleanup(func() { _ = o.Close() }) // it may be cut by then
 		return o
 	}
@@ -301,8 +293,7 @@ func TestShowWildWords(t *testing.T) {
 				binary.LittleEndian.PutUint64(mem[off:], rnd.Uint64()>>rnd.IntN(64))
 			}
 		}
-		s, err := look()
-		must(t, err)
+		s := shmtest.Got(look()).Or(t)
 		for _, l := range s.Lanes {
 			bounded(t, l, 4)
 		}

@@ -35,8 +35,7 @@ func TestShowDescribes(t *testing.T) {
 	_, w := queue(t, d, "described", cq.Options{Size: 4, MaxLanes: 2, Format: cq.FormatData,
 		Overrun: cq.OverrunQueue, Lifetime: cq.Persistent, Wait: cq.WaitFD, WritersPay: true})
 	must(t, w.Post(&cq.Entry{}))
-	q, err := ctl.Show(d, "described")
-	must(t, err)
+	q := shmtest.Got(ctl.Show(d, "described")).Or(t)
 	for field, pair := range map[string][2]string{
 		"format": {*q.Format, "data"}, "policy": {*q.OverrunPolicy, "overrun"},
 		"lifetime": {*q.Lifetime, "persistent"}, "wait": {*q.WaitObject, "fd"},
@@ -66,8 +65,7 @@ func TestShowDescribes(t *testing.T) {
 	}
 	m := ctl.NewMonitor(d)
 	defer m.Close()
-	list, err := m.List()
-	must(t, err)
+	list := shmtest.Got(m.List()).Or(t)
 	if len(list) != 1 || *list[0].UUID != *q.UUID {
 		t.Errorf("listed: %+v", list)
 	}
@@ -86,10 +84,8 @@ func TestMonitorRates(t *testing.T) {
 	for range 10 {
 		must(t, w.Post(&cq.Entry{}))
 	}
-	_, err = cq.Read(q, make([]cq.Context, 4))
-	must(t, err)
-	now, err := m.Show("rates")
-	must(t, err)
+	shmtest.Got(cq.Read(q, make([]cq.Context, 4))).Or(t)
+	now := shmtest.Got(m.Show("rates")).Or(t)
 	r := now.PerSecond
 	if r == nil || r.Posted <= 0 || r.Read <= 0 || r.Posted < 2.4*r.Read || r.Posted > 2.6*r.Read {
 		t.Errorf("10 posted and 4 read: %+v", r)
@@ -105,10 +101,8 @@ func TestMonitorNewQueueOfTheName(t *testing.T) {
 	m := ctl.NewMonitor(d)
 	defer m.Close()
 	for range 2 {
-		q, err := cq.Create(cq.Named(d, "again"), cq.Options{Size: 4})
-		must(t, err)
-		one, err := m.Show("again")
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, "again"), cq.Options{Size: 4})).Or(t)
+		one := shmtest.Got(m.Show("again")).Or(t)
 		if one.PerSecond != nil {
 			t.Errorf("%+v", one.PerSecond)
 		}
@@ -125,8 +119,7 @@ func TestHealth(t *testing.T) {
 	q, w := queue(t, d, "health", cq.Options{Size: 2, Overrun: cq.OverrunQueue})
 	health := func(want string) {
 		t.Helper()
-		got, err := ctl.Show(d, "health")
-		must(t, err)
+		got := shmtest.Got(ctl.Show(d, "health")).Or(t)
 		if *got.State != want {
 			t.Errorf("%s, want %s", *got.State, want)
 		}
@@ -184,8 +177,7 @@ func TestListWhileQueuesComeAndGo(t *testing.T) {
 			return
 		default:
 		}
-		list, err := m.List()
-		must(t, err)
+		list := shmtest.Got(m.List()).Or(t)
 		for _, q := range list {
 			if q.Name != "fleeting" || q.Error != nil && q.Error.Code != ctl.CodeNotFound {
 				t.Fatalf("%s: %+v", q.Name, q.Error)

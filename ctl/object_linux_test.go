@@ -33,18 +33,15 @@ func loneObjects(t *testing.T, d *shm.Dir) []string {
 	must(t, err)
 	must(t, c.Add(7))
 	must(t, c.Close())
-	v, err := cq.CreateAddresses(cq.Named(d, "a"),
-		cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})
-	must(t, err)
+	v := shmtest.Got(cq.CreateAddresses(cq.Named(d, "a"),
+		cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})).Or(t)
 	must(t, v.Detach())
 	shmtest.Have(cq.NewWaitSet(d, cq.WaitSetOptions{})).In(t)
-	list, err := d.List()
-	must(t, err)
+	list := shmtest.Got(d.List()).Or(t)
 	for _, n := range list {
 		if strings.HasPrefix(n.Name(), "bell-") {
 			t.Cleanup(specimenEndpoints(t, d))
-			o, err := ctl.ShowObject(d, "asks")
-			must(t, err)
+			o := shmtest.Got(ctl.ShowObject(d, "asks")).Or(t)
 			return []string{"c", "a", n.Name(), "answers", o.Fabric.Outbox}
 		}
 	}
@@ -57,8 +54,7 @@ func TestShowObject(t *testing.T) {
 	names := loneObjects(t, d)
 	for i, want := range []shm.Kind{shm.KindCounter, shm.KindAddresses, shm.KindBell,
 		shm.KindFabric, shm.KindOutbox} {
-		o, err := ctl.ShowObject(d, names[i])
-		must(t, err)
+		o := shmtest.Got(ctl.ShowObject(d, names[i])).Or(t)
 		if *o.Kind != want.String() || o.Name != names[i] ||
 			o.Path != filepath.Join(d.Path(), names[i]) || (o.Counter != nil) != (i == 0) ||
 			(o.Addresses != nil) != (i == 1) || (o.Domain != nil) != (i == 2) ||
@@ -93,8 +89,7 @@ func TestShowObjectBroken(t *testing.T) {
 	path := filepath.Join(d.Path(), name)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for _, from := range loneObjects(t, d) {
-		good, err := os.ReadFile(filepath.Join(d.Path(), from))
-		must(t, err)
+		good := shmtest.Got(os.ReadFile(filepath.Join(d.Path(), from))).Or(t)
 		try := func(what string, text []byte, want error) {
 			t.Helper()
 			must(t, os.WriteFile(path, text, 0o600))
@@ -150,8 +145,7 @@ func boundedLanes(t *testing.T, o ctl.Object) {
 func writable(t *testing.T, d *shm.Dir, name string, k shm.SectionKind) []byte {
 	t.Helper()
 	o := shmtest.Have(d.Open(name, shm.ReadOnly)).In(t)
-	mem, err := o.MapWritable(k, 0)
-	must(t, err)
+	mem := shmtest.Got(o.MapWritable(k, 0)).Or(t)
 	return mem
 }
 
@@ -159,18 +153,13 @@ func writable(t *testing.T, d *shm.Dir, name string, k shm.SectionKind) []byte {
 // there, in each stage of it.
 func TestShowEndpoint(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(cq.Unnamed("ends"), cq.Options{})
-	must(t, err)
-	w, err := q.Writer()
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed("ends"), cq.Options{})).Or(t)
+	w := shmtest.Got(q.Writer()).Or(t)
 	o := fabric.Options{Transmit: w, Receive: w, Peers: 2, Chunks: 4, Window: 4096}
-	b, err := fabric.Open(d, "answers", o)
-	must(t, err)
-	a, err := fabric.Open(d, "asks", o)
-	must(t, err)
+	b := shmtest.Got(fabric.Open(d, "answers", o)).Or(t)
+	a := shmtest.Got(fabric.Open(d, "asks", o)).Or(t)
 	t.Cleanup(func() { must(t, errors.Join(a.Close(), b.Close(), w.Close(), q.Close())) })
-	to, err := a.Resolve("answers")
-	must(t, err)
+	to := shmtest.Got(a.Resolve("answers")).Or(t)
 	send := func(sizes ...int) {
 		for _, n := range sizes {
 			must(t, a.Send(make([]byte, n), to, 1))
@@ -209,10 +198,8 @@ func TestShowEndpoint(t *testing.T) {
 		}, numbers{ctl.LaneAdopted, 1 << 40, 0, 8, 1 << 60, 8, 4}},
 	} {
 		c.do()
-		in, err := ctl.ShowObject(d, "answers")
-		must(t, err)
-		out, err := ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))
-		must(t, err)
+		in := shmtest.Got(ctl.ShowObject(d, "answers")).Or(t)
+		out := shmtest.Got(ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))).Or(t)
 		if len(in.Fabric.Lanes) != 1 || len(out.Outbox.Lanes) != 1 || out.Outbox.Endpoint != "asks" {
 			t.Fatalf("%+v\n%+v", in.Fabric, out.Outbox)
 		}
@@ -234,8 +221,7 @@ func TestShowEndpoint(t *testing.T) {
 	// What the other end had to tell is not known when that is gone.
 	name := kind.FabricOutboxName(b.Address().Outbox)
 	must(t, os.Rename(filepath.Join(d.Path(), name), filepath.Join(d.Path(), "aside")))
-	out, err := ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))
-	must(t, err)
+	out := shmtest.Got(ctl.ShowObject(d, kind.FabricOutboxName(a.Address().Outbox))).Or(t)
 	if l := out.Outbox.Lanes[0]; l.State != ctl.StateClosed || l.Peer != nil || l.Examined != nil ||
 		l.Stage != nil || *l.Sent != 1<<40 || l.PeerOutbox != name {
 		t.Errorf("%+v", l)
@@ -264,22 +250,17 @@ func TestStates(t *testing.T) {
 	shmtest.Have(cq.Create(cq.Named(d, "ours"), cq.Options{Size: 4})).In(t)
 	owner := startChild(t, d, "owner of all")
 	var copied int
-	_, err := fmt.Sscan(owner.Line(t), &copied)
-	must(t, err)
-	heir, err := os.FindProcess(copied)
-	must(t, err)
+	shmtest.Got(fmt.Sscan(owner.Line(t), &copied)).Or(t)
+	heir := shmtest.Got(os.FindProcess(copied)).Or(t)
 	defer heir.Kill()
 	states := func() []string {
 		var all []string
 		for _, name := range []string{"queue", "events"} {
-			q, err := ctl.Show(d, name)
-			must(t, err)
+			q := shmtest.Got(ctl.Show(d, name)).Or(t)
 			all = append(all, *q.State)
 		}
-		o, err := ctl.ShowObject(d, "addresses")
-		must(t, err)
-		q, err := ctl.Show(d, "ours")
-		must(t, err)
+		o := shmtest.Got(ctl.ShowObject(d, "addresses")).Or(t)
+		q := shmtest.Got(ctl.Show(d, "ours")).Or(t)
 		return append(all, o.State, q.Lanes[1].State)
 	}
 	for _, c := range []struct {
@@ -315,8 +296,7 @@ func TestMonitorSince(t *testing.T) {
 	m := ctl.NewMonitor(d)
 	defer m.Close()
 	look := func() (posted, read *ctl.Since) {
-		got, err := m.Show("since")
-		must(t, err)
+		got := shmtest.Got(m.Show("since")).Or(t)
 		return got.SincePosted, got.SinceRead
 	}
 	if p, r := look(); p != nil || r != nil {
@@ -331,8 +311,7 @@ func TestMonitorSince(t *testing.T) {
 	if p, r := look(); p.More || p.Ns != 0 || !r.More {
 		t.Errorf("posted: %v, %v", p, r)
 	}
-	_, err := cq.Read(q, make([]cq.Context, 4))
-	must(t, err)
+	shmtest.Got(cq.Read(q, make([]cq.Context, 4))).Or(t)
 	if p, r := look(); p.More || p.Ns <= 0 || r.More || r.Ns != 0 {
 		t.Errorf("read: %v, %v", p, r)
 	}

@@ -55,8 +55,7 @@ var all = sync.OnceValues(func() (bin string, err error) {
 // programs starts those of this module.
 func programs(t *testing.T) (start func(name string, args ...string) *program) {
 	t.Helper()
-	bin, err := all()
-	must(t, err)
+	bin := shmtest.Got(all()).Or(t)
 	return starter(t, bin)
 }
 
@@ -66,10 +65,8 @@ func starter(t *testing.T, bin string) (start func(name string, args ...string) 
 		t.Helper()
 		p := &program{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(bin, name), args...)}
 		p.cmd.Stderr = os.Stderr
-		in, err := p.cmd.StdinPipe()
-		must(t, err)
-		out, err := p.cmd.StdoutPipe()
-		must(t, err)
+		in := shmtest.Got(p.cmd.StdinPipe()).Or(t)
+		out := shmtest.Got(p.cmd.StdoutPipe()).Or(t)
 		p.in, p.lines = in, bufio.NewScanner(out)
 		must(t, p.cmd.Start())
 		t.Cleanup(func() { // of a test that failed
@@ -225,8 +222,7 @@ func TestRestart(t *testing.T) {
 	first.kill()
 	second := start("restart", "jobs")
 	second.prints("reading", "1 again: true")
-	_, err := io.WriteString(second.in, "\n")
-	must(t, err)
+	shmtest.Got(io.WriteString(second.in, "\n")).Or(t)
 	second.prints("2 again: false")
 	must(t, second.in.Close())
 	second.ends()
@@ -288,8 +284,7 @@ func echo(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	got := make([]byte, 100)
 	for {
-		_, err := io.WriteString(c, text)
-		must(t, err)
+		shmtest.Got(io.WriteString(c, text)).Or(t)
 		must(t, c.SetReadDeadline(time.Now().Add(time.Second)))
 		n, err := c.Read(got)
 		if errors.Is(err, os.ErrDeadlineExceeded) && t.Context().Err() == nil {
@@ -305,17 +300,15 @@ func echo(t *testing.T, c net.Conn, text string) {
 
 func openDir(t *testing.T) *shm.Dir {
 	t.Helper()
-	dir, err := shm.OpenDir("")
-	must(t, err)
+	dir := shmtest.Got(shm.OpenDir("")).Or(t)
 	t.Cleanup(func() { must(t, dir.Close()) })
 	return dir
 }
 
 func post(t *testing.T, queue string, contexts ...uint64) {
 	t.Helper()
-	w, err := cq.Attach(context.WithoutCancel(t.Context()), cq.Named(openDir(t), queue),
-		cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(context.WithoutCancel(t.Context()), cq.Named(openDir(t), queue),
+		cq.WriterOptions{})).Or(t)
 	for _, c := range contexts {
 		must(t, w.Post(&cq.Entry{Context: c}))
 	}

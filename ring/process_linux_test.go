@@ -97,13 +97,11 @@ type shared struct {
 // newShared makes the memory of a ring with that many slots.
 func newShared(t testing.TB, capacity int) *shared {
 	t.Helper()
-	fd, err := unix.MemfdCreate("shmring:ring-test", unix.MFD_CLOEXEC)
-	shmtest.Must(t, err)
+	fd := shmtest.Got(unix.MemfdCreate("shmring:ring-test", unix.MFD_CLOEXEC)).Or(t)
 	file := os.NewFile(uintptr(fd), "ring")
 	t.Cleanup(func() { file.Close() })
 	shmtest.Must(t, file.Truncate(int64(offSlots+capacity*64)))
-	s, err := mapShared(file)
-	shmtest.Must(t, err)
+	s := shmtest.Got(mapShared(file)).Or(t)
 	t.Cleanup(func() {
 		if err := unix.Munmap(s.mem); err != nil {
 			t.Error(err)

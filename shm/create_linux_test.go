@@ -75,8 +75,7 @@ func TestLinkAndMove(t *testing.T) {
 		{"file", func() error { return os.WriteFile(at("file"), nil, 0o600) }, syscall.ENOTDIR},
 	} {
 		must(t, c.prepare())
-		ref, err := d.use()
-		must(t, err)
+		ref := shmtest.Got(d.use()).Or(t)
 		var in *Dir
 		b := builder{name: "reader", spec: spec, dir: ref, link: func(o *Object) (err error) {
 			if in, err = d.linkAndMove(o, c.name, "reader"); err != nil {
@@ -158,8 +157,7 @@ func TestLinkAsideBesideRemovers(t *testing.T) {
 // comeAndGo makes an object in a directory that is made aside and moved, and removes it.
 func comeAndGo(t *testing.T, d *Dir) {
 	t.Helper()
-	ref, err := d.use()
-	must(t, err)
+	ref := shmtest.Got(d.use()).Or(t)
 	b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
 		in, err := d.linkAndMove(o, "q", "reader")
 		if err != nil {
@@ -168,8 +166,7 @@ func comeAndGo(t *testing.T, d *Dir) {
 		defer in.Close()
 		return o.handOver(in)
 	}}
-	o, err := b.build(nil)
-	must(t, err)
+	o := shmtest.Got(b.build(nil)).Or(t)
 	must(t, errors.Join(o.Unlink(), o.Close()))
 }
 
@@ -214,8 +211,7 @@ func TestCreateInRefuses(t *testing.T) {
 // TestHollowFile: a file with holes, whatever its header says, is refused before it gets memory.
 func TestHollowFile(t *testing.T) {
 	d := openTestDir(t)
-	o, err := d.Create("a", Spec{Kind: 77}, nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("a", Spec{Kind: 77}, nil)).Or(t)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
@@ -243,8 +239,7 @@ func TestLateSections(t *testing.T) {
 	page := pageBytes()
 	spec := Spec{Kind: 77, Late: 2, Sections: []Section{{Kind: secData, Length: 100},
 		{Kind: secData, ID: 1, Length: 8 * page, Align: 64}, {Kind: secData, ID: 2, Length: 1 << 20}}}
-	o, err := d.Create("late", spec, nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("late", spec, nil)).Or(t)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
@@ -409,8 +404,7 @@ func TestWindowIsShared(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", ReadOnly)
-	w, err := look.Window(secData, 0)
-	must(t, err)
+	w := shmtest.Got(look.Window(secData, 0)).Or(t)
 	mem, _, err := o.Section(secData, 0)
 	if err != nil || len(w.Bytes()) != len(mem) {
 		t.Fatal(err, len(w.Bytes()))
@@ -448,8 +442,7 @@ func TestWindowClosedInUse(t *testing.T) {
 	o := makeObject(t, openTestDir(t), "a")
 	var users sync.WaitGroup
 	for range 200 {
-		w, err := o.Window(secData, 0)
-		must(t, err)
+		w := shmtest.Got(o.Window(secData, 0)).Or(t)
 		begun := make(chan struct{})
 		users.Go(func() {
 			at := word(w.Bytes(), 0)

@@ -39,8 +39,7 @@ func TestNames(t *testing.T) {
 	}
 	bell := specFor("")
 	bell.Kind = KindBell
-	o, err := d.Create("bell-"+NewUUID().String(), bell, nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("bell-"+NewUUID().String(), bell, nil)).Or(t)
 	must(t, errors.Join(o.Unlink(), o.Close()))
 	for _, name := range []string{"x", "new-x", "lock", "Größe 3", "a..b", strings.Repeat("x", 64)} {
 		o := makeObject(t, d, name)
@@ -69,8 +68,7 @@ func TestNest(t *testing.T) {
 	}
 	stamp := func() uint64 {
 		t.Helper()
-		s, err := d.Stamp()
-		must(t, err)
+		s := shmtest.Got(d.Stamp()).Or(t)
 		return s
 	}
 	before := stamp()
@@ -194,13 +192,11 @@ func TestSubListStamp(t *testing.T) {
 	if _, err := d.Sub("orders", false); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("missing queue: %v", err)
 	}
-	sub, err := d.Sub("orders", true)
-	must(t, err)
+	sub := shmtest.Got(d.Sub("orders", true)).Or(t)
 	if sub.Path() != filepath.Join(d.Path(), "orders") {
 		t.Error(sub.Path())
 	}
-	before, err := sub.Stamp()
-	must(t, err)
+	before := shmtest.Got(sub.Stamp()).Or(t)
 	o := makeObject(t, sub, "reader")
 	after, err := sub.Stamp()
 	if err != nil || after == before {
@@ -264,8 +260,7 @@ func TestOwned(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without an object: %v", err)
 	}
-	o, err := d.Create("one", specFor("one"), nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("one", specFor("one"), nil)).Or(t)
 	wantOwned := func(want bool) {
 		t.Helper()
 		for range 2 { // looking does not free it

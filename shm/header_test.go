@@ -66,13 +66,11 @@ func holdsGolden(t *testing.T, file string, want Header) {
 	if *update {
 		shmtest.Must(t, os.WriteFile(goldenPath+file, image, 0o644))
 	}
-	golden, err := os.ReadFile(goldenPath + file)
-	shmtest.Must(t, err)
+	golden := shmtest.Got(os.ReadFile(goldenPath + file)).Or(t)
 	if string(golden) != string(image) {
 		t.Error("the layout has changed: raise the ABI version and run with -update")
 	}
-	got, err := DecodeHeader(golden, uint64(len(golden)))
-	shmtest.Must(t, err)
+	got := shmtest.Got(DecodeHeader(golden, uint64(len(golden)))).Or(t)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -180,8 +180,7 @@ func TestOneClaimerWins(t *testing.T) {
 	d := openTestDir(t)
 	forget(t, d, "a")
 	for range 5 {
-		o, err := d.Create("a", specFor(""), nil)
-		must(t, err)
+		o := shmtest.Got(d.Create("a", specFor(""), nil)).Or(t)
 		must(t, o.Release())
 		const claimers = 4
 		children := make([]*shmtest.Proc, claimers)
@@ -263,8 +262,7 @@ func TestOwnerNoticesItsLostLock(t *testing.T) {
 func losesLock(t *testing.T, before func(*Object)) {
 	d := openTestDir(t)
 	forget(t, d, "a")
-	o, err := d.Create("a", specFor(""), nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("a", specFor(""), nil)).Or(t)
 	before(o)
 	stray := o.lockFD
 	must(t, syscall.Close(stray))
@@ -326,8 +324,7 @@ func TestOneDescriptor(t *testing.T) {
 	if o.fd != fd {
 		t.Errorf("the descriptor that was sent was %d, is %d", fd, o.fd)
 	}
-	o, err := CreateMemfd(specFor(""), nil)
-	must(t, err)
+	o = shmtest.Got(CreateMemfd(specFor(""), nil)).Or(t)
 	defer o.Close()
 	if o.fd >= 0 || o.FD() < 0 {
 		t.Errorf("without a name it has descriptor %d", o.fd)

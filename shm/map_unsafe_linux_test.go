@@ -26,10 +26,8 @@ func TestMappingStandsAlone(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
 	look := openObject(t, d, "a", ReadOnly)
-	w, err := look.Window(secData, 0)
-	must(t, err)
-	mem, err := look.MapWritable(secData, 0)
-	must(t, err)
+	w := shmtest.Got(look.Window(secData, 0)).Or(t)
+	mem := shmtest.Got(look.MapWritable(secData, 0)).Or(t)
 	for name, mem := range map[string][]byte{"owner": o.Bytes(), "reader": look.Bytes(),
 		"window": w.Bytes(), "section": mem} {
 		end := int(alignUp(uint64(len(mem)), pageBytes()))
@@ -56,7 +54,6 @@ func TestMappingStandsAlone(t *testing.T) {
 
 func maps(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/maps")
-	must(t, err)
+	text := shmtest.Got(os.ReadFile("/proc/self/maps")).Or(t)
 	return strings.Count(string(text), "\n")
 }

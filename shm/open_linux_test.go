@@ -191,8 +191,7 @@ func TestMapWritable(t *testing.T) {
 			t.Errorf("section %v: %v", s, err)
 		}
 	}
-	a, err := p.MapWritable(secData, 0)
-	must(t, err)
+	a := shmtest.Got(p.MapWritable(secData, 0)).Or(t)
 	if b, err := p.MapWritable(secData, 0); err != nil || &a[0] != &b[0] {
 		t.Errorf("a second mapping: %v", err)
 	}
@@ -373,8 +372,7 @@ func TestAllocateInterrupted(t *testing.T) {
 // descriptor to look with; one that is there cannot be opened.
 func TestOpenWithoutDescriptors(t *testing.T) {
 	d := openTestDir(t)
-	o, err := d.Create("there", specFor(""), nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("there", specFor(""), nil)).Or(t)
 	defer func() {
 		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
 			t.Error(err)
@@ -423,8 +421,7 @@ func TestLinkTo(t *testing.T) {
 	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("gone: %v", err)
 	}
-	foreign, err := other.Create("bell-1", spec, nil)
-	must(t, err)
+	foreign := shmtest.Got(other.Create("bell-1", spec, nil)).Or(t)
 	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, ErrStale) {
 		t.Errorf("a foreign object: %v", err)
 	}

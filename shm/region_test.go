@@ -31,10 +31,8 @@ func lendRegion(t testing.TB) (mine, theirs *Region) {
 	t.Helper()
 	o, err := CreateMemfd(specFor("region"), nil)
 	shmtest.Must(t, err)
-	p, err := OpenFD(o.FD(), "region", ReadOnly)
-	shmtest.Must(t, err)
-	mine, err = NewRegion(o, secData)
-	shmtest.Must(t, err)
+	p := shmtest.Got(OpenFD(o.FD(), "region", ReadOnly)).Or(t)
+	mine = shmtest.Got(NewRegion(o, secData)).Or(t)
 	if theirs, err = NewRegion(p, secData); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +90,7 @@ func TestRegionViewAllocatesNothing(t *testing.T) {
 	_, r := lendRegion(t)
 	ref := r.Ref(64)
 	n := testing.AllocsPerRun(1000, func() {
-		l, err := r.View(ref, 64)
-		shmtest.Must(t, err)
+		l := shmtest.Got(r.View(ref, 64)).Or(t)
 		l.Release()
 	})
 	if n != 0 {
@@ -103,8 +100,7 @@ func TestRegionViewAllocatesNothing(t *testing.T) {
 
 func TestRegionCloseWaits(t *testing.T) {
 	_, r := lendRegion(t)
-	l, err := r.View(r.Ref(0), 8)
-	shmtest.Must(t, err)
+	l := shmtest.Got(r.View(r.Ref(0), 8)).Or(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
@@ -188,8 +184,7 @@ func openTestDir(t testing.TB) *Dir {
 // makeObject creates an object that is unlinked and closed when the test ends.
 func makeObject(t testing.TB, d *Dir, name string) *Object {
 	t.Helper()
-	o, err := d.Create(name, specFor(""), nil)
-	shmtest.Must(t, err)
+	o := shmtest.Got(d.Create(name, specFor(""), nil)).Or(t)
 	t.Cleanup(func() {
 		_ = o.Unlink() // some test may have done it, or let go of the object
 		if err := o.Close(); err != nil {
@@ -220,8 +215,7 @@ func TestCreateOpenShareBytes(t *testing.T) {
 	if !bytes.HasPrefix(theirs, []byte("from the owner")) {
 		t.Fatal("the two mappings differ")
 	}
-	hint, err := p.MapWritable(secHint, 3)
-	shmtest.Must(t, err)
+	hint := shmtest.Got(p.MapWritable(secHint, 3)).Or(t)
 	if len(hint) != 100 || cap(hint) != 100 {
 		t.Fatalf("len %d cap %d", len(hint), cap(hint))
 	}

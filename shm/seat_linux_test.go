@@ -17,8 +17,7 @@ import (
 // sharedObject makes an object that belongs to nobody, as one for many processes does.
 func sharedObject(t *testing.T, d *Dir, name string) *Object {
 	t.Helper()
-	o, err := d.Create(name, specFor(""), nil)
-	must(t, err)
+	o := shmtest.Got(d.Create(name, specFor(""), nil)).Or(t)
 	forget(t, d, name)
 	t.Cleanup(func() { o.Close() })
 	if _, err := seatsOf(t, o, 2).Take(); !errors.Is(err, syscall.EBUSY) {
@@ -37,8 +36,7 @@ func seatsOf(t *testing.T, o *Object, n int) Seats {
 
 func takeSeat(t *testing.T, o *Object, n, want int) *Seat {
 	t.Helper()
-	s, err := seatsOf(t, o, n).Take()
-	must(t, err)
+	s := shmtest.Got(seatsOf(t, o, n).Take()).Or(t)
 	t.Cleanup(s.Leave)
 	if s.Index() != want {
 		t.Fatalf("seat %d, want %d", s.Index(), want)

@@ -18,8 +18,7 @@ import (
 // socketPair returns two connected sockets of this type.
 func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
 	conn := func(fd int) *net.UnixConn {
 		f := os.NewFile(uintptr(fd), "socket")
 		defer f.Close()
@@ -39,8 +38,7 @@ func TestSendAndReceiveFDs(t *testing.T) {
 		if err != nil || string(buf[:n]) != "two" || len(fds) != 2 {
 			t.Fatal(n, fds, err)
 		}
-		p, err := OpenFD(fds[0], "sent", ReadOnly)
-		must(t, err)
+		p := shmtest.Got(OpenFD(fds[0], "sent", ReadOnly)).Or(t)
 		wantLife(t, p, Alive)
 		if p.Header().UUID != o.Header().UUID {
 			t.Error("another object")
@@ -101,15 +99,13 @@ func TestFollowOwner(t *testing.T) {
 	w := identify(t, c)
 	var calls, stopped atomic.Int32
 	died := make(chan struct{})
-	stop, err := FollowOwner(w, func() {
+	stop := shmtest.Got(FollowOwner(w, func() {
 		if calls.Add(1) == 1 {
 			close(died)
 		}
-	})
-	must(t, err)
+	})).Or(t)
 	before := len(shmtest.Descriptors())
-	stop2, err := FollowOwner(w, func() { stopped.Add(1) })
-	must(t, err)
+	stop2 := shmtest.Got(FollowOwner(w, func() { stopped.Add(1) })).Or(t)
 	if n := len(shmtest.Descriptors()); n != before {
 		t.Errorf("%d descriptors for one process more", n-before)
 	}
@@ -132,16 +128,14 @@ func TestFollowOwner(t *testing.T) {
 	}
 
 	again := make(chan struct{})
-	stop, err = FollowOwner(w, func() { close(again) })
-	must(t, err)
+	stop = shmtest.Got(FollowOwner(w, func() { close(again) })).Or(t)
 	<-again
 	stop()
 
 	w = Self()
 	w.StartTicks++ // another process had our number
 	once := make(chan struct{})
-	stop, err = FollowOwner(w, func() { close(once) })
-	must(t, err)
+	stop = shmtest.Got(FollowOwner(w, func() { close(once) })).Or(t)
 	<-once
 	stop()
 
@@ -155,8 +149,7 @@ func TestFollowOwner(t *testing.T) {
 // TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
 func TestOpenPassed(t *testing.T) {
 	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}
-	size, err := Plan(spec)
-	must(t, err)
+	size := shmtest.Got(Plan(spec)).Or(t)
 	object := func(seals Seals) *Object {
 		o := shmtest.Have(CreateMemfd(spec, nil)).In(t)
 		if seals != 0 {
@@ -165,10 +158,8 @@ func TestOpenPassed(t *testing.T) {
 		return o
 	}
 	good := object(SealOthers)
-	fd, err := good.ShareFD()
-	must(t, err)
-	o, err := OpenPassed(fd, "good", size)
-	must(t, err)
+	fd := shmtest.Got(good.ShareFD()).Or(t)
+	o := shmtest.Got(OpenPassed(fd, "good", size)).Or(t)
 	if o.Header().UUID != good.Header().UUID {
 		t.Error("another object")
 	}
@@ -176,7 +167,7 @@ func TestOpenPassed(t *testing.T) {
 		t.Error("a section was mapped for writing")
 	}
 	must(t, o.Close())
-	_, err = OpenPassed(fd, "large", size-1)
+	_, err := OpenPassed(fd, "large", size-1)
 	if !errors.Is(err, ErrNoSpace) {
 		t.Error("too large:", err)
 	}
@@ -188,15 +179,12 @@ func TestOpenPassed(t *testing.T) {
 			t.Errorf("seals: %s: %v", name, err)
 		}
 	}
-	sparse, err := unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	must(t, err)
+	sparse := shmtest.Got(unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).Or(t)
 	defer unix.Close(sparse)
-	_, err = unix.Pwrite(sparse, good.Bytes()[:8192], 0)
-	must(t, err)
+	shmtest.Got(unix.Pwrite(sparse, good.Bytes()[:8192], 0)).Or(t)
 	must(t, unix.Ftruncate(sparse, int64(size)))
-	_, err = unix.FcntlInt(uintptr(sparse), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|
-		unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
-	must(t, err)
+	shmtest.Got(unix.FcntlInt(uintptr(sparse), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|
+		unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)).Or(t)
 	if _, err = OpenPassed(sparse, "sparse", size); !errors.Is(err, ErrTruncated) {
 		t.Error("sparse:", err)
 	}

@@ -225,8 +225,7 @@ func TestMemlock(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.RequireRoot(t, "xdp", "CAP_NET_RAW")
-	out, err := shmtest.Child(t, "memlock").Output()
-	must(t, err)
+	out := shmtest.Got(shmtest.Child(t, "memlock").Output()).Or(t)
 	if s := string(out); !strings.HasPrefix(s, "true true xdp: register UMEM") ||
 		!strings.Contains(s, "ulimit -l") {
 		t.Errorf("%q", s)
@@ -294,15 +293,13 @@ func TestPeerReadsInPlace(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	from := udp(t, r.pair.A, 0)
-	_, err := from.WriteTo([]byte("hello"), addrOf(r.pair.B, testPort))
-	must(t, err)
+	shmtest.Got(from.WriteTo([]byte("hello"), addrOf(r.pair.B, testPort))).Or(t)
 	p := r.receiveOne(t)
 	(&xdp.Record{Sequence: 77}).Put(xdp.Headroom(r.socket, p.Frame), false)
 	cmd := inNamespace(t, "read-umem", r.pair.B, xdptest.UMEMFile(t, r.umem))
 	cmd.Env = append(cmd.Env, fmt.Sprintf("REF=%d", uint64(r.umem.Region().Ref(p.Off))),
 		fmt.Sprintf("LEN=%d", p.Len))
-	out, err := cmd.Output()
-	must(t, err)
+	out := shmtest.Got(cmd.Output()).Or(t)
 	if string(out) != "hello 77 true" {
 		t.Errorf("the peer says %q", out)
 	}

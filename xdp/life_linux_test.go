@@ -332,11 +332,9 @@ func mapsOn(t testing.TB, e *veth.End) []ebpf.MapID {
 		}
 		return err
 	})
-	p, err := ebpf.NewProgramFromID(id)
-	must(t, err)
+	p := shmtest.Got(ebpf.NewProgramFromID(id)).Or(t)
 	defer p.Close()
-	info, err := p.Info()
-	must(t, err)
+	info := shmtest.Got(p.Info()).Or(t)
 	maps, ok := info.MapIDs()
 	if !ok || len(maps) == 0 {
 		t.Fatalf("program %d has no maps", id)
@@ -352,11 +350,10 @@ func TestXskHeldByMapping(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
 	s := xdptest.Open(t, pair.B, 0, u, xdp.Options{})
-	ring, err := unix.Mmap(s.FD(), unix.XDP_PGOFF_RX_RING, os.Getpagesize(),
-		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	must(t, err)
+	ring := shmtest.Got(unix.Mmap(s.FD(), unix.XDP_PGOFF_RX_RING, os.Getpagesize(),
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)).Or(t)
 	must(t, s.Close())
-	err = pair.B.Do(func() error {
+	err := pair.B.Do(func() error {
 		return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: 50 * time.Millisecond})
 	})
 	if !errors.Is(err, xdp.ErrQueueBusy) {

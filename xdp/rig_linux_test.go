@@ -121,8 +121,7 @@ func (x *xsk) post(t testing.TB, s *xdp.Socket, n, size, slot int) bool {
 func (x *xsk) kick(t testing.TB, s *xdp.Socket) {
 	t.Helper()
 	s.Flush()
-	_, err := s.Kick()
-	must(t, err)
+	shmtest.Got(s.Kick()).Or(t)
 	n := s.Reap(x.sent[:])
 	for _, d := range x.sent[:n] {
 		x.contexts -= int(d.Context)
@@ -209,8 +208,7 @@ func (x *xsk) finish(t testing.TB) {
 	checkSum(t, x.tx)
 	checkSum(t, x.rx)
 	for _, s := range []*xdp.Socket{x.tx, x.rx} {
-		k, err := s.KernelStats()
-		must(t, err)
+		k := shmtest.Got(s.KernelStats()).Or(t)
 		if k.TxInvalid != 0 || k.RxInvalid != 0 {
 			t.Errorf("the kernel refused descriptors: %+v", k)
 		}

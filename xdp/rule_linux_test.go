@@ -59,8 +59,7 @@ func decide(t testing.TB, p *Program, frame []byte) (action uint32, rule RuleID,
 
 func add(t testing.TB, p *Program, r Rule, to Target) RuleID {
 	t.Helper()
-	id, err := p.AddRule(r, to)
-	must(t, err)
+	id := shmtest.Got(p.AddRule(r, to)).Or(t)
 	return id
 }
 
@@ -287,8 +286,7 @@ func TestRulesRefused(t *testing.T) {
 func TestRulesAreBounded(t *testing.T) {
 	t.Parallel()
 	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4}) // it has two
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fd := shmtest.Got(unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)).Or(t)
 	defer unix.Close(fd)
 	if err := p.put(8, &Socket{fd: fd}); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("slot 8 of 8: %v", err)

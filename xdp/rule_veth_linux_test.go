@@ -29,8 +29,7 @@ func udpFrame(t testing.TB, dst string, tags ...packet.Tag) []byte {
 	tpl, err := packet.Path{Src: netip.AddrPortFrom(src, 1000), Dst: to, Tags: tags}.Template()
 	must(t, err)
 	frame := make([]byte, 200)
-	n, err := tpl.Build(frame, []byte("hello"))
-	must(t, err)
+	n := shmtest.Got(tpl.Build(frame, []byte("hello"))).Or(t)
 	return frame[:n]
 }
 
@@ -184,9 +183,8 @@ func (r *rig) sendTo(t testing.TB, port, n int) {
 	t.Helper()
 	from := udp(t, r.pair.A, 0)
 	for i := range n {
-		_, err := from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
-			addrOf(r.pair.B, port))
-		must(t, err)
+		shmtest.Got(from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
+			addrOf(r.pair.B, port))).Or(t)
 	}
 }
 
@@ -215,8 +213,7 @@ func nothing(t testing.TB, s *xdp.Socket) {
 
 func addRule(t testing.TB, p *xdp.Program, r xdp.Rule, to xdp.Target) xdp.RuleID {
 	t.Helper()
-	id, err := p.AddRule(r, to)
-	must(t, err)
+	id := shmtest.Got(p.AddRule(r, to)).Or(t)
 	return id
 }
 
@@ -237,8 +234,7 @@ func TestSocketsSwapped(t *testing.T) {
 	must(t, r.socket.Close())
 	r.sendTo(t, testPort, 20)
 	take(t, second, 20)
-	c, err := r.prog.Counters()
-	must(t, err)
+	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if c.Redirected != 60 || c.NoSocket != 0 {
 		t.Errorf("%+v", c)
 	}
@@ -252,9 +248,8 @@ func TestHalfDropped(t *testing.T) {
 	drop := addRule(t, r.prog, xdp.Rule{UDPPort: testPort + 1}, xdp.Target{Action: xdp.Drop})
 	from := udp(t, r.pair.A, 0)
 	for i := range 200 {
-		_, err := from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
-			addrOf(r.pair.B, testPort+i%2))
-		must(t, err)
+		shmtest.Got(from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
+			addrOf(r.pair.B, testPort+i%2))).Or(t)
 	}
 	for i, n := range take(t, r.socket, 100) {
 		if n != uint32(2*i) {
@@ -262,14 +257,12 @@ func TestHalfDropped(t *testing.T) {
 		}
 	}
 	nothing(t, r.socket)
-	s, err := r.prog.RuleStats(drop)
-	must(t, err)
+	s := shmtest.Got(r.prog.RuleStats(drop)).Or(t)
 	const each = packet.HeaderBytes + 4
 	if s.Frames != 100 || s.Bytes != 100*each {
 		t.Errorf("%+v", s)
 	}
-	c, err := r.prog.Counters()
-	must(t, err)
+	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if c.Dropped != 100 || c.Redirected != 100 {
 		t.Errorf("%+v", c)
 	}
@@ -282,8 +275,7 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	must(t, r.prog.Unsteer(testPort))
 	at := func(bits int) netip.Prefix {
-		p, err := r.pair.B.Addr.Prefix(bits)
-		must(t, err)
+		p := shmtest.Got(r.pair.B.Addr.Prefix(bits)).Or(t)
 		return p
 	}
 	mine := addRule(t, r.prog, xdp.Rule{UDPPort: testPort, Dst: at(16)}, xdp.Target{})
@@ -323,10 +315,8 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	s, err := r.prog.RuleStats(mine)
-	must(t, err)
-	c, err := r.prog.Counters()
-	must(t, err)
+	s := shmtest.Got(r.prog.RuleStats(mine)).Or(t)
+	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if s.Frames != frames || c.OtherPort != 0 {
 		t.Errorf("%d frames: %+v, %+v", frames, s, c)
 	}
@@ -359,8 +349,7 @@ func TestManagementReachesTheHost(t *testing.T) {
 	if err := connect(t, r.pair, netip.AddrPortFrom(sixB, 23), patience); err != nil {
 		t.Errorf("without the rule: %v", err)
 	}
-	c, err := r.prog.Counters()
-	must(t, err)
+	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if c.Kept < 8 || c.Redirected < 2 {
 		t.Errorf("%+v", c)
 	}
@@ -406,8 +395,7 @@ func TestPingIsAnswered(t *testing.T) {
 		}).In(t)
 		echo := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1}
 		binary.BigEndian.PutUint16(echo[2:], ^uint16(0x0800+0x1234+1))
-		_, err := c.WriteTo(echo, &net.IPAddr{IP: r.pair.B.Addr.AsSlice()})
-		must(t, err)
+		shmtest.Got(c.WriteTo(echo, &net.IPAddr{IP: r.pair.B.Addr.AsSlice()})).Or(t)
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
 		buf := make([]byte, 100)
 		n, from, err := c.ReadFrom(buf)
@@ -439,11 +427,9 @@ func TestJumboNative(t *testing.T) {
 	}
 	id := addRule(t, p, xdp.Rule{UDPPort: testPort}, xdp.Target{Action: xdp.Drop})
 	from := udp(t, pair.A, 0)
-	_, err := from.WriteToUDP(make([]byte, 4900), addrOf(pair.B, testPort))
-	must(t, err)
+	shmtest.Got(from.WriteToUDP(make([]byte, 4900), addrOf(pair.B, testPort))).Or(t)
 	await(t, "a count", func() bool {
-		s, err := p.RuleStats(id)
-		must(t, err)
+		s := shmtest.Got(p.RuleStats(id)).Or(t)
 		return s.Frames == 1 && s.Bytes == 4900+packet.HeaderBytes
 	})
 }

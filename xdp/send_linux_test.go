@@ -28,10 +28,8 @@ func newSender(t testing.TB, o xdp.Options) *sender {
 	t.Helper()
 	s := &sender{rig: newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, o)}
 	s.sink = udp(t, s.pair.A, 9000)
-	var err error
-	s.tpl, err = packet.NewTemplate([6]byte(s.pair.B.MAC), [6]byte(s.pair.A.MAC),
-		netip.AddrPortFrom(s.pair.B.Addr, testPort), netip.AddrPortFrom(s.pair.A.Addr, 9000))
-	must(t, err)
+	s.tpl = shmtest.Got(packet.NewTemplate([6]byte(s.pair.B.MAC), [6]byte(s.pair.A.MAC),
+		netip.AddrPortFrom(s.pair.B.Addr, testPort), netip.AddrPortFrom(s.pair.A.Addr, 9000))).Or(t)
 	return s
 }
 
@@ -61,8 +59,7 @@ func BenchmarkSend(b *testing.B) {
 		}
 		s.socket.Flush()
 		for completed := 0; completed < batch; {
-			_, err := s.socket.Kick()
-			must(b, err)
+			shmtest.Got(s.socket.Kick()).Or(b)
 			completed += s.socket.Reap(done[:])
 		}
 	}
@@ -145,19 +142,16 @@ func TestChecksumToTheKernel(t *testing.T) {
 // checksum sends a datagram of n bytes and looks at what the stack made of it.
 func (s *sender) checksum(t *testing.T, c checksumCase, n int, sink *net.UDPConn) {
 	t.Helper()
-	tpl, err := c.path.Template()
-	must(t, err)
+	tpl := shmtest.Got(c.path.Template()).Or(t)
 	payload := make([]byte, n)
 	pattern(payload, n+1)
 	frame, buf, _ := s.socket.Acquire()
-	size, err := tpl.Build(buf, payload)
-	must(t, err)
+	size := shmtest.Got(tpl.Build(buf, payload)).Or(t)
 	c.spoil(buf[tpl.HeaderLen()-2 : tpl.HeaderLen()])
 	four, six := checksumErrors(t, s.pair.A)
 	must(t, s.socket.Post(frame, size, 0))
 	s.socket.Flush()
-	_, err = s.socket.Kick()
-	must(t, err)
+	shmtest.Got(s.socket.Kick()).Or(t)
 	var done [4]xdp.Sent
 	await(t, "the completion", func() bool { return s.socket.Reap(done[:]) == 1 })
 	got := make([]byte, 2000)
@@ -191,8 +185,7 @@ func TestChecksumFromTheKernel(t *testing.T) {
 		from := xdptest.Have(r.pair.A, func() (*net.UDPConn, error) {
 			return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, testPort)))
 		}).In(t)
-		_, err := from.Write([]byte("hello"))
-		must(t, err)
+		shmtest.Got(from.Write([]byte("hello"))).Or(t)
 		p := r.receiveOne(t)
 		var d packet.Datagram
 		b := r.socket.Packet(p)

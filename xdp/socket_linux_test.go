@@ -84,8 +84,7 @@ func (r *rig) stream(t testing.TB, n int) {
 	for got := 0; got < n; {
 		for ; sent < n && sent < got+window; sent++ {
 			pattern(msg, sent)
-			_, err := from.WriteToUDP(msg, to)
-			must(t, err)
+			shmtest.Got(from.WriteToUDP(msg, to)).Or(t)
 		}
 		var k int
 		await(t, "a packet", func() bool { k = r.socket.Receive(buf[:]); return k > 0 })
@@ -141,15 +140,13 @@ func TestOtherPortsReachTheKernel(t *testing.T) {
 	sendRead := func() {
 		_, err = from.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(r.pair.B.Addr, testPort))
 		must(t, err)
-		_, err = stack.Read(buf)
-		must(t, err)
+		shmtest.Got(stack.Read(buf)).Or(t)
 	}
 	sendRead()
 	must(t, r.prog.Steer(testPort, 0))
 	must(t, r.socket.Close())
 	sendRead()
-	c, err := r.prog.Counters()
-	must(t, err)
+	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if c.OtherPort != 2 || c.NoSocket != 1 || c.Redirected != 0 {
 		t.Errorf("counters: %+v", c)
 	}

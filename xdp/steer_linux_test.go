@@ -243,8 +243,7 @@ func loadedWith(t testing.TB, o ProgramOptions) *Program {
 			t.Errorf("a closed program steers: %v", err)
 		}
 	})
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fd := shmtest.Got(unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)).Or(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	must(t, errors.Join(p.put(3, &Socket{fd: fd}), p.Steer(4791, 3), p.Steer(4792, 4)))
 	return p
@@ -253,13 +252,11 @@ func loadedWith(t testing.TB, o ProgramOptions) *Program {
 // datagram builds a frame to a port, with tags behind the addresses.
 func datagram(t testing.TB, port uint16, tags ...uint16) []byte {
 	t.Helper()
-	tpl, err := packet.NewTemplate([6]byte{2}, [6]byte{2, 1},
+	tpl := shmtest.Got(packet.NewTemplate([6]byte{2}, [6]byte{2, 1},
 		netip.MustParseAddrPort("192.0.2.1:1000"),
-		netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), port))
-	must(t, err)
+		netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), port))).Or(t)
 	frame := make([]byte, 200)
-	n, err := tpl.Build(frame, []byte("hello"))
-	must(t, err)
+	n := shmtest.Got(tpl.Build(frame, []byte("hello"))).Or(t)
 	out := append([]byte{}, frame[:12]...)
 	for _, k := range tags {
 		out = binary.BigEndian.AppendUint16(out, k)
@@ -373,8 +370,7 @@ func TestSteer(t *testing.T) {
 	p := loaded(t)
 	for _, c := range steerCases(t) {
 		t.Run(c.name, func(t *testing.T) {
-			want, err := p.Counters()
-			must(t, err)
+			want := shmtest.Got(p.Counters()).Or(t)
 			got, out, err := p.objs.Steer.Test(c.frame)
 			must(t, err)
 			if got != c.want {

@@ -76,8 +76,7 @@ func TestOpenUMEMRefuses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	o, err := shm.CreateMemfd(good(), nil)
-	must(t, err)
+	o := shmtest.Got(shm.CreateMemfd(good(), nil)).Or(t)
 	defer o.Close()
 	r, _, err := OpenUMEM(o.FD(), "good", 0)
 	must(t, err)
@@ -92,12 +91,10 @@ func TestOpenUMEMRefuses(t *testing.T) {
 func TestReadFrameChecks(t *testing.T) {
 	t.Parallel()
 	g := Geometry{Frames: 4, ChunkBytes: 2048, HeadroomBytes: RecordBytes}
-	o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
+	o := shmtest.Got(shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
 		Sections: []shm.Section{{Kind: kind.SectFrames, Length: g.bytes(), ElemSize: 1,
-			Capacity: g.bytes()}}}, nil)
-	must(t, err)
-	r, err := shm.NewRegion(o, kind.SectFrames)
-	must(t, err)
+			Capacity: g.bytes()}}}, nil)).Or(t)
+	r := shmtest.Got(shm.NewRegion(o, kind.SectFrames)).Or(t)
 	t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
 	want := Record{Sequence: 9, Src: netip.MustParseAddrPort("192.0.2.1:4000"),
 		Dst: netip.MustParseAddrPort("192.0.2.2:4791")}

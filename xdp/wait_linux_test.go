@@ -171,8 +171,7 @@ func TestSocketOwner(t *testing.T) {
 	t.Parallel()
 	syscall.ForkLock.RLock() // a child of another test has the socket until it executes
 	defer syscall.ForkLock.RUnlock()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fd := shmtest.Got(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Or(t)
 	var st unix.Stat_t
 	must(t, unix.Fstat(fd, &st))
 	if pid := socketOwner(uint32(st.Ino)); pid != os.Getpid() {

@@ -272,8 +272,7 @@ func setHugePages(t testing.TB, pages int) {
 	t.Helper()
 	const name = "/proc/sys/vm/nr_hugepages"
 	read := func() string {
-		b, err := os.ReadFile(name)
-		must(t, err)
+		b := shmtest.Got(os.ReadFile(name)).Or(t)
 		return strings.TrimSpace(string(b))
 	}
 	before, want, got := read(), strconv.Itoa(pages), ""

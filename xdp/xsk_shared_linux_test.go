@@ -75,8 +75,7 @@ func (x *xsk) shared(t *testing.T, sockets int, o xdp.Options, packets int,
 		completions := 0
 		for i := range tx {
 			tx[i].Flush()
-			_, err := tx[i].Kick()
-			must(t, err)
+			shmtest.Got(tx[i].Kick()).Or(t)
 			for _, s := range x.sent[:tx[j].Reap(x.sent[:])] {
 				reaped[j] = append(reaped[j], int(s.Context))
 			}
@@ -254,8 +253,7 @@ func TestOpenSharedFails(t *testing.T) { // by itself: it looks at the number of
 	}
 	members := xdp.Members(x.rx)
 	for what, o := range map[string]xdp.Options{"no socket": {}, "options": {RxEntries: 3}} {
-		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		must(t, err)
+		null := shmtest.Got(unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)).Or(t)
 		o.SocketFD = null
 		fails(what, func() error {
 			_, err := xdp.OpenShared(x.rx, o)

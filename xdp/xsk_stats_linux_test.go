@@ -11,8 +11,7 @@ import (
 // stats asks the kernel's side of a socket.
 func stats(t testing.TB, s *xdp.Socket) xdp.KernelStats {
 	t.Helper()
-	k, err := s.KernelStats()
-	must(t, err)
+	k := shmtest.Got(s.KernelStats()).Or(t)
 	return k
 }
 
@@ -249,8 +248,7 @@ func TestXskCompletionFull(t *testing.T) {
 				x.next++
 			}
 			x.tx.Flush()
-			_, err := x.tx.Kick()
-			must(t, err)
+			shmtest.Got(x.tx.Kick()).Or(t)
 		}
 		if n := x.tx.Unsent(); n != 32 || x.post(t, x.tx, 0, 64, 0) {
 			t.Fatalf("%d not sent, want 32", n)

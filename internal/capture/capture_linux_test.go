@@ -56,8 +56,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 		w[i] = shmtest.Have(cq.Attach(t.Context(), at, cq.WriterOptions{})).In(t)
 	}
 	av := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})).In(t)
-	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
-	must(t, err)
+	peers := shmtest.Got(av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})).Or(t)
 	r.peer = peers[0]
 	socket, kernel := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 256}, xdptest.SimOptions{})
 	r.kernel = kernel
@@ -75,8 +74,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 func (r *rig) drive(t testing.TB) {
 	t.Helper()
 	for range 1000 {
-		n, err := r.Progress()
-		must(t, err)
+		n := shmtest.Got(r.Progress()).Or(t)
 		if n == 0 {
 			return
 		}
@@ -86,8 +84,7 @@ func (r *rig) drive(t testing.TB) {
 // object returns what a tool sees of the one endpoint that there is.
 func (r *rig) object(t testing.TB) status.Snapshot {
 	t.Helper()
-	all, err := status.List(r.dir)
-	must(t, err)
+	all := shmtest.Got(status.List(r.dir)).Or(t)
 	if len(all) != 1 {
 		t.Fatalf("%d endpoints, want 1", len(all))
 	}
@@ -108,11 +105,9 @@ func (r *rig) start(t testing.TB, o capture.Options) *capture.Session {
 func (r *rig) arrive(t testing.TB, payload []byte) []byte {
 	t.Helper()
 	here, there := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
-	tmpl, err := packet.NewTemplate(there, here, remote, local)
-	must(t, err)
+	tmpl := shmtest.Got(packet.NewTemplate(there, here, remote, local)).Or(t)
 	frame := make([]byte, packet.HeaderBytes+len(payload))
-	_, err = tmpl.Build(frame, payload)
-	must(t, err)
+	shmtest.Got(tmpl.Build(frame, payload)).Or(t)
 	if !r.kernel.Deliver(frame) {
 		t.Fatal("no room in the receive ring")
 	}
@@ -147,11 +142,10 @@ type seen struct {
 func readAll(t testing.TB, s *capture.Session) (out []seen) {
 	t.Helper()
 	for {
-		n, err := s.Read(64, func(p *capture.Packet) error {
+		n := shmtest.Got(s.Read(64, func(p *capture.Packet) error {
 			out = append(out, seen{p.Sent, p.Len, p.Dropped, bytes.Clone(p.Bytes)})
 			return nil
-		})
-		must(t, err)
+		})).Or(t)
 		if n == 0 {
 			return out
 		}
@@ -253,8 +247,7 @@ func TestOneCaptureAtATime(t *testing.T) {
 
 func captures(t testing.TB, d *shm.Dir) (names []string) {
 	t.Helper()
-	entries, err := d.List()
-	must(t, err)
+	entries := shmtest.Got(d.List()).Or(t)
 	for _, e := range entries {
 		if len(e.Name()) > len(capture.Prefix) && e.Name()[:len(capture.Prefix)] == capture.Prefix {
 			names = append(names, e.Name())
@@ -309,10 +302,9 @@ func TestCaptureStarved(t *testing.T) {
 func TestCaptureOfOtherVersion(t *testing.T) {
 	r := newRig(t, nil)
 	s := r.start(t, capture.Options{})
-	file, err := os.OpenFile(filepath.Join(r.dir.Path(), capture.Prefix+
-		r.object(t).Capture.String()), os.O_WRONLY, 0)
-	must(t, err)
-	_, err = file.WriteAt([]byte{99}, 0xc)
+	file := shmtest.Got(os.OpenFile(filepath.Join(r.dir.Path(), capture.Prefix+
+		r.object(t).Capture.String()), os.O_WRONLY, 0)).Or(t)
+	_, err := file.WriteAt([]byte{99}, 0xc)
 	must(t, errors.Join(err, file.Close()))
 	if _, err := capture.Start(r.dir, r.object(t).Name, capture.Options{}); !errors.Is(err,
 		shm.ErrVersion) {
@@ -330,15 +322,13 @@ func TestDeadEndpointGoes(t *testing.T) {
 	d := shmtest.Have(shm.OpenDir("")).In(t)
 	c := shmtest.Start(t, shmtest.Child(t, "owner"))
 	name := c.Line(t)
-	all, err := status.List(d)
-	must(t, err)
+	all := shmtest.Got(status.List(d)).Or(t)
 	if len(all) != 1 || all[0].Name != name || all[0].Info.Interface != "eth7" ||
 		all[0].Life != shm.Alive || all[0].Owner.PID != c.Process.Pid {
 		t.Errorf("while it lives: %+v", all)
 	}
 	c.Kill()
-	all, err = status.List(d)
-	must(t, err)
+	all = shmtest.Got(status.List(d)).Or(t)
 	if len(all) != 0 {
 		t.Errorf("after it died: %+v", all)
 	}

@@ -14,15 +14,13 @@ import (
 func TestCheck(t *testing.T) {
 	d := shmtest.Have(shm.OpenDir("")).In(t)
 	id := shm.NewUUID()
-	obj, err := d.Create(Prefix+id.String(), spec(id, minSlots, 64), nil)
-	shmtest.Must(t, err)
+	obj := shmtest.Got(d.Create(Prefix+id.String(), spec(id, minSlots, 64), nil)).Or(t)
 	defer func() {
 		if err := errors.Join(obj.Unlink(), obj.Close()); err != nil {
 			t.Error(err)
 		}
 	}()
-	m, err := lay(obj)
-	shmtest.Must(t, err)
+	m := shmtest.Got(lay(obj)).Or(t)
 	_, writer, err := obj.Section(sectWriter, 0)
 	shmtest.Must(t, err)
 	look := func(want string, offset uint64) {
@@ -45,8 +43,7 @@ func TestCheck(t *testing.T) {
 	m.state.Store(3)
 	look("capture.state", writer.Offset+offState)
 
-	other, err := d.Create("no-capture", shm.Spec{Kind: shm.KindCapture}, nil)
-	shmtest.Must(t, err)
+	other := shmtest.Got(d.Create("no-capture", shm.Spec{Kind: shm.KindCapture}, nil)).Or(t)
 	if got := Check(other); len(got) != 1 || got[0].Invariant != "capture.layout" {
 		t.Errorf("%+v", got)
 	}

@@ -16,11 +16,9 @@ func LastLook(at, dir *shm.Dir, name string, reader *shm.Object) func() error {
 // Found returns how a queue stands, and what removes that, whatever has its name by then.
 func Found(t *testing.T, d *shm.Dir, name string) (Fate, func() error) {
 	t.Helper()
-	found, err := find(d, name, Options{})
-	shmtest.Must(t, err)
+	found := shmtest.Got(find(d, name, Options{})).Or(t)
 	t.Cleanup(func() { _ = found.dir.Close() })
-	r, err := found.assess()
-	shmtest.Must(t, err)
+	r := shmtest.Got(found.assess()).Or(t)
 	return r.Fate, found.remove
 }
 

@@ -102,8 +102,7 @@ func TestBoundByLock(t *testing.T) {
 	d := openDir(t)
 	path := filepath.Join(d.Path(), "s")
 	must(t, unix.Close(bindSocket(t, unix.SOCK_SEQPACKET, path)))
-	lock, err := unix.Open(path+".lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
-	must(t, err)
+	lock := shmtest.Got(unix.Open(path+".lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)).Or(t)
 	l := unix.Flock_t{Type: unix.F_WRLCK}
 	must(t, unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &l))
 	if bound, err := collect.Bound(d, "s"); !bound || err != nil {
@@ -198,8 +197,7 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 	if err := collect.RemoveUnbound(d, "s"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	names, err := d.List()
-	must(t, err)
+	names := shmtest.Got(d.List()).Or(t)
 	for _, n := range names {
 		if strings.HasPrefix(n.Name(), "s") {
 			t.Errorf("%s is left", n.Name())

@@ -23,8 +23,7 @@ var must = shmtest.Must
 // openDir opens a directory that no other test sees, and removes it when the test ends.
 func openDir(t *testing.T) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir(filepath.Join(shmtest.Dir(t), t.Name()))
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir(filepath.Join(shmtest.Dir(t), t.Name()))).Or(t)
 	t.Cleanup(func() {
 		_ = d.Close()
 		_ = os.RemoveAll(d.Path())
@@ -34,8 +33,7 @@ func openDir(t *testing.T) *shm.Dir {
 
 func attach(t *testing.T, d *shm.Dir) *cq.Writer {
 	t.Helper()
-	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	return w
 }
 
@@ -51,8 +49,7 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
 	look := collect.LastLook(d, dir, "q", obj)
 	state := func() uint64 {
-		words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-		must(t, err)
+		words := shmtest.Got(kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)).Or(t)
 		return words.State.Load()
 	}
 
@@ -73,8 +70,7 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	}
 
 	// Whoever removes it died before it could finish.
-	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	must(t, err)
+	words := shmtest.Got(kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)).Or(t)
 	words.State.Store(kind.StateRemoving)
 	var busy *cq.Error
 	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
@@ -86,13 +82,11 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 		r.Fate != collect.Unread || r.Unread != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
-	must(t, err)
+	q = shmtest.Got(cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})).Or(t)
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
-	w, err = cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-	must(t, err)
+	w = shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	must(t, w.Close())
 	must(t, q.Detach())
 	attachWhileRemoved(t, d, dir)
@@ -107,10 +101,8 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	defer func(most time.Duration) { collect.ContestMost = most }(collect.ContestMost)
 	collect.ContestMost = time.Hour // it only catches a hang
 	obj := shmtest.Have(dir.Open(kind.ReaderFile, shm.ReadWrite)).In(t)
-	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	must(t, err)
-	opt, err := kind.StoredQueue("test", "q", obj.Header())
-	must(t, err)
+	words := shmtest.Got(kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)).Or(t)
+	opt := shmtest.Got(kind.StoredQueue("test", "q", obj.Header())).Or(t)
 	attached := make(chan error, 1)
 	attach := func() {
 		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
@@ -136,8 +128,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 
 	var all []*cq.Writer // so that there is no row without a lane
 	for range opt.Rows - 1 {
-		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 		all = append(all, w)
 	}
 	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
@@ -148,8 +139,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	for _, w := range all {
 		must(t, w.Close())
 	}
-	release, err := collect.HoldLanes(d, "q")
-	must(t, err)
+	release := shmtest.Got(collect.HoldLanes(d, "q")).Or(t)
 	go attach()
 	early()
 	release()
@@ -239,8 +229,7 @@ func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 	must(t, err)
 	must(t, c.Close())
 	for _, name := range []string{"cut", "gone"} {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4})
-		must(t, err)
+		q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 4})).Or(t)
 		must(t, q.Detach())
 	}
 	must(t, os.Truncate(filepath.Join(d.Path(), "counter"), 4096))
@@ -266,16 +255,13 @@ func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 // socket, unless just that is asked for; and what is created takes the place of no socket.
 func TestRemoveWhatIsMeant(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})).Or(t)
 	c, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, errors.Join(q.Detach(), c.Close()))
-	obj, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
-	must(t, err)
+	obj := shmtest.Got(d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)).Or(t)
 	must(t, errors.Join(obj.Release(), obj.Close()))
-	l, err := net.Listen("unix", filepath.Join(d.Path(), "socket"))
-	must(t, err)
+	l := shmtest.Got(net.Listen("unix", filepath.Join(d.Path(), "socket"))).Or(t)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	must(t, l.Close())
 

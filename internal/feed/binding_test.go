@@ -25,10 +25,8 @@ func first(_ int, err error) error { return err }
 // pair makes a queue and a writer of it.
 func pair(t testing.TB, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(cq.Unnamed("feed"), o)
-	must(t, err)
-	w, err := q.Writer()
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed("feed"), o)).Or(t)
+	w := shmtest.Got(q.Writer()).Or(t)
 	t.Cleanup(func() { must(t, errors.Join(w.Close(), q.Close())) })
 	return q, w
 }
@@ -64,10 +62,8 @@ func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 
 func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
 	t.Helper()
-	v, err := c.Read()
-	must(t, err)
-	e, err := c.ReadErr()
-	must(t, err)
+	v := shmtest.Got(c.Read()).Or(t)
+	e := shmtest.Got(c.ReadErr()).Or(t)
 	if v != value || e != errs {
 		t.Errorf("counted %d and %d failures, want %d and %d", v, e, value, errs)
 	}
@@ -82,9 +78,8 @@ func TestBoundCounter(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 16})
 	for _, of := range kinds {
 		c := tally(t, cq.CounterOptions{})
-		b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
-			Counters: map[*cq.Counter]cq.Flags{c: of}})
-		must(t, err)
+		b := shmtest.Got(feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
+			Counters: map[*cq.Counter]cq.Flags{c: of}})).Or(t)
 		for _, kind := range kinds {
 			for range 2 {
 				must(t, b.Begin(0))
@@ -132,9 +127,8 @@ func TestCompletionTable(t *testing.T) {
 					expect := op&cq.FlagInjectCall == 0 &&
 						(selective == 0 || op&^cq.FlagInject != 0)
 					row := fmt.Sprintf("bound %v %v, kind %v, op %v", side, selective, kind, op)
-					b, err := feed.Bind(feed.Options{Queue: w, Flags: selective | side,
-						Counters: map[*cq.Counter]cq.Flags{count: kind & counted, other: cq.FlagRemoteRead}})
-					must(t, err)
+					b := shmtest.Got(feed.Bind(feed.Options{Queue: w, Flags: selective | side,
+						Counters: map[*cq.Counter]cq.Flags{count: kind & counted, other: cq.FlagRemoteRead}})).Or(t)
 					must(t, errors.Join(count.Set(0), count.SetErr(0)))
 					if bound {
 						tableRow(t, row, q, w, b, kind, op, expect)
@@ -212,9 +206,8 @@ func TestBindingOptions(t *testing.T) {
 // accepted always finds it.
 func TestBindingRoom(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
-	b, err := feed.Bind(feed.Options{Queue: w,
-		Flags: cq.FlagTransmit | cq.FlagSelectiveCompletion})
-	must(t, err)
+	b := shmtest.Got(feed.Bind(feed.Options{Queue: w,
+		Flags: cq.FlagTransmit | cq.FlagSelectiveCompletion})).Or(t)
 	send := cq.FlagSend | cq.FlagMsg
 	for range 4 {
 		must(t, b.Begin(cq.FlagCompletion))
@@ -224,7 +217,7 @@ func TestBindingRoom(t *testing.T) {
 	must(t, b.Begin(cq.FlagCompletion))
 	b.Drop(0) // it held nothing
 	must(t, b.Begin(0))
-	err = b.Fail(&cq.ErrorEntry{Context: 9, Flags: send, Err: cq.EOther}, 0)
+	err := b.Fail(&cq.ErrorEntry{Context: 9, Flags: send, Err: cq.EOther}, 0)
 	wantErr(t, "an error without room", err, cq.ErrFull)
 	for i := range uint64(3) {
 		must(t, b.Complete(&cq.Entry{Context: i, Flags: send}, cq.FlagCompletion))
@@ -370,14 +363,12 @@ func TestTargetCompletions(t *testing.T) {
 // TestUnknownSource: data from nobody known is an error entry where a completion would be, and
 // counts as one. The address vector stays open.
 func TestUnknownSource(t *testing.T) {
-	v, err := cq.CreateAddresses(cq.Unnamed("bound"), cq.AddressOptions{})
-	must(t, err)
+	v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("bound"), cq.AddressOptions{})).Or(t)
 	q, w := pair(t, cq.Options{Size: 8})
 	count := tally(t, cq.CounterOptions{})
 	o := feed.Options{Queue: w, Addresses: v, Flags: cq.FlagRecv | cq.FlagSelectiveCompletion,
 		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagRecv}}
-	b, err := feed.Bind(o)
-	must(t, err)
+	b := shmtest.Got(feed.Bind(o)).Or(t)
 	wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 	wantErr(t, "detach", v.Detach(), cq.ErrBusy)
 	e := cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData, Len: 2, Buf: 3,
@@ -404,7 +395,7 @@ func TestUnknownSource(t *testing.T) {
 	wantCounter(t, count, 2, 0) // the data has arrived
 	must(t, b.Close())
 	must(t, v.Close())
-	_, err = feed.Bind(o)
+	_, err := feed.Bind(o)
 	wantErr(t, "a closed vector", err, cq.ErrClosed)
 	must(t, w.Close()) // nothing holds what was not bound
 }
@@ -417,8 +408,7 @@ func TestCountersOnly(t *testing.T) {
 	kinds := cq.FlagSend | cq.FlagWrite
 	o := feed.Options{Flags: cq.FlagTransmit,
 		Counters: map[*cq.Counter]cq.Flags{count: kinds, size: kinds}}
-	b, err := feed.Bind(o)
-	must(t, err)
+	b := shmtest.Got(feed.Bind(o)).Or(t)
 	wantErr(t, "close", size.Close(), cq.ErrBusy, syscall.EBUSY)
 	must(t, b.Begin(cq.FlagCompletion))
 	must(t, b.Complete(&cq.Entry{Flags: cq.FlagSend, Len: 100}, cq.FlagCompletion))

@@ -158,8 +158,7 @@ func TestLanePlaces(t *testing.T) {
 	var id shm.UUID
 	lines := map[uint64]int{}
 	for row := 1; row <= 63; row++ {
-		obj, err := shm.CreateMemfd(plain.LaneSpec("lane", row, id), nil)
-		shmtest.Must(t, err)
+		obj := shmtest.Got(shm.CreateMemfd(plain.LaneSpec("lane", row, id), nil)).Or(t)
 		_, s, err := obj.Section(SectLane, uint32(row))
 		if line := s.Offset % 4096 / 64; err != nil || lines[line] != 0 {
 			t.Errorf("row %d: line %d, as row %d; %v", row, line, lines[line], err)
@@ -175,8 +174,7 @@ func TestLanePlaces(t *testing.T) {
 		spec := q.LaneSpec("lane", 1, id)
 		former := spec
 		former.Sections = q.LaneSections(1)
-		obj, err := shm.CreateMemfd(former, nil)
-		shmtest.Must(t, err)
+		obj := shmtest.Got(shm.CreateMemfd(former, nil)).Or(t)
 		if err := errors.Join(q.LaneBelongs(obj, 1, id), obj.Close()); err != nil {
 			t.Error(err)
 		}

@@ -23,8 +23,7 @@ var (
 
 func mustTemplate(t testing.TB, p Path) *Template {
 	t.Helper()
-	tpl, err := p.Template()
-	shmtest.Must(t, err)
+	tpl := shmtest.Got(p.Template()).Or(t)
 	return tpl
 }
 

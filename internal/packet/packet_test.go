@@ -21,11 +21,9 @@ var (
 
 func build(t testing.TB, payload []byte) []byte {
 	t.Helper()
-	tpl, err := NewTemplate(macA, macB, adrA, adrB)
-	shmtest.Must(t, err)
+	tpl := shmtest.Got(NewTemplate(macA, macB, adrA, adrB)).Or(t)
 	frame := make([]byte, 2048)
-	n, err := tpl.Build(frame, payload)
-	shmtest.Must(t, err)
+	n := shmtest.Got(tpl.Build(frame, payload)).Or(t)
 	return frame[:n]
 }
 
@@ -238,11 +236,9 @@ func BenchmarkParse(b *testing.B) {
 // extended returns an IPv6 datagram with empty extension headers of 8 and 16 bytes in turn.
 func extended(t testing.TB, kinds ...byte) []byte {
 	t.Helper()
-	tpl, err := NewTemplate(macA, macB, sixA, sixB)
-	shmtest.Must(t, err)
+	tpl := shmtest.Got(NewTemplate(macA, macB, sixA, sixB)).Or(t)
 	plain := make([]byte, 128)
-	n, err := tpl.Build(plain, []byte("hello"))
-	shmtest.Must(t, err)
+	n := shmtest.Got(tpl.Build(plain, []byte("hello"))).Or(t)
 	head := bytes.Clone(plain[:EthernetBytes+IPv6Bytes])
 	next := EthernetBytes + 6 // where the kind of the next header goes
 	for i, k := range kinds {

@@ -21,8 +21,7 @@ func listenUnix(t *testing.T) (*net.UnixListener, func() *net.UnixConn) {
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l := shmtest.Have(net.ListenUnix("unix", at)).In(t)
 	return l, func() *net.UnixConn {
-		c, err := net.DialUnix("unix", nil, at)
-		shmtest.Must(t, err)
+		c := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 		return c
 	}
 }
@@ -141,8 +140,7 @@ func TestAcceptStarved(t *testing.T) {
 	if !errors.Is(told, syscall.EMFILE) {
 		t.Errorf("told of %v", told)
 	}
-	got, err := Accept(t.Context(), l, func(error) { limit(had.Cur) })
-	shmtest.Must(t, err)
+	got := shmtest.Got(Accept(t.Context(), l, func(error) { limit(had.Cur) })).Or(t)
 	got.Close()
 }
 

@@ -49,8 +49,7 @@ func with(b []byte, at int, to byte) []byte {
 
 func talkers(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")

@@ -60,10 +60,8 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	must(t, r.Close())
 	go func() { _ = cmd.Wait() }()
 	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
-	c, err := l.AcceptUnix()
-	must(t, err)
-	p, err = MeetPeer(c, nil)
-	must(t, err)
+	c := shmtest.Got(l.AcceptUnix()).Or(t)
+	p = shmtest.Got(MeetPeer(c, nil)).Or(t)
 	must(t, c.Close()) // the peer is watched all the same
 	t.Cleanup(p.Close)
 	if p.PID != cmd.Process.Pid || p.UID != os.Geteuid() || p.GID != os.Getegid() {
@@ -82,14 +80,12 @@ func TestPeerHangsUp(t *testing.T) {
 	if p.HungUp() || p.Gone() {
 		t.Error("gone at once")
 	}
-	_, err := stdin.Write([]byte{1})
-	must(t, err)
+	shmtest.Got(stdin.Write([]byte{1})).Or(t)
 	<-changes
 	if !p.HungUp() || p.Gone() {
 		t.Errorf("after it hung up: %v, gone %v", p.HungUp(), p.Gone())
 	}
-	_, err = stdin.Write([]byte{1})
-	must(t, err)
+	shmtest.Got(stdin.Write([]byte{1})).Or(t)
 	<-changes
 	if !p.Gone() {
 		t.Error("not gone after it ended")
@@ -114,29 +110,24 @@ func TestPeerLeavesConnection(t *testing.T) {
 
 // TestPeerBytes: watching takes no bytes.
 func TestPeerBytes(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Or(t)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		must(t, err)
+		c := shmtest.Got(net.FileConn(f)).Or(t)
 		must(t, f.Close())
 		defer c.Close()
 		ends[i] = c.(*net.UnixConn)
 	}
-	p, err := MeetPeer(ends[0], &shm.AllowList{GIDs: []int{os.Getegid()}})
-	must(t, err)
+	p := shmtest.Got(MeetPeer(ends[0], &shm.AllowList{GIDs: []int{os.Getegid()}})).Or(t)
 	changes := make(chan struct{}, 2)
 	p.Watch(func() { changes <- struct{}{} })
 	for range 100 {
-		_, err = ends[1].Write([]byte("abc"))
-		must(t, err)
+		shmtest.Got(ends[1].Write([]byte("abc"))).Or(t)
 	}
 	buf := make([]byte, 300)
 	for n := 0; n < len(buf); {
-		k, err := ends[0].Read(buf[n:])
-		must(t, err)
+		k := shmtest.Got(ends[0].Read(buf[n:])).Or(t)
 		n += k
 	}
 	must(t, ends[1].Close())
@@ -181,8 +172,7 @@ func TestMain(m *testing.M) {
 // TestDescriptorOf: a descriptor comes from the very process that is meant.
 func TestDescriptorOf(t *testing.T) {
 	me := shm.Self()
-	fd, err := descriptorOf(me, 0)
-	must(t, err)
+	fd := shmtest.Got(descriptorOf(me, 0)).Or(t)
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags %#x, %v", flags, err)

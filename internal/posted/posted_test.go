@@ -117,8 +117,7 @@ func newRig(t *testing.T, size int, alone bool) *rig {
 
 func (r *rig) post(t *testing.T, op cq.Flags, context uint64, room int) {
 	t.Helper()
-	n, err := r.Begin(op)
-	shmtest.Must(t, err)
+	n := shmtest.Got(r.Begin(op)).Or(t)
 	n.Of.Context, n.Key = context, Key{From: Anybody}
 	n.Of.Memory(make([]byte, room))
 	r.Add(n)

@@ -75,6 +75,22 @@ func (o Opening[C]) Where(t testing.TB, feature string) C {
 	return o.In(t)
 }
 
+// Result is what a call returned that may fail.
+type Result[T any] struct {
+	v   T
+	err error
+}
+
+// Got takes it.
+func Got[T any](v T, err error) Result[T] { return Result[T]{v, err} }
+
+// Or returns it, or ends the test with the error.
+func (r Result[T]) Or(t testing.TB) T {
+	t.Helper()
+	Must(t, r.err)
+	return r.v
+}
+
 // Watchdog ends the process, with what dump and all goroutines say, if the test does not end in two
 // minutes: that is a hang, not a slow machine.
 func Watchdog(t testing.TB, dump func() string) {

@@ -30,8 +30,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	look("")
-	obj, err := d.Open(o.Name(), shm.Inspect)
-	shmtest.Must(t, err)
+	obj := shmtest.Got(d.Open(o.Name(), shm.Inspect)).Or(t)
 	at := obj.Header().Sections[0].Offset + 8 // the number of the interface
 	shmtest.Must(t, obj.Close())
 	f := shmtest.Have(os.OpenFile(path, os.O_WRONLY, 0)).In(t)
@@ -140,7 +139,7 @@ func TestCheckEarlier(t *testing.T) {
 			return s
 		}, 0x180 + 64*update},
 	} {
-		was, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindEndpoint, Name: f.name,
+		was := shmtest.Got(shm.CreateMemfd(shm.Spec{Kind: shm.KindEndpoint, Name: f.name,
 			Sections: f.change(slices.Clone(now.Header().Sections))}, func(was *shm.Object) error {
 			for _, s := range was.Header().Sections {
 				from, _, err := now.Section(s.Kind, s.ID)
@@ -154,8 +153,7 @@ func TestCheckEarlier(t *testing.T) {
 				copy(to, from)
 			}
 			return nil
-		})
-		shmtest.Must(t, err)
+		})).Or(t)
 		got := status.Check(was)
 		if f.at == 0 && len(got) > 0 || f.at != 0 && (len(got) != 1 ||
 			got[0].Invariant != "endpoint.layout" || got[0].Offset != f.at) {
@@ -171,11 +169,9 @@ func TestMain(m *testing.M) { shmtest.Main(m) }
 
 func newObject(t *testing.T) (*shm.Dir, *status.Object) {
 	t.Helper()
-	d, err := shm.OpenDir("")
-	shmtest.Must(t, err)
-	o, err := status.Create(d, status.Info{Interface: "a-name-that-is-too-long-for-one",
-		Queue: 1, Geometry: xdp.Geometry{Frames: 8, ChunkBytes: 2048}})
-	shmtest.Must(t, err)
+	d := shmtest.Got(shm.OpenDir("")).Or(t)
+	o := shmtest.Got(status.Create(d, status.Info{Interface: "a-name-that-is-too-long-for-one",
+		Queue: 1, Geometry: xdp.Geometry{Frames: 8, ChunkBytes: 2048}})).Or(t)
 	t.Cleanup(func() {
 		_ = o.Close() // a test may have removed it
 		if err := d.Close(); err != nil {
@@ -190,8 +186,7 @@ func TestGarbage(t *testing.T) {
 	d, o := newObject(t)
 	path := filepath.Join(d.Path(), o.Name())
 	f := shmtest.Have(os.OpenFile(path, os.O_RDWR, 0)).In(t)
-	info, err := f.Stat()
-	shmtest.Must(t, err)
+	info := shmtest.Got(f.Stat()).Or(t)
 	whole := make([]byte, info.Size())
 	if _, err := f.ReadAt(whole, 0); err != nil {
 		t.Fatal(err)

@@ -27,11 +27,9 @@ func listen(e *veth.End) (c *net.UDPConn, err error) {
 
 func TestPairCarriesDatagrams(t *testing.T) {
 	p := open(t, veth.Config{MTU: 1400, Queues: 2})
-	a, err := listen(p.A)
-	shmtest.Must(t, err)
+	a := shmtest.Got(listen(p.A)).Or(t)
 	defer a.Close()
-	b, err := listen(p.B)
-	shmtest.Must(t, err)
+	b := shmtest.Got(listen(p.B)).Or(t)
 	defer b.Close()
 	// The first one must arrive: the ends run and know each other.
 	if _, err := a.WriteTo([]byte("hello"), b.LocalAddr()); err != nil {
@@ -47,8 +45,7 @@ func TestPairCarriesDatagrams(t *testing.T) {
 
 func TestNamespacesAreApart(t *testing.T) {
 	p := open(t, veth.Config{})
-	here, err := os.Readlink("/proc/thread-self/ns/net")
-	shmtest.Must(t, err)
+	here := shmtest.Got(os.Readlink("/proc/thread-self/ns/net")).Or(t)
 	seen := map[string]bool{here: true}
 	for _, e := range []*veth.End{p.A, p.B} {
 		err := e.Do(func() error {

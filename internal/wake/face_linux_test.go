@@ -17,8 +17,7 @@ import (
 // newFace returns a face over an eventfd, and a FIFO if it is given one.
 func newFace(t *testing.T, fifo int) *Face {
 	t.Helper()
-	f, err := NewFace(fifo)
-	shmtest.Must(t, err)
+	f := shmtest.Got(NewFace(fifo)).Or(t)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -43,8 +42,7 @@ func fifoFace(t *testing.T) (f *Face, write int) {
 // loop do.
 func userEpoll(t *testing.T, f *Face, events uint32) int {
 	t.Helper()
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	shmtest.Must(t, err)
+	ep := shmtest.Got(unix.EpollCreate1(unix.EPOLL_CLOEXEC)).Or(t)
 	t.Cleanup(func() { unix.Close(ep) })
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | events, Fd: 7}
 	shmtest.Must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, f.FD(), &ev))
@@ -300,8 +298,7 @@ func TestListenLater(t *testing.T) {
 }
 
 func TestFaceErrors(t *testing.T) {
-	file, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	shmtest.Must(t, err)
+	file := shmtest.Got(unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)).Or(t)
 	if _, err := NewFace(file); !errors.Is(err, unix.EPERM) {
 		t.Error("what nobody can wait on: ", err)
 	}

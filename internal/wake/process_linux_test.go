@@ -57,13 +57,11 @@ func mapQueue(file *os.File, lanes int) (*queue, error) {
 // sharedQueue lays a new queue over a memfd.
 func sharedQueue(t *testing.T, lanes int) (*queue, *os.File) {
 	t.Helper()
-	fd, err := unix.MemfdCreate("shmring:bell-test", unix.MFD_CLOEXEC)
-	shmtest.Must(t, err)
+	fd := shmtest.Got(unix.MemfdCreate("shmring:bell-test", unix.MFD_CLOEXEC)).Or(t)
 	file := os.NewFile(uintptr(fd), "queue")
 	t.Cleanup(func() { file.Close() })
 	shmtest.Must(t, file.Truncate(int64(queueBytes(lanes))))
-	q, err := mapQueue(file, lanes)
-	shmtest.Must(t, err)
+	q := shmtest.Got(mapQueue(file, lanes)).Or(t)
 	t.Cleanup(func() {
 		if err := unix.Munmap(q.mem); err != nil {
 			t.Error(err)

@@ -40,8 +40,7 @@ func queueBytes(lanes int) int { return offLanes + lanes*laneBytes }
 // heapQueue lays a new queue over heap memory; every lane is born parked.
 func heapQueue(t testing.TB, lanes int) *queue {
 	t.Helper()
-	q, err := overlay(words8(queueBytes(lanes)), lanes)
-	shmtest.Must(t, err)
+	q := shmtest.Got(overlay(words8(queueBytes(lanes)), lanes)).Or(t)
 	for bit := range lanes {
 		q.row(bit).Parked.Store(Parked)
 	}

@@ -42,8 +42,7 @@ func sendAndReceive(t *testing.T, inPlace bool) {
 			t.Fatal(err)
 		}
 		entry := next(t, e)
-		rec, err := e.Record(&entry)
-		must(t, err)
+		rec := shmtest.Got(e.Record(&entry)).Or(t)
 		if rec.Src != addrOf(peer) || rec.Dst != r.target(5000) || rec.RxNs == 0 {
 			t.Fatalf("record %+v", rec)
 		}
@@ -90,8 +89,7 @@ func TestAddressVector(t *testing.T) {
 	to := index[0]
 	must(t, e.Send([]byte("by index"), to, 9))
 	buf := make([]byte, 100)
-	n, err := peer.Read(buf)
-	must(t, err)
+	n := shmtest.Got(peer.Read(buf)).Or(t)
 	if c := next(t, e); string(buf[:n]) != "by index" || c.Context != 9 {
 		t.Errorf("got %q, %+v", buf[:n], c)
 	}
@@ -154,8 +152,7 @@ func TestWayChanges(t *testing.T) {
 	e := r.dial(device.Request{Ports: []uint16{5000}})
 	peer := r.peer(6000)
 	for i, source := range []netip.Addr{r.pair.B.Addr, silent, r.pair.B.Addr} {
-		hop, err := wires{r.pair.B, r.pair.A}.Lookup(r.pair.A.Addr)
-		must(t, err)
+		hop := shmtest.Got(wires{r.pair.B, r.pair.A}.Lookup(r.pair.A.Addr)).Or(t)
 		hop.Source, hop.Generation = source, uint64(i)
 		way.hop.Store(&hop)
 		must(t, e.InjectTo(nil, 0, addrOf(peer)))
@@ -284,11 +281,9 @@ func TestIPv6(t *testing.T) {
 	if c := nextError(t, e); c.Context != 2 || c.Err.Error() != unix.EMSGSIZE.Error() {
 		t.Errorf("one byte more: %+v", c)
 	}
-	_, err = peer.WriteToUDPAddrPort([]byte("answer"), from)
-	must(t, err)
+	shmtest.Got(peer.WriteToUDPAddrPort([]byte("answer"), from)).Or(t)
 	entry := next(t, e)
-	rec, err := e.Record(&entry)
-	must(t, err)
+	rec := shmtest.Got(e.Record(&entry)).Or(t)
 	if got := text(t, e, &entry); got != "answer" || rec.Src != netip.AddrPortFrom(sixA, 6000) ||
 		rec.Dst != netip.AddrPortFrom(sixB, 5000) {
 		t.Errorf("%q, %+v", got, rec)
@@ -384,8 +379,7 @@ func TestNoAllocations(t *testing.T) {
 	drop(t, e)
 	await(t, "packets", func() bool { // few at once, or the wire has no room for them
 		for range min(16, count-int(e.Stats().Received)) {
-			_, err := peer.WriteToUDPAddrPort(payload, r.target(5000))
-			must(t, err)
+			shmtest.Got(peer.WriteToUDPAddrPort(payload, r.target(5000))).Or(t)
 		}
 		return e.Stats().Received >= count
 	})

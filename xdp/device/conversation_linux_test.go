@@ -221,8 +221,7 @@ func (r *rig) admitted() *net.UnixConn {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	c, sends, slot := r.greeted()
-	p, err := device.NewPayload(sends, slot)
-	must(t, err)
+	p := shmtest.Got(device.NewPayload(sends, slot)).Or(t)
 	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	must(t, shm.SendFDs(c, device.Memory(), p.Object().FD()))
 	q := shmtest.Have(cq.Create(cq.Unnamed("unread"), cq.Options{Size: 1024, MaxLanes: 4,
@@ -231,7 +230,7 @@ func (r *rig) admitted() *net.UnixConn {
 		must(t, q.Accept(ctx, c))
 	}
 	shmtest.Have(cq.Attach(ctx, cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})).In(t)
-	_, _, err = shm.RecvFDs(c, make([]byte, 256), 0) // ready
+	_, _, err := shm.RecvFDs(c, make([]byte, 256), 0) // ready
 	must(t, err)
 	must(t, shm.SendFDs(c, device.Start()))
 	return c
@@ -323,9 +322,7 @@ func TestSaysWhyItEnds(t *testing.T) {
 	await(t, "the report", func() bool { return r.reported() != nil })
 	t.Run("closed", func(t *testing.T) {
 		r := newRig(t, device.Config{})
-		var err error
-		e, err = device.Dial(t.Context(), r.path, request)
-		must(t, err)
+		e = shmtest.Got(device.Dial(t.Context(), r.path, request)).Or(t)
 	})
 	defer func() { must(t, e.Close()) }()
 	if ev := <-events; !errors.Is(ev.Err, device.ErrClosing) ||

@@ -77,23 +77,17 @@ func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 		account: &account{ways: newWays(newHolders(fuzzWays{}), 1), Allow: Allow{Any: true}},
 		owns:    map[uint16]bool{fuzzPort: true},
 		routes:  map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
-	d, err := shm.OpenDir("")
-	must(f, err)
-	r.app, err = cq.Create(cq.Named(d, name+"app"), cq.Options{})
-	must(f, err)
-	r.a.q, err = cq.Create(cq.Named(d, name+"commands"), cq.Options{Wait: cq.WaitFD})
-	must(f, err)
+	d := shmtest.Got(shm.OpenDir("")).Or(f)
+	r.app = shmtest.Got(cq.Create(cq.Named(d, name+"app"), cq.Options{})).Or(f)
+	r.a.q = shmtest.Got(cq.Create(cq.Named(d, name+"commands"), cq.Options{Wait: cq.WaitFD})).Or(f)
 	attach := func(name string) *cq.Writer {
-		w, err := cq.Attach(f.Context(), cq.Named(d, name), cq.WriterOptions{})
-		must(f, err)
+		w := shmtest.Got(cq.Attach(f.Context(), cq.Named(d, name), cq.WriterOptions{})).Or(f)
 		return w
 	}
 	a := r.a
 	a.rx, a.tx, r.asker = attach(name+"app"), attach(name+"app"), attach(name+"commands")
-	a.page, err = newPage(32, fuzzSlots, 1)
-	must(f, err)
-	a.payload, err = newPayload(fuzzSlots, fuzzSlotBytes)
-	must(f, err)
+	a.page = shmtest.Got(newPage(32, fuzzSlots, 1)).Or(f)
+	a.payload = shmtest.Got(newPayload(fuzzSlots, fuzzSlotBytes)).Or(f)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range a.payload.Bytes() {
 		a.payload.Bytes()[i] = byte(rnd.Uint32())
@@ -132,8 +126,7 @@ func fuzzPacket(f testing.TB) []byte {
 		netip.MustParseAddrPort("192.0.2.1:5001"))
 	must(f, err)
 	b := make([]byte, 128)
-	n, err := tpl.Build(b, []byte("in"))
-	must(f, err)
+	n := shmtest.Got(tpl.Build(b, []byte("in"))).Or(f)
 	return b[:n]
 }
 
@@ -154,8 +147,7 @@ func (r *fuzzRig) out(t testing.TB) (chunk, generation uint64) {
 		if !r.wire.Deliver(r.in) {
 			t.Fatal("the packet did not arrive")
 		}
-		_, err := r.en.Round(r.en.now)
-		must(t, err)
+		shmtest.Got(r.en.Round(r.en.now)).Or(t)
 		if n, err := cq.Read(r.app, es[:]); n != 1 || !r.isOut() {
 			t.Fatalf("%d received: %v, %+v", n, err, r.en.stats)
 		}
@@ -178,8 +170,7 @@ func (r *fuzzRig) turn(t testing.TB) {
 	t.Helper()
 	for range 100 {
 		r.en.now += parkedNs / 4
-		_, err := r.en.Round(r.en.now)
-		must(t, err)
+		shmtest.Got(r.en.Round(r.en.now)).Or(t)
 		if r.a.dead != nil {
 			t.Fatalf("the application is to be hung up on: %v", r.a.dead)
 		}
@@ -378,19 +369,17 @@ func (s *flipCommand) renew() {
 		s.t.end()
 	}
 	s.t = &flipTB{}
-	dir, err := shm.OpenDir("")
-	must(s.t, err)
+	dir := shmtest.Got(shm.OpenDir("")).Or(s.t)
 	defer dir.Close()
 	for _, name := range []string{"app", "commands"} { // of the rig before
 		_ = os.RemoveAll(dir.Path() + "/" + name)
 	}
-	s.lane, err = flip.AddedWith("/commands/", flipLaneSlots, func() (int, error) {
+	s.lane = shmtest.Got(flip.AddedWith("/commands/", flipLaneSlots, func() (int, error) {
 		s.r = newFuzzRig(s.t, false)
 		must(s.t, s.r.asker.Post(&cq.Entry{Flags: returnFlags}))
 		s.r.turn(s.t)
 		return s.r.asker.Lane(), nil
-	})
-	must(s.t, err)
+	})).Or(s.t)
 }
 
 func (s *flipCommand) prepare() []flip.Word {
@@ -467,8 +456,7 @@ func (s *flipCommand) rest() {
 		if s.r.en.takeCommands(); a.dead != nil {
 			return
 		}
-		_, err := s.r.en.Round(s.r.en.now)
-		must(s.t, err)
+		shmtest.Got(s.r.en.Round(s.r.en.now)).Or(s.t)
 	}
 	if a.underWay != 0 || a.parked.count != 0 || s.r.en.sending != 0 ||
 		len(a.pool.free)+a.pool.out != 32 {

@@ -106,12 +106,10 @@ func TestHostileMessages(t *testing.T) {
 // badMemory makes descriptors that are no payload memory.
 func badMemory(t testing.TB, pipe int) map[string]func(sends, slot int) []int {
 	memfd := func(size int, seals int) []int {
-		fd, err := unix.MemfdCreate("bad", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		must(t, err)
+		fd := shmtest.Got(unix.MemfdCreate("bad", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)).Or(t)
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		must(t, unix.Ftruncate(fd, int64(size)))
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
-		must(t, err)
+		shmtest.Got(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)).Or(t)
 		return []int{fd}
 	}
 	const all = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL | unix.F_SEAL_FUTURE_WRITE
@@ -123,8 +121,7 @@ func badMemory(t testing.TB, pipe int) map[string]func(sends, slot int) []int {
 		"sparse":    func(n, s int) []int { return memfd(n*s+4096, all) },
 		"gigantic":  func(n, s int) []int { return memfd(1<<40, all) },
 		"small": func(n, s int) []int {
-			p, err := device.NewPayload(n-1, s)
-			must(t, err)
+			p := shmtest.Got(device.NewPayload(n-1, s)).Or(t)
 			t.Cleanup(func() { _ = p.Close(t.Context()) })
 			return []int{p.Object().FD()}
 		},
@@ -373,8 +370,7 @@ func TestLaneMemory(t *testing.T) {
 		} else if !errors.Is(err, device.ErrBudget) && !errors.Is(err, shm.ErrNoSpace) {
 			t.Error(err)
 		}
-		e, err := device.Dial(t.Context(), r.path, device.Request{})
-		must(t, err)
+		e := shmtest.Got(device.Dial(t.Context(), r.path, device.Request{})).Or(t)
 		must(t, e.Close())
 		await(t, "the end of it", func() bool { return len(r.server.Stats().Apps) == 0 })
 	}

@@ -32,8 +32,7 @@ func (r *rig) whole() {
 
 func write(t testing.TB, peer *net.UDPConn, r *rig, port uint16, text string) {
 	t.Helper()
-	_, err := peer.WriteToUDPAddrPort([]byte(text), r.target(port))
-	must(t, err)
+	shmtest.Got(peer.WriteToUDPAddrPort([]byte(text), r.target(port))).Or(t)
 }
 
 // TestInPlaceBounded: who reads in place and gives nothing back has what it was granted, and

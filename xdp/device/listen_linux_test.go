@@ -29,10 +29,8 @@ func TestListen(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	path := socketPath(t)
-	l, err := device.Listen(path)
-	must(t, err)
-	info, err := os.Stat(path)
-	must(t, err)
+	l := shmtest.Got(device.Listen(path)).Or(t)
+	info := shmtest.Got(os.Stat(path)).Or(t)
 	if info.Mode().Perm() != 0o666 {
 		t.Errorf("mode %v: everybody may connect", info.Mode())
 	}
@@ -52,10 +50,8 @@ func TestListen(t *testing.T) {
 	must(t, err)
 	dead.SetUnlinkOnClose(false)
 	must(t, dead.Close())
-	l, err = device.Listen(path)
-	must(t, err)
-	c, err := net.Dial("unixpacket", path)
-	must(t, err)
+	l = shmtest.Got(device.Listen(path)).Or(t)
+	c := shmtest.Got(net.Dial("unixpacket", path)).Or(t)
 	must(t, errors.Join(c.Close(), l.Close(), os.WriteFile(path, []byte("precious"), 0o600)))
 	if _, err := device.Listen(path); !errors.Is(err, os.ErrExist) {
 		t.Errorf("over a file: %v", err)
@@ -72,8 +68,7 @@ func TestListenMoved(t *testing.T) {
 	path := socketPath(t)
 	dir := filepath.Join(filepath.Dir(path), "d")
 	must(t, os.Mkdir(dir, 0o700))
-	l, err := device.Listen(filepath.Join(dir, "s"))
-	must(t, err)
+	l := shmtest.Got(device.Listen(filepath.Join(dir, "s"))).Or(t)
 	must(t, errors.Join(os.Rename(dir, dir+".moved"), os.Mkdir(dir, 0o700)))
 	must(t, os.WriteFile(filepath.Join(dir, "s"), []byte("precious"), 0o600))
 	must(t, l.Close())
@@ -118,8 +113,7 @@ func TestDialsOn(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	path := socketPath(t)
-	l, err := device.Listen(path)
-	must(t, err)
+	l := shmtest.Got(device.Listen(path)).Or(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	served := make(chan error, 1)
 	go func() {
@@ -154,8 +148,7 @@ func TestDialsOn(t *testing.T) {
 // it has.
 func limitFor(t testing.TB, pid, more int) (limit uint64, has int) {
 	t.Helper()
-	fds, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
-	must(t, err)
+	fds := shmtest.Got(os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")).Or(t)
 	used := map[string]bool{}
 	for _, fd := range fds {
 		used[fd.Name()] = true
@@ -178,8 +171,7 @@ func TestServerOutOfFiles(t *testing.T) {
 	var had unix.Rlimit
 	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &had))
 	// One that was served first: what the server opens for all of them it has then.
-	first, err := device.Dial(t.Context(), r.path, device.Request{})
-	must(t, err)
+	first := shmtest.Got(device.Dial(t.Context(), r.path, device.Request{})).Or(t)
 	_, with := limitFor(t, pid, 0)
 	must(t, first.Close())
 	before := 0
@@ -224,8 +216,7 @@ func TestServerOutOfFiles(t *testing.T) {
 func TestAcceptOutOfFiles(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	fd := shmtest.Got(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)).Or(t)
 	defer unix.Close(fd)
 	var had unix.Rlimit
 	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had))
@@ -247,7 +238,7 @@ func TestAcceptOutOfFiles(t *testing.T) {
 	restore := func() error { return unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil) }
 	defer func() { _ = restore() }()
 	begin := time.Now()
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
+	err := unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
 	var omitted error
 	told := 0
 	await(t, "reports, and what was left out", func() bool {

@@ -122,8 +122,7 @@ func TestAllow(t *testing.T) {
 // TestAccount: what is taken is given back, and nobody takes more than there is.
 func TestAccount(t *testing.T) {
 	t.Parallel()
-	a, err := Allow{Frames: 10, Sends: 5, Rules: 2}.resolve()
-	must(t, err)
+	a := shmtest.Got(Allow{Frames: 10, Sends: 5, Rules: 2}.resolve()).Or(t)
 	c := account{Allow: a}
 	must(t, c.book(10, 5, 2))
 	for _, b := range [][3]int{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1 << 40, 0, 0}} {
@@ -312,9 +311,8 @@ func TestStatuses(t *testing.T) {
 		{errors.New(strings.Repeat("ä", 200)), ErrProtocol, syscall.EPROTO}, // and no number
 	} {
 		no := refusal(stepGrant, failed("try", "", c.why, ""))
-		h, err := decodeHello(no.encode())
-		must(t, err)
-		err = h.expect(stepGrant)
+		h := shmtest.Got(decodeHello(no.encode())).Or(t)
+		err := h.expect(stepGrant)
 		if !errors.Is(err, c.means) || !errors.Is(err, c.num) ||
 			!strings.Contains(err.Error(), "says: device: try") {
 			t.Errorf("%v became %v", c.why, err)

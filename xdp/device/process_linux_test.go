@@ -273,8 +273,7 @@ func (r *remote) target(port uint16) netip.AddrPort {
 func told(t testing.TB, eq *cq.EventQueue, kind cq.EventKind, data uint64) {
 	t.Helper()
 	var ev cq.Event
-	_, err := eq.ReadContext(t.Context(), &ev, cq.ReadOptions{Timeout: time.Minute})
-	must(t, err)
+	shmtest.Got(eq.ReadContext(t.Context(), &ev, cq.ReadOptions{Timeout: time.Minute})).Or(t)
 	if ev.Event != kind || ev.Data != data || ev.Context != 77 {
 		t.Fatalf("%+v, want %v with %d", ev, kind, data)
 	}

@@ -80,8 +80,7 @@ func newRig(t testing.TB, c device.Config) *rig {
 	// What a machine that stands still for seconds is not to be taken for.
 	r.server.SetHelloTimeout(time.Minute)
 	r.server.SetParked(time.Minute)
-	l, err := device.Listen(r.path)
-	must(t, err)
+	l := shmtest.Got(device.Listen(r.path)).Or(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cancel = cancel
 	served := make(chan error, 1)
@@ -104,8 +103,7 @@ func newRig(t testing.TB, c device.Config) *rig {
 // socketPath is a path that all users can reach.
 func socketPath(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "device")
-	must(t, err)
+	dir := shmtest.Got(os.MkdirTemp("", "device")).Or(t)
 	must(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
@@ -190,8 +188,7 @@ func text(t testing.TB, e *device.Endpoint, entry *cq.Entry) string {
 	if entry.Flags&cq.FlagFrame == 0 {
 		t.Fatalf("no frame: %+v", entry)
 	}
-	loan, err := e.View(entry)
-	must(t, err)
+	loan := shmtest.Got(e.View(entry)).Or(t)
 	s := string(loan.Bytes())
 	loan.Release()
 	must(t, e.Release(*entry))

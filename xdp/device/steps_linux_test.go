@@ -345,8 +345,7 @@ func TestServerStoppedAtStep(t *testing.T) {
 			if got.e.Stats().Reconnects != 0 {
 				t.Errorf("%+v", got.e.Stats())
 			}
-			other, err := device.Dial(t.Context(), r.path, small(5002))
-			must(t, err)
+			other := shmtest.Got(device.Dial(t.Context(), r.path, small(5002))).Or(t)
 			must(t, errors.Join(other.Close(), got.e.Close()))
 			terminate(t, server)
 		})

@@ -219,10 +219,8 @@ func TestParkedWithoutPort(t *testing.T) {
 	t.Parallel()
 	const sends = 40
 	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
-	q, err := cq.Create(cq.Unnamed("parked"), cq.Options{Size: 64})
-	must(t, err)
-	tx, err := q.Writer()
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed("parked"), cq.Options{Size: 64})).Or(t)
+	tx := shmtest.Got(q.Writer()).Or(t)
 	must(t, tx.Credits().Add(sends))
 	en := &engine{s: &Server{c: Config{TxBatch: sends}}, now: 1e9}
 	a := &app{account: &account{ways: newWays(newHolders(table), sends)}, tx: tx,
@@ -257,13 +255,11 @@ func TestWindow(t *testing.T) {
 	go func() { accepted <- q.Accept(context.Background(), s.wire.Conn) }()
 	w := shmtest.Have(attachQueue(context.Background(), server, nil, maxLaneBytes)).In(t)
 	must(t, <-accepted)
-	page, err := newPage(1, 2, 1)
-	must(t, err)
+	page := shmtest.Got(newPage(1, 2, 1)).Or(t)
 	defer func() { must(t, page.close()) }()
 
 	e := &Endpoint{q: q, slots: make([]sendSlot, 2)}
-	lane, err := q.Lane(w.Lane(), shm.UUID{})
-	must(t, err)
+	lane := shmtest.Got(q.Lane(w.Lane(), shm.UUID{})).Or(t)
 	s = &session{page: page, txLane: w.Lane(), txObject: lane.Object}
 	for range 3 {
 		i := e.freeSlot(s)
@@ -289,8 +285,7 @@ func TestWindow(t *testing.T) {
 // of the server too.
 func TestShownBeforeTold(t *testing.T) {
 	t.Parallel()
-	page, err := newPage(1, 1, 1)
-	must(t, err)
+	page := shmtest.Got(newPage(1, 1, 1)).Or(t)
 	a := &app{peer: &place.Peer{}, pool: newPool(1), page: page}
 	a.publish()
 	const updates = 20000

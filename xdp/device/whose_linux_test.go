@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
@@ -145,8 +146,7 @@ func TestWhoseFrames(t *testing.T) {
 					t.Errorf("got %s", name)
 				}
 			}
-			c, err := device.ProgramOf(r.server).Counters()
-			must(t, err)
+			c := shmtest.Got(device.ProgramOf(r.server).Counters()).Or(t)
 			if c.Redirected != uint64(len(want))+1 || c.OtherPort < uint64(kernel) {
 				t.Errorf("%d are the application's, %d the kernel's: %+v", len(want), kernel, c)
 			}
@@ -227,9 +227,8 @@ func TestAddressesFollowed(t *testing.T) {
 	if s := r.server.Stats(); s.Foreign != 0 {
 		t.Errorf("%d came that are not the interface's", s.Foreign)
 	}
-	_, err := device.ProgramOf(r.server).AddRule(xdp.Rule{Dst: netip.PrefixFrom(late, 32),
-		UDPPort: 5000}, xdp.Target{})
-	must(t, err)
+	shmtest.Got(device.ProgramOf(r.server).AddRule(xdp.Rule{Dst: netip.PrefixFrom(late, 32),
+		UDPPort: 5000}, xdp.Target{})).Or(t)
 	try("steered", false)
 	await(t, "the count", func() bool { return r.server.Stats().Foreign == 1 })
 }
@@ -239,8 +238,7 @@ func TestAddressesFollowed(t *testing.T) {
 // where it needs none, or that of the pseudo header as veth leaves it, is handed out.
 func TestChecksums(t *testing.T) {
 	t.Parallel()
-	dir, err := shm.OpenDir("")
-	must(t, err)
+	dir := shmtest.Got(shm.OpenDir("")).Or(t)
 	t.Cleanup(func() { must(t, dir.Close()) })
 	for _, wanted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("wanted=%v", wanted), func(t *testing.T) {
@@ -287,14 +285,12 @@ func TestChecksums(t *testing.T) {
 				}
 				w.Send(b)
 			}
-			_, err := r.peer(6000).WriteToUDPAddrPort([]byte("partial"), r.target(5000))
-			must(t, err)
+			shmtest.Got(r.peer(6000).WriteToUDPAddrPort([]byte("partial"), r.target(5000))).Or(t)
 			want["partial"] = 0
 			got := map[string]uint16{}
 			for len(got) < len(want) {
 				entry := next(t, e)
-				rec, err := e.Record(&entry)
-				must(t, err)
+				rec := shmtest.Got(e.Record(&entry)).Or(t)
 				got[text(t, e, &entry)] = rec.Flags
 			}
 			if !maps.Equal(got, want) {
@@ -306,8 +302,7 @@ func TestChecksums(t *testing.T) {
 			}
 			await(t, "the counts", func() bool {
 				s, seen := r.server.Stats(), uint64(0)
-				all, err := status.List(dir)
-				must(t, err)
+				all := shmtest.Got(status.List(dir)).Or(t)
 				for _, one := range all {
 					seen += one.Counters.Traffic.BadChecksum
 				}

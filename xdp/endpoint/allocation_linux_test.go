@@ -15,19 +15,16 @@ import (
 
 // loop joins the endpoint to itself, without a copy that is kept.
 func loop(t testing.TB, s *side) {
-	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
-	must(t, err)
+	tm := shmtest.Got(packet.NewTemplate(macB, macA, addrB, addrA)).Or(t)
 	in := make([]byte, 2048)
-	n, err := tm.Build(in, make([]byte, 64))
-	must(t, err)
+	n := shmtest.Got(tm.Build(in, make([]byte, 64))).Or(t)
 	s.kernel.OnSend(func([]byte) { s.kernel.Deliver(in[:n]) })
 }
 
 // turns sends, drives and reads, and gives frames back.
 func (s *side) turns(t testing.TB, send func() error) {
 	must(t, send())
-	_, err := s.Progress()
-	must(t, err)
+	shmtest.Got(s.Progress()).Or(t)
 	for {
 		es, err := s.q.Peek(64)
 		if errors.Is(err, cq.ErrWouldBlock) {
@@ -145,13 +142,11 @@ func waysToSend(s *side, posted bool) map[string]func() error {
 // frame, in batches of 64, by a kernel that moves descriptors and no more.
 func BenchmarkReceive(b *testing.B) {
 	s := newSide(b, "bench", options{self: addrA, peer: addrB, mac: macA, next: macB})
-	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
-	must(b, err)
+	tm := shmtest.Got(packet.NewTemplate(macB, macA, addrB, addrA)).Or(b)
 	u, n := s.Socket().UMEM(), 0
 	const start = xdp.RecordBytes + xskernel.HeadroomBytes
 	for at := start; at < len(u.Region().Bytes()); at += int(u.Geometry().ChunkBytes) {
-		n, err = tm.Build(u.Region().Bytes()[at:], make([]byte, 22))
-		must(b, err)
+		n = shmtest.Got(tm.Build(u.Region().Bytes()[at:], make([]byte, 22))).Or(b)
 	}
 	var took time.Duration
 	var es [64]cq.Entry

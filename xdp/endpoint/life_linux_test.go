@@ -163,8 +163,7 @@ func TestRekick(t *testing.T) {
 		ms[i] = endpoint.Msg{To: s.peer, Context: uint64(i), Buf: []byte{byte(i)}}
 	}
 	s.kernel.Refuse(1)
-	n, err := s.SendBatch(ms)
-	must(t, err)
+	n := shmtest.Got(s.SendBatch(ms)).Or(t)
 	if n != 50 || len(s.sent(t)) != 49 {
 		t.Errorf("%d accepted", n)
 	}
@@ -376,8 +375,7 @@ func hostile(t *testing.T, r *rand.Rand) []byte {
 	}
 	path := packet.Path{LocalMAC: macB, NextMAC: macA, Src: from, Dst: addrA}
 	path.Tags = make([]packet.Tag, r.IntN(3))
-	tm, err := path.Template()
-	must(t, err)
+	tm := shmtest.Got(path.Template()).Or(t)
 	b := make([]byte, 9000)
 	n, err := tm.Build(b, []byte("ShRM\x00\x01\x00\x00some data behind it"+string(make([]byte, size))))
 	must(t, err)

@@ -176,15 +176,13 @@ func (m *model) kill() {
 	m.kills++
 	must(m.t, m.q.Detach())
 	m.held = m.held[:0]
-	s, err := ctl.Show(m.dir, m.name)
-	must(m.t, err)
+	s := shmtest.Got(ctl.Show(m.dir, m.name)).Or(m.t)
 	for _, l := range s.Lanes {
 		if l.Row == m.rx.Lane() {
 			m.Reclaim(uint32(*l.Head))
 		}
 	}
-	m.q, err = cq.Open(cq.Named(m.dir, m.name), cq.Options{Existing: true})
-	must(m.t, err)
+	m.q = shmtest.Got(cq.Open(cq.Named(m.dir, m.name), cq.Options{Existing: true})).Or(m.t)
 }
 
 // TestOwnership: whatever happens in whatever order, each frame is in one state, and when all comes
@@ -199,12 +197,10 @@ func TestOwnership(t *testing.T) {
 				o.lies = lies
 			})
 			s.kernel.OnSend(func([]byte) {})
-			tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
-			must(t, err)
+			tm := shmtest.Got(packet.NewTemplate(macB, macA, addrB, addrA)).Or(t)
 			m := &model{side: s, t: t, r: rand.New(rand.NewPCG(4, 58)), lies: lies,
 				packet: make([]byte, 100)}
-			_, err = tm.Build(m.packet, make([]byte, 58))
-			must(t, err)
+			shmtest.Got(tm.Build(m.packet, make([]byte, 58))).Or(t)
 			for i := range 100000 {
 				m.step()
 				if f := s.Socket().FrameStats(); f.Sum() != f.Frames || f.Illegal != 0 && !lies {
@@ -278,11 +274,9 @@ func TestReaderKilled(t *testing.T) {
 			s.arrive(t, addrB, addrA, "x")
 		}
 		s.drive(t)
-		taken, err := c.Out.ReadByte()
-		must(t, err)
+		taken := shmtest.Got(c.Out.ReadByte()).Or(t)
 		c.Kill()
-		s.q, err = cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true})
-		must(t, err)
+		s.q = shmtest.Got(cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true})).Or(t)
 		m.kill()
 		s.drive(t)
 		es := s.read(t)

@@ -126,8 +126,7 @@ func TestVethQueues(t *testing.T) {
 	var got [2]int
 	for n := range 400 {
 		c, _ := ws[0].kernelSocket(t)
-		_, err := c.WriteToUDP([]byte{byte(n)}, ws[0].target())
-		must(t, err)
+		shmtest.Got(c.WriteToUDP([]byte{byte(n)}, ws[0].target())).Or(t)
 		must(t, c.Close())
 		shmtest.Eventually(t, "the datagram", func() bool {
 			for q, w := range ws {
@@ -173,8 +172,7 @@ func TestVethJumbo(t *testing.T) {
 	want := numbers(4972)
 	buf := make([]byte, 8000)
 	for i := range 100 {
-		_, err := c.WriteToUDP(want[:4900+i%73], w.target())
-		must(t, err)
+		shmtest.Got(c.WriteToUDP(want[:4900+i%73], w.target())).Or(t)
 		var got []byte
 		for more := true; more; {
 			e := w.arrival(t)
@@ -296,8 +294,7 @@ func TestVethDownUp(t *testing.T) {
 		if err := w.Send([]byte("waits"), peer, i+10); err != nil && !errors.Is(err, xdp.ErrLinkDown) {
 			t.Errorf("while it is down: %v", err)
 		}
-		_, err = w.Progress()
-		must(t, err)
+		shmtest.Got(w.Progress()).Or(t)
 		must(t, w.pair.B.SetUp(true))
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
 		w.await(t, "both sends", func() bool {
@@ -314,11 +311,9 @@ func TestVethDownUp(t *testing.T) {
 		}
 		// The other way, too: some are lost while the link comes up.
 		w.await(t, "a datagram through the link that was down", func() bool {
-			_, err := c.WriteToUDP([]byte("here"), w.target())
-			must(t, err)
+			shmtest.Got(c.WriteToUDP([]byte("here"), w.target())).Or(t)
 			time.Sleep(time.Millisecond)
-			_, err = w.Progress()
-			must(t, err)
+			shmtest.Got(w.Progress()).Or(t)
 			es := w.read(t)
 			must(t, w.Release(es...))
 			return len(es) > 0 && es[0].Flags&cq.FlagRecv != 0
@@ -334,8 +329,7 @@ func TestToolsSeeWhatWasSent(t *testing.T) {
 	s := alone(t, nil)
 	now := spin.Now() + 1e9
 	round := func() { // at that time
-		_, err := s.Driver().Round(now)
-		must(t, err)
+		shmtest.Got(s.Driver().Round(now)).Or(t)
 	}
 	sent := uint64(0)
 	sees := func(when string, want uint64) {
@@ -365,8 +359,7 @@ func TestToolsSeeWhatWasSent(t *testing.T) {
 // shown is how many sends tools see.
 func (s *side) shown(t testing.TB) uint64 {
 	t.Helper()
-	all, err := status.List(s.dir)
-	must(t, err)
+	all := shmtest.Got(status.List(s.dir)).Or(t)
 	if len(all) != 1 {
 		t.Fatalf("%d endpoints", len(all))
 	}

@@ -22,11 +22,9 @@ var stranger = netip.MustParseAddrPort("192.0.2.9:99")
 // arrive delivers a datagram to a side from anybody.
 func (s *side) arrive(t testing.TB, from, to netip.AddrPort, payload string) {
 	t.Helper()
-	tm, err := packet.NewTemplate(macB, macA, from, to)
-	must(t, err)
+	tm := shmtest.Got(packet.NewTemplate(macB, macA, from, to)).Or(t)
 	var buf [2048]byte
-	n, err := tm.Build(buf[:], []byte(payload))
-	must(t, err)
+	n := shmtest.Got(tm.Build(buf[:], []byte(payload))).Or(t)
 	if !s.kernel.Deliver(buf[:n]) {
 		t.Fatal("not delivered")
 	}
@@ -90,8 +88,7 @@ func (s *side) recordsOf(t *testing.T, r *rand.Rand) {
 			want.VLAN, want.Flags = 9, want.Flags|xdp.RecordVLAN
 			path.Tags = []packet.Tag{{TCI: want.VLAN}}
 		}
-		tm, err := path.Template()
-		must(t, err)
+		tm := shmtest.Got(path.Template()).Or(t)
 		var buf [256]byte
 		want.PayloadLen = uint16(r.IntN(60))
 		n, err := tm.Build(buf[:], bytes.Repeat([]byte{byte(want.PayloadLen)}, int(want.PayloadLen)))
@@ -110,8 +107,7 @@ func (s *side) recordsOf(t *testing.T, r *rand.Rand) {
 		t.Fatalf("%d completions, want %d", len(es), len(sent))
 	}
 	for i := range es {
-		got, err := s.Record(es[i].Buf)
-		must(t, err)
+		got := shmtest.Got(s.Record(es[i].Buf)).Or(t)
 		want := sent[i]
 		chunk := s.Socket().UMEM().Geometry().Chunk(es[i].Buf.Offset())
 		if chunk+uint64(got.PayloadOff) != es[i].Buf.Offset() || got.RxNs == 0 ||
@@ -203,8 +199,7 @@ func TestRemoteData(t *testing.T) {
 		Flags: cq.FlagRemoteCQData}))
 	must(t, a.Send([]byte("without"), a.peer, 2))
 	must(t, a.InjectMsg(&endpoint.Msg{Data: 9, To: a.peer, Flags: cq.FlagRemoteCQData}))
-	f, err := a.Frame()
-	must(t, err)
+	f := shmtest.Got(a.Frame()).Or(t)
 	must(t, a.SendFrame(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: a.peer, Data: 5,
 		Flags: cq.FlagRemoteCQData}))
 	b.arrive(t, addrA, addrB, "no header at all, but long enough")
@@ -241,8 +236,7 @@ func TestRemoteData(t *testing.T) {
 // TestFrames: a payload that is written into its frame goes out without a copy.
 func TestFrames(t *testing.T) {
 	s := alone(t, nil)
-	f, err := s.Frame()
-	must(t, err)
+	f := shmtest.Got(s.Frame()).Or(t)
 	n := copy(f.Bytes(), "in place")
 	to := &endpoint.Msg{To: s.peer, Context: 1}
 	if err := s.SendFrame(f, len(f.Bytes())+1, to); !errors.Is(err, syscall.EMSGSIZE) {
@@ -264,8 +258,7 @@ func TestFrames(t *testing.T) {
 	if e := s.one(t); e.Context != 1 || e.Len != 8 {
 		t.Errorf("%+v", e)
 	}
-	f, err = s.Frame()
-	must(t, err)
+	f = shmtest.Got(s.Frame()).Or(t)
 	must(t, s.AbandonFrame(f))
 	if err := s.AbandonFrame(f); err != endpoint.ErrFrame {
 		t.Errorf("given back twice: %v", err)
@@ -281,8 +274,7 @@ func TestFrames(t *testing.T) {
 // TestFrameNowhere: a frame for a destination that cannot be reached is used up, with an error.
 func TestFrameNowhere(t *testing.T) {
 	s := alone(t, nil)
-	f, err := s.Frame()
-	must(t, err)
+	f := shmtest.Got(s.Frame()).Or(t)
 	must(t, s.SendFrame(f, 1, &endpoint.Msg{Dest: stranger, Context: 7}))
 	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
@@ -296,11 +288,9 @@ func TestFrameNowhere(t *testing.T) {
 func TestBadPackets(t *testing.T) {
 	shmtest.Conforms(t)
 	s := alone(t, func(*options) {})
-	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
-	must(t, err)
+	tm := shmtest.Got(packet.NewTemplate(macB, macA, addrB, addrA)).Or(t)
 	var buf [256]byte
-	n, err := tm.Build(buf[:], []byte("sum"))
-	must(t, err)
+	n := shmtest.Got(tm.Build(buf[:], []byte("sum"))).Or(t)
 	for range 100 {
 		s.kernel.Deliver(buf[:20])
 		buf[n-1] ^= 1
@@ -321,11 +311,9 @@ func TestBadPackets(t *testing.T) {
 // with a right one too.
 func TestWrongChecksums(t *testing.T) {
 	s := alone(t, configured(func(c *endpoint.Config) { c.WrongChecksums = true }))
-	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
-	must(t, err)
+	tm := shmtest.Got(packet.NewTemplate(macB, macA, addrB, addrA)).Or(t)
 	var buf [256]byte
-	n, err := tm.Build(buf[:], []byte("sum"))
-	must(t, err)
+	n := shmtest.Got(tm.Build(buf[:], []byte("sum"))).Or(t)
 	const sumOff = packet.HeaderBytes - 2
 	for _, c := range []struct {
 		change func(b []byte)
@@ -340,8 +328,7 @@ func TestWrongChecksums(t *testing.T) {
 		s.kernel.Deliver(b)
 		s.drive(t)
 		e := s.one(t)
-		rec, err := s.Record(e.Buf)
-		must(t, err)
+		rec := shmtest.Got(s.Record(e.Buf)).Or(t)
 		if rec.Flags != c.want || s.text(t, &e) != "sum" {
 			t.Errorf("flags %#x, want %#x", rec.Flags, c.want)
 		}
@@ -359,8 +346,7 @@ func TestBackPressure(t *testing.T) {
 	}
 	for i := range 20 {
 		s.drive(t)
-		es, err := s.q.Peek(1)
-		must(t, err)
+		es := shmtest.Got(s.q.Peek(1)).Or(t)
 		if got := s.text(t, &es[0]); got != string(rune('a'+i)) {
 			t.Fatalf("%d: %q", i, got)
 		}
@@ -410,8 +396,7 @@ func forward(t *testing.T, data bool) {
 		must(t, a.Send([]byte("there and back"), a.peer, i))
 		_ = a.one(t)
 		e := b.one(t)
-		payload, err := b.Payload(&e)
-		must(t, err)
+		payload := shmtest.Got(b.Payload(&e)).Or(t)
 		copy(payload, "THERE")
 		must(t, b.Forward(&e, 9, &endpoint.Msg{To: b.peer, Context: i}))
 		if err := b.Forward(&e, 9, &endpoint.Msg{To: b.peer}); err != endpoint.ErrFrame {

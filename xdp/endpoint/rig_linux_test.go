@@ -80,11 +80,9 @@ func (s *side) prepare(t testing.TB, o cq.Options, peers int) {
 	t.Helper()
 	s.dir = shmtest.Have(shm.OpenDir("")).In(t)
 	var err error
-	s.q, err = cq.Create(cq.Named(s.dir, s.name), o)
-	must(t, err)
+	s.q = shmtest.Got(cq.Create(cq.Named(s.dir, s.name), o)).Or(t)
 	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
-		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, s.name), cq.WriterOptions{})
-		must(t, err)
+		*w = shmtest.Got(cq.Attach(t.Context(), cq.Named(s.dir, s.name), cq.WriterOptions{})).Or(t)
 	}
 	s.av, err = cq.CreateAddresses(cq.Unnamed(s.name+"-av"), cq.AddressOptions{Count: peers})
 	must(t, err)
@@ -137,8 +135,7 @@ func (s *side) drive(t testing.TB) {
 	t.Helper()
 	idle := 0
 	for range 10000 {
-		n, err := s.Progress()
-		must(t, err)
+		n := shmtest.Got(s.Progress()).Or(t)
 		if idle++; n > 0 {
 			idle = 0
 		}
@@ -184,7 +181,6 @@ func (s *side) readErr(t testing.TB) cq.ErrorEntry {
 
 func (s *side) text(t testing.TB, e *cq.Entry) string {
 	t.Helper()
-	b, err := s.Payload(e)
-	must(t, err)
+	b := shmtest.Got(s.Payload(e)).Or(t)
 	return string(b)
 }

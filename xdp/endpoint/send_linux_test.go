@@ -168,8 +168,7 @@ func TestResolver(t *testing.T) {
 	for i := range ms {
 		ms[i] = endpoint.Msg{To: s.peer}
 	}
-	_, err := s.SendBatch(ms)
-	must(t, err)
+	shmtest.Got(s.SendBatch(ms)).Or(t)
 	if r.asked-before > 1 {
 		t.Errorf("asked %d times for a batch", r.asked-before)
 	}
@@ -206,8 +205,7 @@ func TestSendIPv6AndTags(t *testing.T) {
 		o.config = func(c *endpoint.Config) { c.Tags, c.HopLimit = []endpoint.Tag{{TCI: 5}}, 9 }
 	})
 	must(t, s.Send([]byte("six"), s.peer, 1))
-	f, err := s.Frame()
-	must(t, err)
+	f := shmtest.Got(s.Frame()).Or(t)
 	must(t, s.SendFrame(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: s.peer, Context: 2}))
 	for i, p := range s.kernel.TakeSent() {
 		var d packet.Datagram
@@ -368,8 +366,7 @@ func TestJumboUnknown(t *testing.T) {
 	must(t, a.Inject(want, a.peer))
 	b.drive(t)
 	e := b.readErr(t)
-	first, err := b.Payload(&cq.Entry{Buf: e.Buf, Len: e.Len})
-	must(t, err)
+	first := shmtest.Got(b.Payload(&cq.Entry{Buf: e.Buf, Len: e.Len})).Or(t)
 	got := bytes.Clone(first)
 	if e.Flags&cq.FlagMore == 0 {
 		t.Errorf("%+v", e)
@@ -393,11 +390,9 @@ func TestJumboRoom(t *testing.T) {
 	}
 	parts, got := 0, 0
 	for range 60 { // two at a time: there is room for a part of a packet again and again
-		_, err := b.Progress()
-		must(t, err)
+		shmtest.Got(b.Progress()).Or(t)
 		var es [2]cq.Entry
-		n, err := cq.Read(b.q, es[:])
-		must(t, err)
+		n := shmtest.Got(cq.Read(b.q, es[:])).Or(t)
 		for i := range es[:n] {
 			if parts++; es[i].Flags&cq.FlagMore == 0 {
 				got++

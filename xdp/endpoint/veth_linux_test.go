@@ -80,8 +80,7 @@ func (w *wired) kernelSocket(t testing.TB) (*net.UDPConn, cq.Addr) {
 // know makes an address known.
 func (s *side) know(t testing.TB, a netip.AddrPort) cq.Addr {
 	t.Helper()
-	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, a)}, cq.InsertOptions{})
-	must(t, err)
+	as := shmtest.Got(s.av.Insert([][]byte{cq.AppendSockaddr(nil, a)}, cq.InsertOptions{})).Or(t)
 	return as[0]
 }
 
@@ -106,8 +105,7 @@ func (w *wired) await(t testing.TB, what string, ok func() bool) {
 		if ok() {
 			return true
 		}
-		_, err := w.Progress()
-		must(t, err)
+		shmtest.Got(w.Progress()).Or(t)
 		return false
 	})
 }
@@ -197,8 +195,7 @@ func TestVethGroup(t *testing.T) {
 	c, peer := w.kernelSocket(t)
 	_, err := c.WriteToUDP([]byte("to all"), &net.UDPAddr{IP: group.AsSlice(), Port: testPort})
 	if errors.Is(err, syscall.ENETUNREACH) { // there is no route to groups on end A: say which way
-		raw, e2 := c.SyscallConn()
-		must(t, e2)
+		raw := shmtest.Got(c.SyscallConn()).Or(t)
 		must(t, raw.Control(func(fd uintptr) {
 			err = unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF,
 				&unix.IPMreqn{Ifindex: int32(w.pair.A.Index)})
@@ -260,10 +257,8 @@ func TestVethRun(t *testing.T) {
 		if i%5 == 0 { // let it fall asleep
 			w.sleeps(t)
 		}
-		_, err := c.WriteToUDP([]byte("one"), w.target())
-		must(t, err)
-		_, err = c.WriteToUDP([]byte("two"), w.target())
-		must(t, err)
+		shmtest.Got(c.WriteToUDP([]byte("one"), w.target())).Or(t)
+		shmtest.Got(c.WriteToUDP([]byte("two"), w.target())).Or(t)
 		for range 2 {
 			var es [1]cq.Entry
 			_, err := cq.ReadContext(context.Background(), w.q, es[:], cq.ReadOptions{Timeout: patience})

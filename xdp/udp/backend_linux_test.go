@@ -57,8 +57,7 @@ func openDevice(t *testing.T, path string) *udp.Stack {
 }
 
 func socketPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "udp")
-	must(t, err)
+	dir := shmtest.Got(os.MkdirTemp("", "udp")).Or(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
@@ -93,8 +92,7 @@ func TestWriteThenClose(t *testing.T) {
 	for range 10 {
 		c := listen(t, s, p.B.Addr, 7)
 		for range 20 {
-			_, err := c.WriteTo([]byte("last words"), k.LocalAddr())
-			must(t, err)
+			shmtest.Got(c.WriteTo([]byte("last words"), k.LocalAddr())).Or(t)
 		}
 		must(t, c.Close())
 		for range 20 {
@@ -130,18 +128,16 @@ func TestDeviceComesBack(t *testing.T) {
 	}()
 	k := xdptest.UDP(t, p.A, 0)
 	echo := func() bool {
-		_, err := k.WriteTo([]byte("there"), c.LocalAddr())
-		must(t, err)
+		shmtest.Got(k.WriteTo([]byte("there"), c.LocalAddr())).Or(t)
 		must(t, k.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-		_, _, err = k.ReadFrom(make([]byte, 100))
+		_, _, err := k.ReadFrom(make([]byte, 100))
 		return err == nil
 	}
 	await(t, echo)
 	for range 2 {
 		stop()
 		// Nobody is there, and a write is as one on a wire that is cut.
-		_, err := c.WriteTo([]byte("void"), k.LocalAddr())
-		must(t, err)
+		shmtest.Got(c.WriteTo([]byte("void"), k.LocalAddr())).Or(t)
 		stop = serve(t, p.B, path)
 		await(t, echo)
 	}
@@ -159,8 +155,7 @@ func TestUnknownNeighbour(t *testing.T) {
 	k := xdptest.UDP(t, p.B, 0)
 	c := listen(t, openOn(t, p.A, udp.Options{}), p.A.Addr, 0)
 	for i := range 20 {
-		_, err := c.WriteTo([]byte{byte(i)}, k.LocalAddr())
-		must(t, err)
+		shmtest.Got(c.WriteTo([]byte{byte(i)}, k.LocalAddr())).Or(t)
 	}
 	buf := make([]byte, 8)
 	for i := range 20 {
@@ -194,8 +189,7 @@ func TestNowhere(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	d, err := s.Dial(netip.AddrPortFrom(p.A.Addr, 0), silent)
-	must(t, err)
+	d := shmtest.Got(s.Dial(netip.AddrPortFrom(p.A.Addr, 0), silent)).Or(t)
 	await(t, func() bool {
 		_, err := d.Write([]byte("x"))
 		return errors.Is(err, syscall.EHOSTUNREACH)
@@ -221,15 +215,13 @@ func TestIPv6(t *testing.T) {
 	}
 	buf := make([]byte, 2048)
 	for _, n := range []int{0, 1, most} {
-		_, err := c.WriteTo(payload[:n], k.LocalAddr())
-		must(t, err)
+		shmtest.Got(c.WriteTo(payload[:n], k.LocalAddr())).Or(t)
 		got, from, err := k.ReadFrom(buf)
 		if err != nil || !bytes.Equal(buf[:got], payload[:n]) ||
 			from.String() != c.LocalAddr().String() {
 			t.Fatalf("%d bytes from %v, %v", got, from, err)
 		}
-		_, err = k.WriteTo(buf[:got], from)
-		must(t, err)
+		shmtest.Got(k.WriteTo(buf[:got], from)).Or(t)
 		got, ap, err := c.ReadFromUDPAddrPort(buf)
 		if err != nil || !bytes.Equal(buf[:got], payload[:n]) || ap.Addr() != peer {
 			t.Fatalf("%d bytes from %v, %v", got, ap, err)
@@ -246,14 +238,12 @@ func TestIPv6(t *testing.T) {
 	for _, to := range []netip.Addr{six, p.A.Addr} {
 		k := xdptest.UDPOn(t, p.B, netip.AddrPortFrom(map[bool]netip.Addr{true: peer,
 			false: p.B.Addr}[to.Is6()], 0))
-		_, err := k.WriteTo([]byte("any"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))
-		must(t, err)
+		shmtest.Got(k.WriteTo([]byte("any"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))).Or(t)
 		n, from, err := both.ReadFrom(buf)
 		if err != nil || string(buf[:n]) != "any" || from.String() != k.LocalAddr().String() {
 			t.Fatalf("%q from %v, %v", buf[:n], from, err)
 		}
-		_, err = both.WriteTo(buf[:n], from)
-		must(t, err)
+		shmtest.Got(both.WriteTo(buf[:n], from)).Or(t)
 		_, back, err := k.ReadFrom(buf)
 		if err != nil || back.String() != netip.AddrPortFrom(to, port).String() {
 			t.Fatalf("from %v, %v", back, err)
@@ -290,13 +280,11 @@ func linkLocal(t *testing.T, p *veth.Pair, s *udp.Stack) {
 	k := xdptest.UDPOn(t, p.B, netip.AddrPortFrom(b, 0))
 	must(t, c.SetDeadline(time.Now().Add(long)))
 	to := netip.AddrPortFrom(b.WithZone(p.A.Name), k.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	_, err := c.WriteToUDPAddrPort([]byte("near"), to)
-	must(t, err)
+	shmtest.Got(c.WriteToUDPAddrPort([]byte("near"), to)).Or(t)
 	buf := make([]byte, 8)
 	n, from, err := k.ReadFrom(buf)
 	must(t, err)
-	_, err = k.WriteTo(buf[:n], from)
-	must(t, err)
+	shmtest.Got(k.WriteTo(buf[:n], from)).Or(t)
 	n, back, err := c.ReadFromUDPAddrPort(buf)
 	if err != nil || string(buf[:n]) != "near" || back != to {
 		t.Fatalf("%q from %v, %v", buf[:n], back, err)
@@ -350,14 +338,10 @@ func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xskern
 	t.Helper()
 	socket, kernel := xdptest.NewSim(t, xdp.UMEMOptions{Frames: 1024},
 		xdptest.SimOptions{Name: name})
-	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone})
-	must(t, err)
-	w, err := q.Writer()
-	must(t, err)
-	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w, Resolver: way})
-	must(t, err)
-	b, err := udp.OnEndpoint(e, q)
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone})).Or(t)
+	w := shmtest.Got(q.Writer()).Or(t)
+	e := shmtest.Got(endpoint.Open(endpoint.Config{Socket: socket, Receive: w, Resolver: way})).Or(t)
+	b := shmtest.Got(udp.OnEndpoint(e, q)).Or(t)
 	t.Cleanup(func() {
 		must(t, w.Close())
 		must(t, q.Close())
@@ -375,8 +359,7 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 	bb, kb, eb := onSim(t, "b", endpoint.Static{addrA: hop(macB, macA, addrB)})
 	xskernel.Connect(ka, kb)
 	for i, b := range []udp.Backend{ba, bb} {
-		st, err := udp.NewStack(o, b)
-		must(t, err)
+		st := shmtest.Got(udp.NewStack(o, b)).Or(t)
 		s[i], es[i] = st, []*endpoint.Endpoint{ea, eb}[i]
 		t.Cleanup(func() {
 			must(t, st.Close())
@@ -396,8 +379,7 @@ func TestUnsent(t *testing.T) {
 	for _, writes := range []int{1, 300} { // 256 frames send
 		b, k, _ := onSim(t, "a", endpoint.Static{addrB: {LocalMAC: macA, NextMAC: macB,
 			Source: addrA, MTU: 1500}})
-		s, err := udp.NewStack(udp.StackOptions{}, b)
-		must(t, err)
+		s := shmtest.Got(udp.NewStack(udp.StackOptions{}, b)).Or(t)
 		t.Cleanup(func() { must(t, s.Close()) })
 		c := listen(t, s, addrA, 1000)
 		must(t, c.SetWriteDeadline(time.Now().Add(long)))
@@ -405,8 +387,7 @@ func TestUnsent(t *testing.T) {
 			k.FailKicks(syscall.ENOBUFS)
 		}
 		for range writes {
-			_, err := c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(addrB, 1))
-			must(t, err)
+			shmtest.Got(c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(addrB, 1))).Or(t)
 		}
 		sent := 0
 		await(t, func() bool { sent += len(k.TakeSent()); return sent == writes })

@@ -25,8 +25,7 @@ func addrPort(c *udp.Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).
 // write sends bytes from a connection to another one.
 func write(t testing.TB, from, to *udp.Conn, b ...byte) {
 	t.Helper()
-	_, err := from.WriteToUDPAddrPort(b, addrPort(to))
-	must(t, err)
+	shmtest.Got(from.WriteToUDPAddrPort(b, addrPort(to))).Or(t)
 }
 
 // reads takes the next datagram, which is one byte.
@@ -196,8 +195,7 @@ func TestWildcard(t *testing.T) {
 		{netip.AddrPortFrom(addrB, 9), any}, {netip.AddrPortFrom(addrB, 7), exact},
 	} {
 		text := c.to.String()
-		_, err := from.WriteToUDPAddrPort([]byte(text), c.to)
-		must(t, err)
+		shmtest.Got(from.WriteToUDPAddrPort([]byte(text), c.to)).Or(t)
 		buf := make([]byte, 64)
 		must(t, c.want.SetReadDeadline(time.Now().Add(long)))
 		n, _, err := c.want.ReadFromUDPAddrPort(buf)
@@ -299,8 +297,7 @@ func TestNoRoom(t *testing.T) {
 	}
 	must(t, a.SetWriteDeadline(time.Time{}))
 	time.AfterFunc(10*time.Millisecond, func() { fa.set(func() { fa.sendErr = nil }) })
-	_, err = a.WriteTo([]byte("y"), b.LocalAddr())
-	must(t, err)
+	shmtest.Got(a.WriteTo([]byte("y"), b.LocalAddr())).Or(t)
 	fa.set(func() { fa.sendErr = syscall.EAGAIN })
 	time.AfterFunc(10*time.Millisecond, func() { a.Close() })
 	if _, err = a.WriteTo([]byte("z"), b.LocalAddr()); !errors.Is(err, net.ErrClosed) {
@@ -313,8 +310,7 @@ func TestCloseBeside(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		fa, _ := newFakes(8)
-		s, err := udp.NewStack(udp.StackOptions{}, fa)
-		must(t, err)
+		s := shmtest.Got(udp.NewStack(udp.StackOptions{}, fa)).Or(t)
 		c := listen(t, s, addrA, 1000)
 		done := make(chan error)
 		go func() { done <- c.Close() }()
@@ -360,8 +356,7 @@ func TestCloseTwice(t *testing.T) {
 func TestDeviceGone(t *testing.T) {
 	t.Parallel()
 	a, b, _, fb := newPair(t, udp.StackOptions{})
-	_, err := a.WriteTo([]byte("x"), b.LocalAddr())
-	must(t, err)
+	shmtest.Got(a.WriteTo([]byte("x"), b.LocalAddr())).Or(t)
 	await(t, func() bool { return fb.loans() == 1 })
 	fb.set(func() { fb.gone = syscall.ENXIO })
 	fb.ring()

@@ -185,8 +185,7 @@ func newStacks(t testing.TB, o udp.StackOptions, frames int) (a, b *udp.Stack, f
 	fa, fb = newFakes(frames)
 	var stacks [2]*udp.Stack
 	for i, f := range []*fake{fa, fb} {
-		s, err := udp.NewStack(o, f)
-		must(t, err)
+		s := shmtest.Got(udp.NewStack(o, f)).Or(t)
 		stacks[i] = s
 		t.Cleanup(func() {
 			must(t, s.Close())
@@ -208,8 +207,7 @@ func newPair(t testing.TB, o udp.StackOptions) (a, b *udp.Conn, fa, fb *fake) {
 
 func listen(t testing.TB, s *udp.Stack, addr netip.Addr, port uint16) *udp.Conn {
 	t.Helper()
-	c, err := s.Listen(netip.AddrPortFrom(addr, port))
-	must(t, err)
+	c := shmtest.Got(s.Listen(netip.AddrPortFrom(addr, port))).Or(t)
 	return c
 }
 

@@ -348,8 +348,7 @@ func (loopback) addr(host int) netip.Addr {
 }
 
 func (l loopback) listen(t testing.TB, _ int, local netip.AddrPort) socket {
-	c, err := l.open(local)
-	must(t, err)
+	c := shmtest.Got(l.open(local)).Or(t)
 	return c
 }
 
@@ -373,14 +372,12 @@ type stacks [2]*udp.Stack
 func (stacks) addr(host int) netip.Addr { return [2]netip.Addr{addrA, addrB}[host] }
 
 func (s stacks) listen(t testing.TB, host int, local netip.AddrPort) socket {
-	c, err := s[host].Listen(local)
-	must(t, err)
+	c := shmtest.Got(s[host].Listen(local)).Or(t)
 	return c
 }
 
 func (s stacks) dial(t testing.TB, host int, local, remote netip.AddrPort) socket {
-	c, err := s[host].Dial(local, remote)
-	must(t, err)
+	c := shmtest.Got(s[host].Dial(local, remote)).Or(t)
 	return c
 }
 

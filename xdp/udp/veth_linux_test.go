@@ -110,11 +110,9 @@ func TestListen(t *testing.T) {
 		c := xdptest.Have(p.B, open).Where(t, "xdp")
 		var err error
 		if c.RemoteAddr() != nil { // others do not reach it
-			_, err = xdptest.UDP(t, p.A, 0).WriteTo([]byte("pong"), c.LocalAddr())
-			must(t, err)
+			shmtest.Got(xdptest.UDP(t, p.A, 0).WriteTo([]byte("pong"), c.LocalAddr())).Or(t)
 		}
-		_, err = peer.WriteTo([]byte("ping"), c.LocalAddr())
-		must(t, err)
+		shmtest.Got(peer.WriteTo([]byte("ping"), c.LocalAddr())).Or(t)
 		must(t, c.SetDeadline(time.Now().Add(long)))
 		buf := make([]byte, 16)
 		n, from, err := c.ReadFrom(buf)
@@ -132,8 +130,7 @@ func TestListen(t *testing.T) {
 		must(t, c.Close())
 		// The port is the kernel's again.
 		k := xdptest.UDP(t, p.B, 5353)
-		_, err = peer.WriteTo([]byte("kernel"), k.LocalAddr())
-		must(t, err)
+		shmtest.Got(peer.WriteTo([]byte("kernel"), k.LocalAddr())).Or(t)
 		if n, _, err := k.ReadFrom(buf); err != nil || string(buf[:n]) != "kernel" {
 			t.Fatalf("%q, %v", buf[:n], err)
 		}
@@ -206,8 +203,7 @@ func TestQueues(t *testing.T) {
 	for i := range each {
 		for range socks {
 			from := listen(t, a, p.A.Addr, 0)
-			_, err := from.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(to))
-			must(t, err)
+			shmtest.Got(from.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(to))).Or(t)
 			must(t, from.Close())
 		}
 		for range socks {
@@ -255,8 +251,7 @@ func TestManyGroups(t *testing.T) {
 		return os.WriteFile("/proc/sys/net/ipv4/igmp_max_memberships", []byte("1050"), 0)
 	})
 	for i := range 4 {
-		raw, err := xdptest.UDP(t, p.B, 0).SyscallConn()
-		must(t, err)
+		raw := shmtest.Got(xdptest.UDP(t, p.B, 0).SyscallConn()).Or(t)
 		must(t, raw.Control(func(fd uintptr) {
 			for k := range 1050 {
 				must(t, unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
@@ -267,9 +262,8 @@ func TestManyGroups(t *testing.T) {
 	}
 	c := listen(t, openOn(t, p.B, udp.Options{}), netip.IPv4Unspecified(), 5000)
 	must(t, c.SetReadDeadline(time.Now().Add(long)))
-	_, err := xdptest.UDP(t, p.A, 0).WriteTo([]byte("x"), net.UDPAddrFromAddrPort(
-		netip.AddrPortFrom(p.B.Addr, 5000)))
-	must(t, err)
+	shmtest.Got(xdptest.UDP(t, p.A, 0).WriteTo([]byte("x"), net.UDPAddrFromAddrPort(
+		netip.AddrPortFrom(p.B.Addr, 5000)))).Or(t)
 	reads(t, c, 'x')
 }
 
@@ -291,8 +285,7 @@ func TestMTU(t *testing.T) {
 	if !errors.Is(err, syscall.EMSGSIZE) || !errors.As(err, &op) || op.Op != "write" {
 		t.Errorf("beyond the MTU: %v", err)
 	}
-	_, err = c.WriteTo(payload[:most], k.LocalAddr())
-	must(t, err)
+	shmtest.Got(c.WriteTo(payload[:most], k.LocalAddr())).Or(t)
 	buf := make([]byte, 2000)
 	n, _, err := k.ReadFrom(buf)
 	if err != nil || !bytes.Equal(buf[:n], payload[:most]) {
@@ -307,8 +300,7 @@ func TestToGroup(t *testing.T) {
 	group := netip.MustParseAddrPort("239.1.2.3:5353")
 	k := xdptest.Member(t, p.B, group)
 	c := listen(t, openOn(t, p.A, udp.Options{}), p.A.Addr, 0)
-	_, err := c.WriteToUDPAddrPort([]byte("all"), group)
-	must(t, err)
+	shmtest.Got(c.WriteToUDPAddrPort([]byte("all"), group)).Or(t)
 	buf := make([]byte, 8)
 	n, from, err := k.ReadFrom(buf)
 	if err != nil || string(buf[:n]) != "all" || from.String() != c.LocalAddr().String() {
@@ -407,8 +399,7 @@ func TestAddressesFollowed(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	w, own := xdptest.NewRaw(t, p), [6]byte(p.B.MAC)
 	c := listen(t, openOn(t, p.B, udp.Options{}), netip.IPv4Unspecified(), 5000)
-	late, err := netlink.ParseAddr("198.51.100.2/32")
-	must(t, err)
+	late := shmtest.Got(netlink.ParseAddr("198.51.100.2/32")).Or(t)
 	comes := func() bool {
 		w.Send(w.Frame(own, netip.MustParseAddrPort("198.51.100.2:5000"), nil, "late"))
 		w.Send(w.Frame(own, netip.AddrPortFrom(p.B.Addr, 5000), nil, "end"))

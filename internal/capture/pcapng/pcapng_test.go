@@ -52,8 +52,7 @@ func options(t *testing.T, b []byte) map[uint16][]byte {
 
 func TestBlocks(t *testing.T) {
 	var file bytes.Buffer
-	w, err := pcapng.NewWriter(&file, "a test")
-	shmtest.Must(t, err)
+	w := shmtest.Got(pcapng.NewWriter(&file, "a test")).Or(t)
 	for i, name := range []string{"eth0", "eth1"} {
 		n, err := w.AddInterface(pcapng.Interface{Name: name, SnapBytes: 64})
 		if err != nil || n != i {
@@ -120,9 +119,8 @@ func FuzzBlocks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, description string, b []byte, ns, dropped uint64, n, queue uint32,
 		sent bool) {
 		var file bytes.Buffer
-		w, err := pcapng.NewWriter(&file, name)
-		shmtest.Must(t, err)
-		_, err = w.AddInterface(pcapng.Interface{Name: name, Description: description, SnapBytes: n})
+		w := shmtest.Got(pcapng.NewWriter(&file, name)).Or(t)
+		_, err := w.AddInterface(pcapng.Interface{Name: name, Description: description, SnapBytes: n})
 		p := pcapng.Packet{UnixNs: ns, Sent: sent, Queue: queue, Len: n, Dropped: dropped,
 			Bytes: b}
 		s := pcapng.Statistics{StartNs: ns, EndNs: ns + 1, Seen: dropped, Dropped: uint64(n)}

@@ -132,8 +132,7 @@ func TestMeasuresEveryCase(t *testing.T) {
 				}
 			}
 			cases := distinct(b.cases(o))
-			rows, err := measure(t.Context(), b.options(o), cases)
-			shmtest.Must(t, err)
+			rows := shmtest.Got(measure(t.Context(), b.options(o), cases)).Or(t)
 			var want []string
 			for _, c := range cases {
 				want = append(want, c.name)
@@ -181,18 +180,14 @@ func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	b := newTestBencher(t)
 	b.o.Pairs, b.o.RoundTime = 1, 200*time.Microsecond
 	// As where there are no headers: the rival is of another library.
-	var err error
-	b.tools, err = newToolchain("cc")
-	shmtest.Must(t, err)
+	b.tools = shmtest.Got(newToolchain("cc")).Or(t)
 	defer b.tools.close()
 	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
-	text, err := os.ReadFile(file)
-	shmtest.Must(t, err)
+	text := shmtest.Got(os.ReadFile(file)).Or(t)
 	text = bytes.ReplaceAll(text, []byte("<rdma/"), []byte("<nowhere/rdma/"))
 	shmtest.Must(t, os.WriteFile(file, text, 0o600))
 	c := benchOf(t, "cq").cases(b.o)[0]
-	r, err := b.row(t.Context(), c, 0, 1)
-	shmtest.Must(t, err)
+	r := shmtest.Got(b.row(t.Context(), c, 0, 1)).Or(t)
 	if r.Ours == nil || r.Rival != nil || r.Ratio != nil ||
 		!strings.Contains(r.Note, "libfabric-dev") {
 		t.Errorf("%+v", r)
@@ -237,8 +232,7 @@ func TestRivalAgainstItself(t *testing.T) {
 	for range 5 { // what favours a side does so each time, other programs do not
 		var pairs []pair
 		for k := range 21 {
-			p, err := b.pair(t.Context(), c, sides[0], sides[1], count, k%2 == 1)
-			shmtest.Must(t, err)
+			p := shmtest.Got(b.pair(t.Context(), c, sides[0], sides[1], count, k%2 == 1)).Or(t)
 			pairs = append(pairs, p)
 		}
 		var one Row
@@ -261,13 +255,11 @@ func TestRivalAgainstItself(t *testing.T) {
 // TestFormer: another build is the rival in each row that it has, once, and says so in the others.
 func TestFormer(t *testing.T) {
 	needTwo(t)
-	self, err := os.Executable()
-	shmtest.Must(t, err)
+	self := shmtest.Got(os.Executable()).Or(t)
 	for program, alone := range map[string]bool{self: false, "/bin/false": true} {
 		o := short(nil)
 		o.Before, o.Cases, o.Pairs = program, "trip*", 1
-		rows, err := benchOf(t, "cq").Run(t.Context(), o)
-		shmtest.Must(t, err)
+		rows := shmtest.Got(benchOf(t, "cq").Run(t.Context(), o)).Or(t)
 		if names(rows) != "trip-line trip" { // batches 1 and 32 of one command
 			t.Errorf("%s: rows %q", program, names(rows))
 		}
@@ -283,8 +275,7 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 	needTwo(t)
 	o := short(nil)
 	o.Compiler = "none"
-	rows, err := benchOf(t, "wake").Run(t.Context(), o)
-	shmtest.Must(t, err)
+	rows := shmtest.Got(benchOf(t, "wake").Run(t.Context(), o)).Or(t)
 	for _, r := range rows {
 		if r.Ours == nil || r.Rival != nil || r.Ratio != nil || r.Note == "" {
 			t.Errorf("%s: %+v", r.Case, r)
@@ -300,19 +291,17 @@ func TestWithoutCompilerRatiosAreNull(t *testing.T) {
 func TestOursAndRivalShareARing(t *testing.T) {
 	needTwo(t)
 	b := newTestBencher(t)
-	exe, err := b.tools.build(t.Context(), "ring")
-	shmtest.Must(t, err)
+	exe := shmtest.Got(b.tools.build(t.Context(), "ring")).Or(t)
 	var ours, theirs []string = nil, []string{exe}
 	for _, batch := range []int{1, 7, 32} {
 		for name, argv := range map[string][2][]string{
 			"ours to C": {ours, theirs}, "C to ours": {theirs, ours},
 		} {
-			d, err := startDuo(b.shared, b.o.CPUs, argv[0], argv[1])
-			shmtest.Must(t, err)
+			d := shmtest.Got(startDuo(b.shared, b.o.CPUs, argv[0], argv[1])).Or(t)
 			c := benchCase{batch: batch, perSecond: true}
 			b.start += 4*capacity - 3 // so that spans break at the end of the ring
 			// Without a bell: the rival does not ring it.
-			_, _, err = b.round(t.Context(), c, &side{duo: d, command: "spsc-nobell"}, 3*capacity+5)
+			_, _, err := b.round(t.Context(), c, &side{duo: d, command: "spsc-nobell"}, 3*capacity+5)
 			d.close()
 			if err != nil {
 				t.Errorf("%s, batch %d: %v", name, batch, err)
@@ -373,8 +362,7 @@ func TestChildRefusesNonsense(t *testing.T) {
 
 // The rivals map the same memory: their header repeats our offsets.
 func TestHeaderRepeatsLayout(t *testing.T) {
-	text, err := testdata.Rivals.ReadFile("rivals/bench.h")
-	shmtest.Must(t, err)
+	text := shmtest.Got(testdata.Rivals.ReadFile("rivals/bench.h")).Or(t)
 	for name, want := range map[string]int{
 		"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
 		"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,

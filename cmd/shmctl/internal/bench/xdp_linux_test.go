@@ -42,8 +42,7 @@ func TestXDPMeasuresEveryCase(t *testing.T) {
 			once = append(once, c)
 		}
 	}
-	rows, err := measure(t.Context(), o, once)
-	shmtest.Must(t, err)
+	rows := shmtest.Got(measure(t.Context(), o, once)).Or(t)
 	if len(rows) != len(once) {
 		t.Errorf("%d rows of %d: %q", len(rows), len(once), names(rows))
 	}
@@ -113,8 +112,7 @@ func TestSyscallsAreCounted(t *testing.T) {
 		// then the best of a few rounds counts.
 		most := 0.0
 		for n := 0; n < 10 && most < 0.5; n++ {
-			per, err := b.perCall(t.Context(), c, counter, s, 20000)
-			shmtest.Must(t, err)
+			per := shmtest.Got(b.perCall(t.Context(), c, counter, s, 20000)).Or(t)
 			if per == nil {
 				t.Fatalf("%s: no calls", s.command)
 			}
@@ -144,8 +142,7 @@ func TestLostPacketsEndTheRound(t *testing.T) {
 
 // The rivals send the same frames.
 func TestHeaderRepeatsPacket(t *testing.T) {
-	text, err := testdata.Rivals.ReadFile("rivals/packets.h")
-	shmtest.Must(t, err)
+	text := shmtest.Got(testdata.Rivals.ReadFile("rivals/packets.h")).Or(t)
 	for name, want := range map[string]int{"NETNS_FD": netnsFD, "FRAME_BYTES": frameBytes,
 		"PAYLOAD_OFF": payloadOff, "SEQUENCE_OFF": sequenceOff, "DRAIN_BLOCK": drainBlock,
 		"MAX_BATCH": maxBatch, "PORT_BASE": int(endAddrs[0].Port())} {

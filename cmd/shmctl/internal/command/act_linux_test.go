@@ -71,8 +71,7 @@ func TestPostIsRead(t *testing.T) {
 	if e.Err != cq.ETrunc || e.Context != 8 || e.ProvErrno != -4 || e.OverrunBytes != 12 {
 		t.Errorf("%+v", e)
 	}
-	es, err := q.Peek(1)
-	must(t, err)
+	es := shmtest.Got(q.Peek(1)).Or(t)
 	var states []string
 	for _, e := range tailOf(t, ok(t, "tail", "orders", "-c", "3", "-j")).Lanes[1].Entries {
 		states = append(states, e.State)
@@ -131,9 +130,8 @@ func TestPostRefused(t *testing.T) {
 	taken := createQueue(t, d, "taken", cq.Options{Size: 4, MaxLanes: 1})
 	shmtest.Have(cq.Attach(t.Context(), cq.Named(d, "taken"), cq.WriterOptions{})).In(t)
 	leave(t, d, "left", 1)
-	news, err := cq.CreateEvents(cq.Named(d, "news"),
-		cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
-	must(t, err)
+	news := shmtest.Got(cq.CreateEvents(cq.Named(d, "news"),
+		cq.EventOptions{Size: 4, Lifetime: cq.Persistent})).Or(t)
 	must(t, news.Detach())
 	shmtest.Have(cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})).In(t)
 	for _, c := range []struct {
@@ -263,8 +261,7 @@ func TestTailCountsMissed(t *testing.T) {
 		_, _ = cq.Read(q, buf)
 		ok(t, "post", "orders", "--count", "4")
 	}
-	got, err := m.Entries("orders", 100)
-	must(t, err)
+	got := shmtest.Got(m.Entries("orders", 100)).Or(t)
 	if len(got.Lanes) != 1 || len(got.Lanes[0].Entries) != 4 || got.Lanes[0].Missed != 8 {
 		t.Errorf("%+v", got)
 	}

@@ -47,26 +47,20 @@ func newDevice(t *testing.T) *driven {
 	socket := xdptest.Open(t, pair.A, 0, umem, xdp.Options{})
 	local := netip.AddrPortFrom(pair.A.Addr, devicePort)
 	remote := netip.AddrPortFrom(pair.B.Addr, devicePort)
-	d, err := shm.OpenDir("")
-	must(t, err)
-	q, err := cq.Create(cq.Named(d, "arrivals"), cq.Options{})
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir("")).Or(t)
+	q := shmtest.Got(cq.Create(cq.Named(d, "arrivals"), cq.Options{})).Or(t)
 	var w [2]*cq.Writer
 	for i := range w {
-		w[i], err = cq.Attach(t.Context(), cq.Named(d, "arrivals"), cq.WriterOptions{})
-		must(t, err)
+		w[i] = shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "arrivals"), cq.WriterOptions{})).Or(t)
 	}
-	av, err := cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})
-	must(t, err)
-	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
-	must(t, err)
+	av := shmtest.Got(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})).Or(t)
+	peers := shmtest.Got(av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})).Or(t)
 	hop := xdp.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
 		Source: pair.A.Addr, MTU: 1500}
 	xdptest.Steer(t, program, devicePort, 0)
 	must(t, socket.Register(program, 0))
-	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],
-		Addresses: av, Local: local, Shared: true, Resolver: endpoint.Static{pair.B.Addr: hop}})
-	must(t, err)
+	e := shmtest.Got(endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],
+		Addresses: av, Local: local, Shared: true, Resolver: endpoint.Static{pair.B.Addr: hop}})).Or(t)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -166,8 +160,7 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 		if c.Written != 6 || c.Dropped != 0 || len(c.Endpoints) != 1 {
 			t.Errorf("%s: %+v", target, c)
 		}
-		text, err := os.ReadFile(file)
-		must(t, err)
+		text := shmtest.Got(os.ReadFile(file)).Or(t)
 		all = append(all, text...)
 		eventually(t, "the capture is over", func() bool { return !shown(t)[0].Captured })
 	}
@@ -179,23 +172,20 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 // checkCaptures looks at a file of so many captures of the same traffic.
 func checkCaptures(t *testing.T, tshark, file, ifname string, captures int) {
 	t.Helper()
-	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
+	out := shmtest.Got(exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
 		"-e", "frame.packet_flags_direction", "-e", "vlan.id", "-e", "vlan.priority",
 		"-e", "udp.dstport", "-e", "frame.interface_name", "-e", "udp.payload",
-		"-e", "frame.time_epoch").Output()
-	must(t, err)
+		"-e", "frame.time_epoch").Output()).Or(t)
 	var got []string
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSpace(line), "|")
 		if len(f) != 7 {
 			t.Fatalf("tshark says %q", line)
 		}
-		direction, err := strconv.ParseUint(f[0], 0, 32)
-		must(t, err)
+		direction := shmtest.Got(strconv.ParseUint(f[0], 0, 32)).Or(t)
 		payload := ""
 		for i := 0; i+1 < len(f[5]); i += 2 {
-			c, err := strconv.ParseUint(f[5][i:i+2], 16, 8)
-			must(t, err)
+			c := shmtest.Got(strconv.ParseUint(f[5][i:i+2], 16, 8)).Or(t)
 			payload += string(rune(c))
 		}
 		got = append(got, fmt.Sprintf("%d %s/%s %s", direction, f[1], f[2], payload))

@@ -33,8 +33,7 @@ func TestCheck(t *testing.T) {
 	kept := createQueue(t, d, "kept", cq.Options{Size: 8, Lifetime: cq.Persistent})
 	must(t, kept.Detach())
 	path := filepath.Join(d.Path(), "kept", "reader")
-	image, err := os.ReadFile(path)
-	must(t, err)
+	image := shmtest.Got(os.ReadFile(path)).Or(t)
 	image[0x1080] = 9 // the state
 	must(t, os.WriteFile(path, image, 0o600))
 	r := run(t, "check", "kept")
@@ -73,8 +72,7 @@ func TestCheckPID(t *testing.T) {
 	newDir(t)
 	shmtest.Have(cq.Create(cq.Unnamed("orders"), cq.Options{Size: 8})).In(t)
 	shmtest.Have(cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{Size: 8})).In(t)
-	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 2})
-	must(t, err)
+	u := shmtest.Got(xdp.NewUMEM(xdp.UMEMOptions{Frames: 2})).Or(t)
 	defer func() { must(t, u.Close(t.Context())) }()
 	me := strconv.Itoa(os.Getpid())
 	text := ok(t, "check", "--pid", me)
@@ -130,11 +128,9 @@ func TestCheckPIDs(t *testing.T) {
 	}
 	told(r.stderr, 2)
 
-	fd, err := unix.MemfdCreate("shmring:none", unix.MFD_CLOEXEC)
-	must(t, err)
+	fd := shmtest.Got(unix.MemfdCreate("shmring:none", unix.MFD_CLOEXEC)).Or(t)
 	defer func() { must(t, unix.Close(fd)) }()
-	_, err = unix.Pwrite(fd, bytes.Repeat([]byte{0xff}, 8192), 0)
-	must(t, err)
+	shmtest.Got(unix.Pwrite(fd, bytes.Repeat([]byte{0xff}, 8192), 0)).Or(t)
 	r = run(t, "check", "-j", "--pid", strings.Join([]string{gone[0], me, gone[1]}, ","))
 	valid(t, r.stdout)
 	if r.code != ctl.CodeCheck || strings.Count(r.stderr, "\n") != 3 {
@@ -156,11 +152,9 @@ func memfdOf(t *testing.T, change func([]byte), object []byte) int {
 	binary.LittleEndian.PutUint64(image[0xba8:], 2)
 	binary.LittleEndian.PutUint32(image[0x980:], crc32.Checksum(image[:0x980],
 		crc32.MakeTable(crc32.Castagnoli)))
-	fd, err := unix.MemfdCreate("copy", unix.MFD_CLOEXEC)
-	must(t, err)
+	fd := shmtest.Got(unix.MemfdCreate("copy", unix.MFD_CLOEXEC)).Or(t)
 	t.Cleanup(func() { must(t, unix.Close(fd)) })
-	n, err := unix.Pwrite(fd, image, 0)
-	must(t, err)
+	n := shmtest.Got(unix.Pwrite(fd, image, 0)).Or(t)
 	if n != len(image) {
 		t.Fatal("it is not whole")
 	}
@@ -244,8 +238,7 @@ const stranger = 65534
 // queue that is left. Its own directory is what a verb looks at that is not told otherwise.
 func userDirs(t *testing.T) (place string) {
 	t.Helper()
-	place, err := os.MkdirTemp("/dev/shm", "users-")
-	must(t, err)
+	place = shmtest.Got(os.MkdirTemp("/dev/shm", "users-")).Or(t)
 	t.Cleanup(func() { must(t, os.RemoveAll(place)) })
 	must(t, os.Chmod(place, 0o755))
 	before := usersAt
@@ -299,8 +292,7 @@ func TestAllUsersAsRoot(t *testing.T) {
 	must(t, os.Mkdir(victim, 0o755))
 	must(t, os.WriteFile(filepath.Join(victim, "reader"), []byte("root's"), 0o600))
 	his := filepath.Join(place, fmt.Sprint("shmring-", stranger))
-	d, err := shm.OpenDir(his)
-	must(t, err)
+	d := shmtest.Got(shm.OpenDir(his)).Or(t)
 	q := createQueue(t, d, "dead", cq.Options{Size: 4})
 	must(t, q.Detach())
 	must(t, d.Close())

@@ -128,8 +128,7 @@ func writeImage(t *testing.T) {
 	_ = c.Line(t)
 	c.Kill()
 	var image bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&image, gzip.BestCompression)
-	must(t, err)
+	zip := shmtest.Got(gzip.NewWriterLevel(&image, gzip.BestCompression)).Or(t)
 	w := tar.NewWriter(zip)
 	must(t, filepath.WalkDir(d.Path(), func(path string, e os.DirEntry, err error) error {
 		if err != nil || path == d.Path() {
@@ -161,8 +160,7 @@ func writeImage(t *testing.T) {
 func unpackImage(t *testing.T, path string) {
 	t.Helper()
 	f := shmtest.Have(os.Open(imagePath)).In(t)
-	zip, err := gzip.NewReader(f)
-	must(t, err)
+	zip := shmtest.Got(gzip.NewReader(f)).Or(t)
 	for r := tar.NewReader(zip); ; {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -176,8 +174,7 @@ func unpackImage(t *testing.T, path string) {
 		case tar.TypeFifo:
 			must(t, unix.Mkfifo(to, 0o600))
 		default:
-			b, err := io.ReadAll(r)
-			must(t, err)
+			b := shmtest.Got(io.ReadAll(r)).Or(t)
 			must(t, os.WriteFile(to, b, 0o600))
 		}
 	}
@@ -186,8 +183,7 @@ func unpackImage(t *testing.T, path string) {
 // lasting is JSON without what depends on the machine and the time of the look.
 func lasting(t *testing.T, v any) (lines []string) {
 	t.Helper()
-	b, err := json.Marshal(v)
-	must(t, err)
+	b := shmtest.Got(json.Marshal(v)).Or(t)
 	var tree any
 	must(t, json.Unmarshal(b, &tree))
 	var strip func(v any)
@@ -208,8 +204,7 @@ func lasting(t *testing.T, v any) (lines []string) {
 		}
 	}
 	strip(tree)
-	b, err = json.MarshalIndent(tree, "", " ")
-	must(t, err)
+	b = shmtest.Got(json.MarshalIndent(tree, "", " ")).Or(t)
 	return strings.Split(string(b), "\n")
 }
 
@@ -227,8 +222,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("no %v in the image", kind)
 		}
 	}
-	report, err := ctl.Check(ctl.CheckOptions{More: checkMore}, d.Path())
-	must(t, err)
+	report := shmtest.Got(ctl.Check(ctl.CheckOptions{More: checkMore}, d.Path())).Or(t)
 	if report.Objects < len(kinds) || len(report.Findings) > 0 || len(report.Undecided) > 0 {
 		t.Errorf("check: %+v", report)
 	}
@@ -236,18 +230,15 @@ func TestImage(t *testing.T) {
 	defer m.Close()
 	for _, kind := range []string{"queue", "events"} {
 		t.Run(kind, func(t *testing.T) {
-			q, err := m.Show(kinds[kind])
-			must(t, err)
-			tail, err := m.Entries(kinds[kind], 8)
-			must(t, err)
+			q := shmtest.Got(m.Show(kinds[kind])).Or(t)
+			tail := shmtest.Got(m.Entries(kinds[kind], 8)).Or(t)
 			golden(t, "image-"+kind, lasting(t, []any{q, tail}))
 		})
 	}
 	for _, kind := range []string{"counter", "addresses", "bell", "region", "umem", "capture",
 		"fabric", "outbox", "group"} {
 		t.Run(kind, func(t *testing.T) {
-			o, err := ctl.ShowObject(d, kinds[kind])
-			must(t, err)
+			o := shmtest.Got(ctl.ShowObject(d, kinds[kind])).Or(t)
 			golden(t, "image-"+kind, lasting(t, o))
 			lines := strings.Join(showAll(found{objects: []ctl.Object{o}}, &output{}, page{}), "\n")
 			if strings.Contains(lines, "{") || strings.Contains(lines, "group: ") {
@@ -256,8 +247,7 @@ func TestImage(t *testing.T) {
 		})
 	}
 	t.Run("endpoint", func(t *testing.T) {
-		s, err := xstatus.Look(d, kinds["endpoint"])
-		must(t, err)
+		s := shmtest.Got(xstatus.Look(d, kinds["endpoint"])).Or(t)
 		golden(t, "image-endpoint", lasting(t, s))
 	})
 	goOn(t, d, kinds)
@@ -269,8 +259,7 @@ func imageKinds(t *testing.T, d *shm.Dir) map[string]string {
 	kinds := map[string]string{}
 	m := ctl.NewMonitor(d)
 	defer m.Close()
-	queues, err := m.List()
-	must(t, err)
+	queues := shmtest.Got(m.List()).Or(t)
 	for _, q := range queues {
 		if q.Error != nil {
 			t.Fatalf("%s: %+v", q.Name, q.Error)
@@ -280,8 +269,7 @@ func imageKinds(t *testing.T, d *shm.Dir) map[string]string {
 			kinds["lane"] = q.Name
 		}
 	}
-	objects, err := ctl.Objects(d)
-	must(t, err)
+	objects := shmtest.Got(ctl.Objects(d)).Or(t)
 	for _, o := range objects {
 		if o.Error != nil {
 			t.Fatalf("%s: %+v", o.Name, o.Error)
@@ -294,8 +282,7 @@ func imageKinds(t *testing.T, d *shm.Dir) map[string]string {
 // goOnQueue has a writer and a reader take over the queue.
 func goOnQueue(t *testing.T, d *shm.Dir) {
 	t.Run("lane goes on", func(t *testing.T) {
-		w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
-		must(t, err)
+		w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})).Or(t)
 		must(t, w.Post(&cq.Entry{Context: 75}))
 		must(t, w.Close())
 	})
@@ -305,16 +292,14 @@ func goOnQueue(t *testing.T, d *shm.Dir) {
 		must(t, err)
 		defer func() { must(t, q.Close()) }()
 		buf := make([]cq.Tagged, 8)
-		n, err := cq.Read(q, buf)
-		must(t, err)
+		n := shmtest.Got(cq.Read(q, buf)).Or(t)
 		const flags = cq.FlagRecv | cq.FlagTagged
 		want := []cq.Tagged{
 			{Context: 71, Flags: flags | cq.FlagRedelivered, Len: 101, Buf: shm.MakeRef(1, 4096),
 				Data: 201, Tag: 301},
 			{Context: 72, Flags: flags, Len: 102, Buf: shm.MakeRef(1, 8192), Data: 202, Tag: 302}}
 		for n < 2 {
-			more, err := cq.Read(q, buf[n:])
-			must(t, err)
+			more := shmtest.Got(cq.Read(q, buf[n:])).Or(t)
 			n += more
 		}
 		if !slices.Equal(buf[:n], want) {
@@ -336,8 +321,7 @@ func goOnQueue(t *testing.T, d *shm.Dir) {
 
 func goOnEvents(t *testing.T, d *shm.Dir) {
 	t.Run("events go on", func(t *testing.T) {
-		q, err := cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})
-		must(t, err)
+		q := shmtest.Got(cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})).Or(t)
 		defer func() { must(t, q.Close()) }()
 		fid := cq.FID{Kind: cq.FIDMemory, ID: 6, Generation: 7}
 		ev := cq.Event{Payload: make([]byte, 0, 16)}
@@ -362,20 +346,17 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 		must(t, err)
 		defer func() { must(t, c.Close()) }()
 		must(t, c.Add(1))
-		value, err := c.Read()
-		must(t, err)
+		value := shmtest.Got(c.Read()).Or(t)
 		if bad, err := c.ReadErr(); value != 42 || bad != 2 || err != nil {
 			t.Error(value, bad, err)
 		}
 	})
 	t.Run("addresses go on", func(t *testing.T) {
-		v, err := cq.OpenAddresses(cq.Named(d, "peers"),
-			cq.AddressOptions{Existing: true, Format: cq.AddrOpaque})
-		must(t, err)
+		v := shmtest.Got(cq.OpenAddresses(cq.Named(d, "peers"),
+			cq.AddressOptions{Existing: true, Format: cq.AddrOpaque})).Or(t)
 		defer func() { must(t, v.Close()) }()
 		buf := make([]byte, 32)
-		n, err := v.Lookup(2, buf)
-		must(t, err)
+		n := shmtest.Got(v.Lookup(2, buf)).Or(t)
 		if a, ok := v.Resolve([]byte("one")); string(buf[:n]) != "three" || !ok || a != 0 ||
 			v.Len() != 2 {
 			t.Errorf("%q, %v, %v", buf[:n], a, ok)
@@ -391,8 +372,7 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 		}
 	})
 	t.Run("the others are garbage", func(t *testing.T) {
-		all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
-		must(t, err)
+		all := shmtest.Got(ctl.Collect(d, ctl.CollectOptions{Remove: true})).Or(t)
 		for _, r := range all {
 			if wanted := r.Kind != nil && slices.Contains([]string{"bell", "endpoint", "capture",
 				"fabric", "outbox", "group"}, *r.Kind); wanted != (r.Fate == ctl.FateRemoved) {

@@ -28,16 +28,13 @@ func everything(t testing.TB, d *shm.Dir) (q *cq.Queue, set *cq.WaitSet, c *cq.C
 	q = createQueue(t, d, "orders", cq.Options{Size: 8})
 	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 8, Write: true})
 	must(t, err)
-	_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: 3})
-	must(t, err)
+	shmtest.Got(e.Write(&cq.Event{Event: cq.EventUser, Context: 3})).Or(t)
 	c, err = cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	must(t, c.Add(41))
 	must(t, c.AddErr(2))
-	v, err := cq.CreateAddresses(cq.Named(d, "peers"), cq.AddressOptions{Count: 16})
-	must(t, err)
-	set, err = cq.NewWaitSet(d, cq.WaitSetOptions{})
-	must(t, err)
+	v := shmtest.Got(cq.CreateAddresses(cq.Named(d, "peers"), cq.AddressOptions{Count: 16})).Or(t)
+	set = shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
 	must(t, set.Add(q))
 	t.Cleanup(func() {
 		must(t, errors.Join(set.Remove(q), set.Close(), c.Close(), v.Close(), e.Close()))
@@ -50,8 +47,7 @@ func TestObjectsAreListed(t *testing.T) {
 	everything(t, d)
 	must(t, os.WriteFile(filepath.Join(d.Path(), "readme"), []byte("no object"), 0o600))
 	must(t, os.WriteFile(filepath.Join(d.Path(), "zeros"), make([]byte, 8192), 0o600))
-	o, err := d.Create("later", shm.Spec{Kind: 77}, nil)
-	must(t, err)
+	o := shmtest.Got(d.Create("later", shm.Spec{Kind: 77}, nil)).Or(t)
 	defer func() { must(t, errors.Join(o.Unlink(), o.Close())) }()
 
 	before := state(t, d.Path())
@@ -154,10 +150,8 @@ func TestDamagedObject(t *testing.T) {
 // newDir is a directory of queues for one test, which becomes the default one.
 func newDir(t testing.TB) *shm.Dir {
 	t.Helper()
-	path, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "test-")
-	must(t, err)
-	d, err := shm.OpenDir(path)
-	must(t, err)
+	path := shmtest.Got(os.MkdirTemp(os.Getenv(shm.EnvDir), "test-")).Or(t)
+	d := shmtest.Got(shm.OpenDir(path)).Or(t)
 	t.Setenv(shm.EnvDir, path)
 	t.Cleanup(func() {
 		must(t, d.Close())
@@ -171,8 +165,7 @@ func leave(t testing.TB, d *shm.Dir, name string, entries uint64) {
 	t.Helper()
 	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, MaxLanes: 4, Lifetime: cq.Persistent})
 	must(t, err)
-	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-	must(t, err)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})).Or(t)
 	for i := range entries {
 		must(t, w.Post(&cq.Entry{Context: i}))
 	}
@@ -232,11 +225,9 @@ func scribble(t testing.TB, path string, offset int64) {
 	t.Helper()
 	f := shmtest.Have(os.OpenFile(path, os.O_RDWR, 0)).In(t)
 	b := make([]byte, 1)
-	_, err := f.ReadAt(b, offset)
-	must(t, err)
+	shmtest.Got(f.ReadAt(b, offset)).Or(t)
 	b[0] ^= 0x55
-	_, err = f.WriteAt(b, offset)
-	must(t, err)
+	shmtest.Got(f.WriteAt(b, offset)).Or(t)
 }
 
 // TestListKeepsGoing has everything in the directory that does not belong there.
@@ -252,10 +243,8 @@ func TestListKeepsGoing(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(d.Path(), "fifo"), 0o700))
 	must(t, unix.Mkfifo(filepath.Join(d.Path(), "fifo", "reader"), 0o600))
 	// Writers that have not noticed yet hold the rest of a destroyed queue.
-	q, err := cq.Create(cq.Named(d, "destroyed"), cq.Options{Size: 8})
-	must(t, err)
-	w, err := cq.Attach(t.Context(), cq.Named(d, "destroyed"), cq.WriterOptions{})
-	must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "destroyed"), cq.Options{Size: 8})).Or(t)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "destroyed"), cq.WriterOptions{})).Or(t)
 	must(t, q.Close())
 
 	got := map[string]int{}
@@ -359,14 +348,10 @@ func TestLookingTakesNoLock(t *testing.T) {
 	leave(t, d, "orders", 2)
 	m := ctl.NewMonitor(d)
 	defer m.Close()
-	_, err := m.List()
-	must(t, err)
-	q, err := cq.Open(cq.Named(d, "orders"), cq.Options{Existing: true})
-	must(t, err)
-	w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
-	must(t, err)
-	one, err := m.Show("orders")
-	must(t, err)
+	shmtest.Got(m.List()).Or(t)
+	q := shmtest.Got(cq.Open(cq.Named(d, "orders"), cq.Options{Existing: true})).Or(t)
+	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})).Or(t)
+	one := shmtest.Got(m.Show("orders")).Or(t)
 	if *one.Generation != 2 || *one.Reader.Life != "alive" || *one.Lanes[1].Generation != 2 {
 		t.Errorf("%+v", one)
 	}
@@ -383,8 +368,7 @@ func TestHostileQueue(t *testing.T) {
 	leave(t, d, "orders", 2)
 	sub := shmtest.Have(d.Sub("orders", false)).In(t)
 	lane := shmtest.Have(sub.Open("lane-0001", shm.ReadWrite)).In(t)
-	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
-	must(t, err)
+	words := shmtest.Got(kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)).Or(t)
 	words.Tail.Store(1 << 40)
 	q := showOne(t, "orders")
 	if q.Error != nil || q.Lanes[1].Error == nil || *q.State != "corrupt" || *q.Tail != 0 {

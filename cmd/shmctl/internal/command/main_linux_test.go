@@ -75,8 +75,7 @@ var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
 
 func schema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
-	s, err := compiled()
-	must(t, err)
+	s := shmtest.Got(compiled()).Or(t)
 	return s
 }
 

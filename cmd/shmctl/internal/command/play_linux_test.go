@@ -130,8 +130,7 @@ func TestDemo(t *testing.T) {
 
 // TestDemoKeys: what is demanded of every demo is printed, and what is printed is described.
 func TestDemoKeys(t *testing.T) {
-	text, err := json.Marshal(demo.Report{})
-	must(t, err)
+	text := shmtest.Got(json.Marshal(demo.Report{})).Or(t)
 	printed := map[string]json.RawMessage{}
 	must(t, json.Unmarshal(text, &printed))
 	direction := map[string]json.RawMessage{}

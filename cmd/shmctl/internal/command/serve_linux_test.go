@@ -110,19 +110,16 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 	buf := make([]byte, 100)
 	n, from, err := c.ReadFromUDPAddrPort(buf)
 	must(t, err)
-	_, err = c.WriteToUDPAddrPort(buf[:n], from)
-	must(t, err)
+	shmtest.Got(c.WriteToUDPAddrPort(buf[:n], from)).Or(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		var es [1]cq.Entry
-		_, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
-		must(t, err)
+		shmtest.Got(cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})).Or(t)
 		if es[0].Flags&cq.FlagFrame == 0 {
 			continue
 		}
-		loan, err := e.View(&es[0])
-		must(t, err)
+		loan := shmtest.Got(e.View(&es[0])).Or(t)
 		if string(loan.Bytes()) != "there" {
 			t.Errorf("got %q", loan.Bytes())
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/testdata"
 )
@@ -327,8 +328,7 @@ func golden(t *testing.T, name string, lines []string) {
 	if *update {
 		must(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	must(t, err)
+	want := shmtest.Got(os.ReadFile(path)).Or(t)
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got), go test -update writes it anew:\n%s", name, d)
 	}

@@ -80,8 +80,7 @@ func start(t testing.TB, role string) *peer {
 func (p *peer) say(line, answer string) {
 	p.t.Helper()
 	if line != "" {
-		_, err := fmt.Fprintln(p.In, line)
-		must(p.t, err)
+		shmtest.Got(fmt.Fprintln(p.In, line)).Or(p.t)
 	}
 	p.Says(p.t, answer)
 }
@@ -104,8 +103,7 @@ func TestLiveQueue(t *testing.T) {
 	for i, n := range []string{"1000", "234"} {
 		writers[i].say(n, "done")
 	}
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", reader.Process.Pid))
-	must(t, err)
+	comm := shmtest.Got(os.ReadFile(fmt.Sprintf("/proc/%d/comm", reader.Process.Pid))).Or(t)
 	command := strings.TrimSpace(string(comm))
 
 	var q ctl.Queue
@@ -214,12 +212,10 @@ func newPTY(t *testing.T, columns, rows uint16) *pty {
 		shmtest.Require(t, "pty", err)
 	}
 	var number int
-	conn, err := master.SyscallConn()
-	must(t, err)
+	conn := shmtest.Got(master.SyscallConn()).Or(t)
 	must(t, conn.Control(func(fd uintptr) {
 		must(t, unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0))
-		number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		must(t, err)
+		number = shmtest.Got(unix.IoctlGetInt(int(fd), unix.TIOCGPTN)).Or(t)
 		must(t, unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ,
 			&unix.Winsize{Col: columns, Row: rows}))
 	}))

@@ -129,8 +129,7 @@ func start(t *testing.T, path string) (*exec.Cmd, map[string]int) {
 	cmd := shmtest.Child(t, "supervisor", "DEMO_PATH="+path)
 	cmd.Stderr = nil // what it prints when it is told to quit is of no interest
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := cmd.StdoutPipe()
-	shmtest.Must(t, err)
+	out := shmtest.Got(cmd.StdoutPipe()).Or(t)
 	shmtest.Must(t, cmd.Start())
 	buf := make([]byte, 256)
 	if _, err := out.Read(buf); err != nil {
@@ -150,8 +149,7 @@ func start(t *testing.T, path string) (*exec.Cmd, map[string]int) {
 func childrenOf(t *testing.T, supervisor int) map[string]int {
 	t.Helper()
 	pids := map[string]int{}
-	procs, err := os.ReadDir("/proc")
-	shmtest.Must(t, err)
+	procs := shmtest.Got(os.ReadDir("/proc")).Or(t)
 	for _, p := range procs {
 		line, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
 		if err != nil {

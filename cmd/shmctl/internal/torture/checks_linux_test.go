@@ -197,8 +197,7 @@ func TestConnectionsHaveReasons(t *testing.T) {
 // missed.
 func TestGroupsTellWhatIsMissed(t *testing.T) {
 	peer := kind.FabricOutboxID(77)
-	d, err := shm.OpenDir("")
-	shmtest.Must(t, err)
+	d := shmtest.Got(shm.OpenDir("")).Or(t)
 	defer d.Close()
 	for name, c := range map[string]struct {
 		group, missed, number uint64
@@ -212,8 +211,7 @@ func TestGroupsTellWhatIsMissed(t *testing.T) {
 		"to no group":       {2, 0, 4, []string{kindUnpublished}},
 	} {
 		p, told := heard(t, "endpoint")
-		o, err := wire.OpenEndpoint(d, "member", 16, fabric.Options{Peers: 2})
-		shmtest.Must(t, err)
+		o := shmtest.Got(wire.OpenEndpoint(d, "member", 16, fabric.Options{Peers: 2})).Or(t)
 		e := &grouper{child: p, Endpoint: o, last: map[groupLine]uint64{{peer, c.group}: 3},
 			miss: map[uint64]uint64{}}
 		if c.missed > 0 {

@@ -30,8 +30,7 @@ func TestMain(m *testing.M) {
 // ledgerOf is the ledger of a test.
 func ledgerOf(t *testing.T) *ledger {
 	t.Helper()
-	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	shmtest.Must(t, err)
+	l := shmtest.Got(makeLedger(filepath.Join(t.TempDir(), ledgerFile))).Or(t)
 	t.Cleanup(l.close)
 	return l
 }
@@ -214,16 +213,13 @@ func TestDoubtStays(t *testing.T) {
 // does not; and the supervisor does little else but that.
 func TestExamine(t *testing.T) {
 	r := &role{name: "writer"}
-	base, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "examine")
-	shmtest.Must(t, err)
+	base := shmtest.Got(os.MkdirTemp(os.Getenv(shm.EnvDir), "examine")).Or(t)
 	defer os.RemoveAll(base)
 	s := &supervisor{base: base, roles: []*role{r}, report: newReport(Options{},
 		[]*role{r}), found: map[string]Found{}}
-	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	shmtest.Must(t, err)
+	d := shmtest.Got(shm.OpenDir(s.base + "/" + queuesDir)).Or(t)
 	defer d.Close()
-	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
-	shmtest.Must(t, err)
+	q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{})).Or(t)
 	defer q.Close()
 	p := &proc{role: r, step: crash.AttachClaimed}
 	if s.examine(p); s.report.Checked == 0 || s.found["writer"].Broken != 0 {
@@ -232,8 +228,7 @@ func TestExamine(t *testing.T) {
 	if !s.examined.After(time.Now()) {
 		t.Error("it looks again at once")
 	}
-	f, err := os.OpenFile(d.Path()+"/q/reader", os.O_WRONLY, 0)
-	shmtest.Must(t, err)
+	f := shmtest.Got(os.OpenFile(d.Path()+"/q/reader", os.O_WRONLY, 0)).Or(t)
 	defer f.Close()
 	if _, err := f.WriteAt([]byte{0xff}, 4080); err != nil { // of the header, which says it is 0
 		t.Fatal(err)
