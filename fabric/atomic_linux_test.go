@@ -126,7 +126,7 @@ func TestAtomic(t *testing.T) {
 			}
 		}
 	}
-	c.ends(t)
+	c.Stop(t)
 }
 
 // TestAtomicRefused: what is no atomic is refused.
@@ -220,7 +220,7 @@ func TestAtomicTogether(t *testing.T) {
 		children[i] = start(t, "adder", "NUMBER="+fmt.Sprint(i))
 	}
 	for _, c := range children {
-		_, err := fmt.Fprintln(c.in, r.Key())
+		_, err := fmt.Fprintln(c.In, r.Key())
 		noError(t, err)
 	}
 	noError(t, e.adds(to, fabric.Remote{Key: r.Key()}))
@@ -229,8 +229,8 @@ func TestAtomicTogether(t *testing.T) {
 		words[1].Add(1)
 	}
 	for _, c := range children {
-		c.says(t, "added")
-		c.ends(t)
+		c.Says(t, "added")
+		c.Stop(t)
 	}
 	const n = 3 * additions
 	low := uint64(n%256)<<8 | uint64(n%256) | uint64(n%65536)<<16 | uint64(n)<<32

@@ -1,7 +1,6 @@
 package fabric_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -41,14 +40,11 @@ func startC(t *testing.T, program string, e *end, other string, args ...string) 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program,
 		append([]string{e.d.Path(), "c", other}, args...)...)
-	in, err := cmd.StdinPipe()
-	noError(t, err)
-	out, err := cmd.StdoutPipe()
-	noError(t, err)
 	says, stderr, err := os.Pipe()
 	noError(t, err)
 	cmd.Stderr = stderr
-	noError(t, errors.Join(cmd.Start(), stderr.Close()))
+	c := &child{shmtest.Start(t, cmd)}
+	noError(t, stderr.Close())
 	var over context.CancelFunc
 	e.over, over = context.WithCancel(context.Background())
 	go func() {
@@ -56,12 +52,7 @@ func startC(t *testing.T, program string, e *end, other string, args ...string) 
 		_ = says.Close()
 		time.AfterFunc(5*time.Second, over)
 	}()
-	c := &child{cmd, in, bufio.NewReader(out)}
-	t.Cleanup(func() {
-		_ = c.Process.Kill()
-		_ = c.Wait()
-	})
-	c.says(t, "ready")
+	c.Says(t, "ready")
 	return c
 }
 
@@ -187,7 +178,7 @@ func TestPeerInC(t *testing.T) {
 				want := fabric.ErrPeerClosed
 				if end == "killed" {
 					noError(t, sendAll(e, to))
-					c.kill(t)
+					c.Kill()
 					for range echoBytes {
 						if _, _, err := e.next(); err != nil {
 							t.Error(err)
@@ -195,7 +186,7 @@ func TestPeerInC(t *testing.T) {
 					}
 					want = fabric.ErrPeerDied
 				} else {
-					c.ends(t)
+					c.Stop(t)
 				}
 				nothingLeft(t, e, "main")
 				if err := e.Send(nil, to, 1); !errors.Is(err, want) {
@@ -208,11 +199,11 @@ func TestPeerInC(t *testing.T) {
 			p := started(t, "pinger")
 			c := startC(t, program, e, "pinger", mode...)
 			defer context.AfterFunc(e.over, func() { _ = p.Process.Kill() })()
-			_, err := p.in.Write([]byte("\n"))
+			_, err := p.In.Write([]byte("\n"))
 			noError(t, err)
-			p.says(t, "playing")
-			p.kill(t)
-			c.says(t, "died")
+			p.Says(t, "playing")
+			p.Kill()
+			c.Says(t, "died")
 			noError(t, c.Wait())
 			all, err := e.d.List() // the program in C collects nothing
 			noError(t, err)

@@ -241,9 +241,9 @@ func TestCallKilled(t *testing.T) {
 				waitsIn(t, row.in)
 			}
 			if row.request == "wait" {
-				c.says(t, "runs")
+				c.Says(t, "runs")
 			}
-			c.kill(t)
+			c.Kill()
 			if row.request == "" {
 				_, err := ask(t.Context(), a, "echo")
 				done <- err
@@ -251,7 +251,7 @@ func TestCallKilled(t *testing.T) {
 			refuses(t, <-done, row.want, row.notRun)
 			next := started(t, "callee")
 			answered(t, a, "echo again")
-			next.ends(t)
+			next.Stop(t)
 		})
 	}
 }
@@ -291,7 +291,7 @@ func TestCallContext(t *testing.T) {
 				done <- err
 			}()
 			if waitsIn(t, row.in); !row.stands {
-				c.says(t, "runs")
+				c.Says(t, "runs")
 			}
 			cancel(cause)
 			err := <-done
@@ -300,7 +300,7 @@ func TestCallContext(t *testing.T) {
 			if row.stands {
 				noError(t, c.Process.Signal(syscall.SIGCONT))
 			} else {
-				_, err = fmt.Fprintln(c.in)
+				_, err = fmt.Fprintln(c.In)
 				noError(t, err)
 			}
 			for i := range 20 {
@@ -308,7 +308,7 @@ func TestCallContext(t *testing.T) {
 			}
 			_, err = ask(ctx, a, "echo")
 			refuses(t, err, cause, true)
-			c.ends(t)
+			c.Stop(t)
 		})
 	}
 }
@@ -508,7 +508,7 @@ func TestCallerKilled(t *testing.T) {
 	for range 3 {
 		c := start(t, "asker")
 		<-runs
-		c.kill(t)
+		c.Kill()
 		answered(t, a, "echo")
 		released <- true
 		answered(t, a, "echo")

@@ -94,9 +94,9 @@ func lasting() {
 func startLasting(t *testing.T, name, how string) (c *child, at fabric.Remote) {
 	t.Helper()
 	c = start(t, "lasting")
-	_, err := fmt.Fprintln(c.in, name, how)
+	_, err := fmt.Fprintln(c.In, name, how)
 	noError(t, err)
-	_, err = fmt.Fscan(c.out, &at.Key)
+	_, err = fmt.Fscan(c.Out, &at.Key)
 	noError(t, err)
 	return c, at
 }
@@ -124,11 +124,11 @@ func TestCommit(t *testing.T) {
 	d := scratch(t, "")
 	owner, at := startLasting(t, d.Name(), "moves")
 	c := start(t, "commits")
-	_, err := fmt.Fprintln(c.in, at.Key)
+	_, err := fmt.Fprintln(c.In, at.Key)
 	noError(t, err)
-	c.says(t, fmt.Sprint(true, cq.Errno(0)))
-	owner.kill(t)
-	c.kill(t)
+	c.Says(t, fmt.Sprint(true, cq.Errno(0)))
+	owner.Kill()
+	c.Kill()
 	holds(t, d.Name(), pattern(fileBytes))
 	e := opened(t, "lasting", fabric.Options{Remote: 2 * fileBytes, RemoteFile: d})
 	r, err := e.Register(fileBytes, allAccess)
@@ -156,7 +156,7 @@ func TestCommitKilled(t *testing.T) {
 			noError(t, e.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Context: 1,
 				Flags: lasts}, at))
 			if how == "stands" {
-				c.kill(t)
+				c.Kill()
 			} else {
 				_ = c.Wait()
 			}

@@ -254,7 +254,7 @@ func TestDialStopped(t *testing.T) {
 		_, err := fabric.Dial(context.Background(), d, "talker")
 		done <- err
 	}()
-	ch.kill(t)
+	ch.Kill()
 	failsWith(t, "dial", <-done, syscall.ECONNREFUSED)
 	_, err = c.Read(make([]byte, 1))
 	failsWith(t, "read", err, syscall.ECONNRESET)
@@ -346,7 +346,7 @@ func TestConnStream(t *testing.T) {
 		t.Errorf("%d of %d bytes came, and not as they were", got, total)
 	}
 	noError(t, c.Close())
-	ch.ends(t)
+	ch.Stop(t)
 }
 
 // TestConnStands: a connection whose reader stands stops no other one of its pair.
@@ -400,7 +400,7 @@ func TestConnMany(t *testing.T) {
 	for _, c := range conns {
 		noError(t, c.Close())
 	}
-	ch.ends(t)
+	ch.Stop(t)
 }
 
 // TestConnSpare: what comes before its Read, again and again, takes no new memory.

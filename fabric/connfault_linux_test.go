@@ -357,10 +357,10 @@ func streamer() {
 // does has a streamer do something, and expects what it says of that.
 func (c *child) does(t testing.TB, what string, says ...string) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.in, what)
+	_, err := fmt.Fprintln(c.In, what)
 	noError(t, err)
 	for _, line := range append(says, "done") {
-		c.says(t, line)
+		c.Says(t, line)
 	}
 }
 
@@ -389,7 +389,7 @@ func TestConnLastWords(t *testing.T) {
 	server.does(t, "count", "6000")
 	server.does(t, "close")
 	server.does(t, "unlisten")
-	server.ends(t)
+	server.Stop(t)
 }
 
 // TestConnKilled: one end is killed in each state of a connection. The other reads what was written
@@ -451,7 +451,7 @@ func TestConnKilled(t *testing.T) {
 				if row.read != nil && calls == "blocked" {
 					begin()
 				}
-				other.kill(t)
+				other.Kill()
 				if row.read != nil {
 					if calls == "later" {
 						begin()

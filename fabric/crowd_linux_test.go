@@ -82,14 +82,14 @@ func TestCrowd(t *testing.T) {
 		all[i] = start(t, "crowd", envCrowd+"="+strconv.Itoa(i)+"/"+strconv.Itoa(n))
 	}
 	for _, c := range all {
-		c.says(t, "ready")
+		c.Says(t, "ready")
 	}
 	for _, c := range all {
-		_, err := c.in.Write([]byte("\n"))
+		_, err := c.In.Write([]byte("\n"))
 		noError(t, err)
 	}
 	for _, c := range all {
-		c.says(t, "done")
+		c.Says(t, "done")
 	}
 	if used := bytesIn(t, e.d.Path()); used > 256<<20*int64(n)/300 {
 		t.Errorf("%d processes have %d MiB of shared memory", n, used>>20)
@@ -97,7 +97,7 @@ func TestCrowd(t *testing.T) {
 		t.Logf("%d processes have %d MiB of shared memory", n, used>>20)
 	}
 	for _, c := range all {
-		noError(t, c.in.Close())
+		noError(t, c.In.Close())
 	}
 	for _, c := range all {
 		noError(t, c.Wait())
@@ -160,7 +160,7 @@ func TestMostPeers(t *testing.T) {
 		noError(t, e.Inject(buf, to))
 	}
 	for _, c := range all {
-		c.says(t, "done")
+		c.Says(t, "done")
 	}
 	if n := len(shmtest.Descriptors()) - before - pipes; n > processes {
 		t.Errorf("%d descriptors for peers of %d processes", n, processes)
@@ -172,7 +172,7 @@ func TestMostPeers(t *testing.T) {
 		fabric.ErrPeers)
 	shmtest.WantErr(t, "a send to one more", e.Inject(buf, e.knows(t, "more")), fabric.ErrPeers)
 	for _, c := range all {
-		c.ends(t)
+		c.Stop(t)
 	}
 }
 

@@ -222,7 +222,7 @@ func TestDatagramsKilled(t *testing.T) {
 		}
 	}
 	noError(t, e.Recv(make([]byte, longBytes), 9))
-	c.kill(t)
+	c.Kill()
 	for e.Stats().Died == 0 {
 		moves(t, e)
 	}
@@ -235,8 +235,8 @@ func TestDatagramsKilled(t *testing.T) {
 	}
 	nothingLeft(t, e, "main")
 	c = start(t, "flooder", "FLOOD=20")
-	c.says(t, "dropped 13")
-	c.kill(t)
+	c.Says(t, "dropped 13")
+	c.Kill()
 	for i := range 7 {
 		if i > 0 {
 			noError(t, e.Recv(make([]byte, 8), 9))
@@ -278,8 +278,8 @@ func TestDatagramLedger(t *testing.T) {
 	c := start(t, "flooder", fmt.Sprint("FLOOD=", n))
 	said := make(chan string)
 	go func() {
-		line, _ := c.out.ReadString('\n')
-		noError(t, c.in.Close())
+		line, _ := c.Out.ReadString('\n')
+		noError(t, c.In.Close())
 		_ = c.Wait()
 		said <- strings.TrimSpace(line)
 	}()

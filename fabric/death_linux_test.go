@@ -25,8 +25,8 @@ func TestSenderKilled(t *testing.T) {
 	}
 	for round := range 2 {
 		c := start(t, "burst")
-		c.says(t, "sent")
-		c.kill(t)
+		c.Says(t, "sent")
+		c.Kill()
 		for i := 20 * round; i < 20*(round+1); i++ {
 			want := fmt.Sprintf("message %d", i%20)
 			if c := completes(t, e); c.Context != uint64(i) || string(bufs[i][:c.Len]) != want {
@@ -81,7 +81,7 @@ func claimant(t *testing.T, e, beside *end, n int) *child {
 func TestClaimantKilled(t *testing.T) {
 	shmtest.Conforms(t)
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
-	claimant(t, e, next, 1).kill(t)
+	claimant(t, e, next, 1).Kill()
 	to := next.knows(t, "main")
 	shmtest.WantErr(t, "a send while it has the row", next.Send(nil, to, 1), fabric.ErrPeers)
 	nothingLeft(t, e, "main", "next")
@@ -95,7 +95,7 @@ func TestClaimantCollected(t *testing.T) {
 	for n, name := range []string{"named", "claimed", "rung", "sent", "leads nowhere"} {
 		t.Run(name, func(t *testing.T) {
 			e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
-			claimant(t, e, next, n).kill(t)
+			claimant(t, e, next, n).Kill()
 			_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
 			noError(t, err)
 			all, err := e.d.List()
@@ -123,7 +123,7 @@ func TestClaimantCollected(t *testing.T) {
 // which looks like life, is the dead's all the same.
 func TestAdoptedUnderLock(t *testing.T) {
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
-	claimant(t, e, next, 3).kill(t)
+	claimant(t, e, next, 3).Kill()
 	_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
 	noError(t, err)
 	all, err := e.d.List()
@@ -176,9 +176,9 @@ func TestReceiverKilled(t *testing.T) {
 	for i := range 3 {
 		noError(t, e.Send(nil, to, uint64(i)))
 	}
-	_, err := c.in.Write([]byte("progress\n"))
+	_, err := c.In.Write([]byte("progress\n"))
 	noError(t, err)
-	c.says(t, "3")
+	c.Says(t, "3")
 	for i := range 4 {
 		noError(t, e.Send(nil, to, uint64(3+i)))
 	}
@@ -213,7 +213,7 @@ func TestWaiterOfKilled(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- e.SendContext(t.Context(), &fabric.Msg{Addr: to, Context: 1}) }()
-	c.kill(t)
+	c.Kill()
 	if err := <-done; !errors.Is(err, fabric.ErrPeerDied) {
 		t.Errorf("a wait for room: %v", err)
 	}
@@ -225,7 +225,7 @@ func TestReceiverCloses(t *testing.T) {
 	for i := range 3 {
 		noError(t, e.Send(nil, to, uint64(i)))
 	}
-	c.ends(t)
+	c.Stop(t)
 	for i := range 3 {
 		if c := completes(t, e); c.Context != uint64(i) {
 			t.Errorf("send %d: %+v", i, c)
@@ -350,7 +350,7 @@ func TestEchoKilled(t *testing.T) {
 					noError(t, e.Recv(bufs[entry.Context][:], entry.Context))
 				}
 				if received == 10*(i+1) && c.ProcessState == nil {
-					c.kill(t)
+					c.Kill()
 				}
 			}
 			if !errors.Is(err, fabric.ErrPeerDied) {
@@ -369,9 +369,9 @@ func TestKilledInside(t *testing.T) {
 			t.Run(fmt.Sprint(who, steps), func(t *testing.T) {
 				e, c, to := besideIdle(t)
 				tells := func(what string) {
-					_, err := c.in.Write([]byte(what + "\n"))
+					_, err := c.In.Write([]byte(what + "\n"))
 					noError(t, err)
-					c.says(t, "0")
+					c.Says(t, "0")
 				}
 				buf, context := make([]byte, longBytes), uint64(7)
 				if who == "sender" {
@@ -389,7 +389,7 @@ func TestKilledInside(t *testing.T) {
 						tells("progress")
 					}
 				}
-				c.kill(t)
+				c.Kill()
 				_, failed, err := e.next()
 				if err != nil || failed.Err != cq.Errno(syscall.ECONNRESET) ||
 					failed.Context != context {
@@ -418,7 +418,7 @@ func TestGroupKilled(t *testing.T) {
 			a.Send(pattern(longBytes), a.g.Addr(), 2)))
 		moves(t, a.end, b.end)
 		c.obeys(t, "progress", "done")
-		c.kill(t)
+		c.Kill()
 		if e := completes(t, a.end); e.Context != 1 {
 			t.Errorf("%+v", e)
 		}
@@ -437,7 +437,7 @@ func TestGroupKilled(t *testing.T) {
 	c := started(t, "member", "MEMBER=m")
 	c.obeys(t, "join", "done")
 	noError(t, errors.Join(a.g.Close(), b.g.Close()))
-	c.kill(t)
+	c.Kill()
 	g := joins(t, a.end, fabric.GroupOptions{}) // that of the dead
 	noError(t, a.Send(number(1), g.Addr(), 3))
 	if e := completes(t, a.end); e.Context != 3 {

@@ -271,7 +271,7 @@ func TestEcho(t *testing.T) {
 			time.Sleep(time.Millisecond) // both sleep
 		}
 	}
-	c.ends(t)
+	c.Stop(t)
 	nothingLeft(t, e, "main")
 }
 

@@ -173,7 +173,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("to a group that was left: %v", err)
 	}
 	for _, c := range all {
-		c.ends(t)
+		c.Stop(t)
 	}
 	moves(t, e)
 	nothingLeft(t, e, "main")
@@ -254,9 +254,9 @@ func TestGroupWaits(t *testing.T) {
 			case "leaves":
 				c.obeys(t, "leave", "done")
 			case "closes":
-				c.ends(t)
+				c.Stop(t)
 			case "dies":
-				c.kill(t)
+				c.Kill()
 			}
 			noError(t, <-done)
 			if got := b.got(t); !slices.Equal(got, []uint64{100}) {
@@ -274,7 +274,7 @@ func TestGroupWaits(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 			if c.ProcessState == nil {
-				c.ends(t)
+				c.Stop(t)
 			}
 			noError(t, errors.Join(a.g.Close(), b.g.Close()))
 			nothingLeft(t, a.end, "a", "b")
@@ -425,7 +425,7 @@ func TestGroupMisses(t *testing.T) {
 					t.Errorf("sent: %d bytes, %v", len(m.Buf), m.Flags)
 				}
 			}
-			c.ends(t)
+			c.Stop(t)
 		})
 	}
 }

@@ -269,12 +269,12 @@ func TestMatchKilled(t *testing.T) {
 				noError(t, e.SendMsg(&fabric.Msg{Addr: to, Context: i, Flags: flags}))
 			}
 			for _, step := range strings.Fields(steps) {
-				_, err := c.in.Write([]byte(step + "\n"))
+				_, err := c.In.Write([]byte(step + "\n"))
 				noError(t, err)
-				_, err = c.out.ReadString('\n')
+				_, err = c.Out.ReadString('\n')
 				noError(t, err)
 			}
-			c.kill(t)
+			c.Kill()
 			for i := range 4 {
 				got, failed, err := e.next()
 				noError(t, err)

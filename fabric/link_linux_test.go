@@ -84,7 +84,7 @@ func calls(t testing.TB, data string) *called {
 	noError(t, err)
 	t.Cleanup(func() { noError(t, a.p.Close()) })
 	a.child = start(t, "caller")
-	a.says(t, "ready")
+	a.Says(t, "ready")
 	a.obeys(t, "connect "+data, "done")
 	a.r = a.request(t, data)
 	return a
@@ -101,9 +101,9 @@ func (a *called) request(t testing.TB, data string) *fabric.Request {
 // obeys has the caller do something, which must have that result.
 func (c *child) obeys(t testing.TB, what, want string) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.in, what)
+	_, err := fmt.Fprintln(c.In, what)
 	noError(t, err)
-	c.says(t, want)
+	c.Says(t, want)
 }
 
 // accepted opens an endpoint for the request.
@@ -231,7 +231,7 @@ func TestLink(t *testing.T) {
 		noError(t, e.Send([]byte("answer"), 0, 8))
 		a.obeys(t, "completion", "sent")
 		a.obeys(t, "completion", "1 answer")
-		a.ends(t)
+		a.Stop(t)
 		hears(t, a.eq, e.FID(), "shutdown")
 	})
 	t.Run("rejected", func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestLink(t *testing.T) {
 		e := a.accepted(t, "")
 		hears(t, a.eq, e.FID(), "connected")
 		a.obeys(t, "event", "connected")
-		a.ends(t)
+		a.Stop(t)
 		hears(t, a.eq, e.FID(), "shutdown")
 	})
 	t.Run("rejected without room", func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestLink(t *testing.T) {
 		copy(why, "is reused")
 		noError(t, a.Process.Signal(syscall.SIGCONT))
 		a.obeys(t, fmt.Sprint("answers ", 1+more), "connection refused no, later")
-		a.ends(t)
+		a.Stop(t)
 	})
 }
 
@@ -296,11 +296,11 @@ func TestLinkEnds(t *testing.T) {
 		}},
 		{"both", func(t *testing.T, a *called, e *msgEnd) {
 			a.stop(t)
-			_, err := fmt.Fprintln(a.in, "shutdown") // it has not heard of ours
+			_, err := fmt.Fprintln(a.In, "shutdown") // it has not heard of ours
 			noError(t, err)
 			noError(t, e.Shutdown())
 			noError(t, a.Process.Signal(syscall.SIGCONT))
-			line, _ := a.out.ReadString('\n')
+			line, _ := a.Out.ReadString('\n')
 			if line != "done\n" && !strings.Contains(line, "not connected") { // or it has
 				t.Errorf("the caller's shutdown: %q", line)
 			}
@@ -313,7 +313,7 @@ func TestLinkEnds(t *testing.T) {
 			a.obeys(t, "again", "done")
 		}},
 		{"killed", func(t *testing.T, a *called, e *msgEnd) {
-			a.kill(t)
+			a.Kill()
 			closes(t, a, e)
 			for e.Stats().Died == 0 { // and it is collected
 				e.steps(t)
@@ -348,7 +348,7 @@ func TestLinkEnds(t *testing.T) {
 				t.Errorf("one more event, %v", err)
 			}
 			if c.name != "killed" {
-				a.ends(t)
+				a.Stop(t)
 			}
 		})
 	}
@@ -362,7 +362,7 @@ func TestLinkGone(t *testing.T) {
 			if how == "close" {
 				a.obeys(t, "close", "done")
 			} else {
-				a.kill(t)
+				a.Kill()
 			}
 			e := opened(t, "server", fabric.Options{Events: a.eq, Request: a.r})
 			err := e.Accept(nil)
@@ -387,7 +387,7 @@ func TestLinkGone(t *testing.T) {
 			a.request(t, "") // closed with the Passive
 			noError(t, a.p.Close())
 			a.obeys(t, "event", "connection refused")
-			a.ends(t)
+			a.Stop(t)
 		})
 	}
 }
@@ -429,7 +429,7 @@ func TestLinkEarly(t *testing.T) {
 			t.Errorf("%+v with %q, want %q", c, bufs[i][:c.Len], want)
 		}
 	}
-	a.ends(t)
+	a.Stop(t)
 	hears(t, a.eq, e.FID(), "shutdown")
 }
 

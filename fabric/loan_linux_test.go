@@ -317,15 +317,15 @@ func TestKilledLent(t *testing.T) {
 			e := opened(t, "main", fabric.Options{Pool: longBytes})
 			c := started(t, "idle")
 			tells := func(what string) {
-				_, err := c.in.Write([]byte(what + "\n"))
+				_, err := c.In.Write([]byte(what + "\n"))
 				noError(t, err)
-				c.says(t, "0")
+				c.Says(t, "0")
 			}
 			if who == "sender" {
 				noError(t, e.borrow(7))
 				tells("lend")
 				loan, got := borrowed(t, e)
-				c.kill(t)
+				c.Kill()
 				for e.Stats().Died == 0 {
 					e.steps(t)
 				}
@@ -342,7 +342,7 @@ func TestKilledLent(t *testing.T) {
 			tells("progress")
 			e.steps(t)
 			poolAccount(t, e, longBytes, 0, longBytes)
-			c.kill(t)
+			c.Kill()
 			if _, failed, err := e.next(); err != nil || failed.Context != 9 ||
 				failed.Err != cq.Errno(syscall.ECONNRESET) {
 				t.Errorf("%+v, %v", failed, err)

@@ -184,8 +184,8 @@ func TestMeetOthers(t *testing.T) {
 		for range 2 {
 			completes(t, e)
 		}
-		c.says(t, "closed")
-		c.ends(t)
+		c.Says(t, "closed")
+		c.Stop(t)
 		shmtest.Eventually(t, "its close is known", func() bool {
 			_, err := e.Progress()
 			noError(t, err)
@@ -415,5 +415,5 @@ func startOther(t testing.TB, role string, other bool, env ...string) *child {
 	}
 	cmd := shmtest.Child(t, role, env...)
 	shmtest.AsOther(t, cmd)
-	return run(t, cmd)
+	return &child{shmtest.Start(t, cmd)}
 }

@@ -126,7 +126,7 @@ func TestLengths(t *testing.T) {
 			}
 		}
 		if c != nil {
-			c.ends(t)
+			c.Stop(t)
 		}
 	}
 }
@@ -440,14 +440,14 @@ func TestChunksOfStanding(t *testing.T) {
 			account(t, e, 8, 4, 0)
 			switch how {
 			case "examines":
-				_, err := c.in.Write([]byte("progress\n"))
+				_, err := c.In.Write([]byte("progress\n"))
 				noError(t, err)
-				c.says(t, "6")
+				c.Says(t, "6")
 				for range 4 {
 					completes(t, e)
 				}
 				account(t, e, 8, 0, 0)
-				c.ends(t)
+				c.Stop(t)
 				return
 			case "is cut off":
 				of := scribble(t, e, "idle")
@@ -457,7 +457,7 @@ func TestChunksOfStanding(t *testing.T) {
 				e.steps(t)
 				account(t, e, 8, 0, 4)
 			}
-			c.kill(t)
+			c.Kill()
 			for range 6 {
 				_, failed, err := e.next()
 				if err != nil || failed.Err == 0 {
@@ -550,16 +550,16 @@ const floods = 5000
 func TestBothSendFirst(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "flood")
-	_, err := c.in.Write([]byte("\n"))
+	_, err := c.In.Write([]byte("\n"))
 	noError(t, err)
 	noError(t, e.floods("flood"))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- e.moves(ctx) }()
-	c.says(t, "done")
+	c.Says(t, "done")
 	cancel()
 	noError(t, <-done)
-	c.ends(t)
+	c.Stop(t)
 }
 
 func flood() {

@@ -118,7 +118,7 @@ func TestOverOthers(t *testing.T) {
 	bothUsers(t, func(t *testing.T, other bool) {
 		socket, _ := everybody(t)
 		c := startOther(t, "over server", other, "SOCKET="+socket.Addr().String())
-		c.says(t, "ready")
+		c.Says(t, "ready")
 		both := &shm.AllowList{UIDs: []int{syscall.Geteuid(), shmtest.Other}}
 		dial := func() net.Conn {
 			conn, err := dialOver("@"+socket.Addr().String(), both)
@@ -137,7 +137,7 @@ func TestOverOthers(t *testing.T) {
 			_, err := idle.Read(make([]byte, 1))
 			read <- err
 		}()
-		c.kill(t)
+		c.Kill()
 		failsWith(t, "a read from the dead", <-read, syscall.ECONNRESET)
 		_, err := idle.Write([]byte("x"))
 		failsWith(t, "a write to the dead", err, syscall.ECONNRESET)
@@ -153,8 +153,8 @@ func TestOverOthers(t *testing.T) {
 			}
 		}()
 		c = startOther(t, "over client", other, "SOCKET="+at.Name)
-		c.says(t, "done")
-		c.ends(t)
+		c.Says(t, "done")
+		c.Stop(t)
 	})
 }
 

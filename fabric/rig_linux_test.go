@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -158,56 +155,19 @@ func pingPong(e *end, to cq.Addr, i int) error {
 var must = shmtest.Need
 
 // child is a running process in a role.
-type child struct {
-	*exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+type child struct{ *shmtest.Proc }
 
 func start(t testing.TB, role string, env ...string) *child {
 	t.Helper()
-	return run(t, shmtest.Child(t, role, env...))
+	return &child{shmtest.Start(t, shmtest.Child(t, role, env...))}
 }
 
 // started starts a child that says when it is ready.
 func started(t testing.TB, role string, env ...string) *child {
 	t.Helper()
 	c := start(t, role, env...)
-	c.says(t, "ready")
+	c.Says(t, "ready")
 	return c
-}
-
-func run(t testing.TB, cmd *exec.Cmd) *child {
-	t.Helper()
-	in, err := cmd.StdinPipe()
-	noError(t, err)
-	out, err := cmd.StdoutPipe()
-	noError(t, err)
-	cmd.Stderr = os.Stderr
-	noError(t, cmd.Start())
-	return &child{cmd, in, bufio.NewReader(out)}
-}
-
-// says waits for a line, without its end.
-func (c *child) says(t testing.TB, want string) {
-	t.Helper()
-	line, err := c.out.ReadString('\n')
-	if strings.TrimSpace(line) != want {
-		t.Fatalf("the child said %q, %v: want %q", line, err, want)
-	}
-}
-
-func (c *child) kill(t testing.TB) {
-	t.Helper()
-	noError(t, c.Process.Kill())
-	_ = c.Wait()
-}
-
-// ends lets a child end by itself.
-func (c *child) ends(t testing.TB) {
-	t.Helper()
-	noError(t, c.in.Close())
-	noError(t, c.Wait())
 }
 
 // untilTold ends when the parent closes the pipe, or dies.

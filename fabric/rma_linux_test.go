@@ -56,9 +56,9 @@ func keeper() {
 // tell has a keeper do something, and returns what it says.
 func (c *child) tell(t testing.TB, format string, args ...any) string {
 	t.Helper()
-	_, err := fmt.Fprintf(c.in, format+"\n", args...)
+	_, err := fmt.Fprintf(c.In, format+"\n", args...)
 	noError(t, err)
-	line, err := c.out.ReadString('\n')
+	line, err := c.Out.ReadString('\n')
 	noError(t, err)
 	return line[:len(line)-1]
 }
@@ -122,7 +122,7 @@ func TestRMA(t *testing.T) {
 			t.Errorf("%+v", e.Stats())
 		}
 	}
-	c.ends(t)
+	c.Stop(t)
 }
 
 // TestRMARefused: what a key does not allow is an error of the call, and nothing completes.
@@ -182,7 +182,7 @@ func TestRMARefused(t *testing.T) {
 	noError(t, e.Read(make([]byte, n), to, at, 1))
 	completes(t, e)
 	nothing(t, e)
-	c.ends(t)
+	c.Stop(t)
 	if err := e.Read(nil, to, at, 1); !errors.Is(err, fabric.ErrPeerClosed) {
 		t.Errorf("of a peer that closed: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestRMAOwnerKilled(t *testing.T) {
 	at := c.region(t, 4096, allAccess)
 	noError(t, e.Write(make([]byte, 8), to, at, 1))
 	completes(t, e)
-	c.kill(t)
+	c.Kill()
 	for e.Stats().Died == 0 {
 		e.steps(t)
 	}
@@ -246,20 +246,20 @@ func TestRMAKilled(t *testing.T) {
 				r, err := e.Register(remoteBytes, cq.FlagRemoteWrite)
 				noError(t, err)
 				c := start(t, "writer")
-				_, err = fmt.Fprintln(c.in, r.Key(), how)
+				_, err = fmt.Fprintln(c.In, r.Key(), how)
 				noError(t, err)
-				c.says(t, "writing")
+				c.Says(t, "writing")
 				if how == "stands" {
 					noError(t, r.Close())
 					if _, err = e.Register(1, cq.FlagRemoteWrite); err != cq.ErrFull {
-						c.kill(t)
+						c.Kill()
 						t.Fatalf("memory of who has not ended: %v", err)
 					}
 					if s := e.Stats(); s.RevokedRemote != remoteBytes {
 						t.Errorf("%+v", s)
 					}
 				}
-				c.kill(t)
+				c.Kill()
 				noError(t, r.Close())
 				for err = cq.ErrFull; err == cq.ErrFull; time.Sleep(time.Millisecond) {
 					r, err = e.Register(remoteBytes, cq.FlagRemoteWrite)
@@ -285,10 +285,10 @@ func TestRMAHeir(t *testing.T) {
 	r, err := e.Register(4096, cq.FlagRemoteWrite)
 	noError(t, err)
 	c := start(t, "writer")
-	_, err = fmt.Fprintln(c.in, r.Key(), "stands")
+	_, err = fmt.Fprintln(c.In, r.Key(), "stands")
 	noError(t, err)
-	c.says(t, "writing")
-	c.kill(t)
+	c.Says(t, "writing")
+	c.Kill()
 	for e.Stats().Died == 0 {
 		e.steps(t)
 	}

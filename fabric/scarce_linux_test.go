@@ -138,7 +138,7 @@ func TestCutOffDies(t *testing.T) {
 			noError(t, e.Send(pattern(680), to, 1))
 			of := scribble(t, e, "idle")
 			if c.dead {
-				p.kill(t)
+				p.Kill()
 				for !noted(e.Bell()) {
 					time.Sleep(time.Millisecond)
 				}
@@ -161,10 +161,10 @@ func TestCutOffDies(t *testing.T) {
 				p.obeys(t, "close", c.closes)
 				e.steps(t)
 				if !c.lives {
-					p.ends(t)
+					p.Stop(t)
 				}
 			case !c.dead:
-				p.kill(t)
+				p.Kill()
 			}
 			next, soon := opened(t, "c", fabric.Options{}), func(inject func() error) {
 				t.Helper()

@@ -55,9 +55,9 @@ func TestUnpolled(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "unpolled")
 	noError(t, e.Send([]byte("hello"), e.knows(t, "unpolled"), 1))
-	fmt.Fprintln(c.in)
-	c.says(t, "0 refused")
-	c.ends(t)
+	fmt.Fprintln(c.In)
+	c.Says(t, "0 refused")
+	c.Stop(t)
 }
 
 // TestStarved: who has no descriptor for a sender that is new takes its messages when it has.
@@ -66,9 +66,9 @@ func TestStarved(t *testing.T) {
 	c := started(t, "starved")
 	to := e.knows(t, "starved")
 	noError(t, e.Send([]byte("hello"), to, 1))
-	fmt.Fprintln(c.in)
-	c.says(t, "0 refused")
-	c.says(t, "hello")
+	fmt.Fprintln(c.In)
+	c.Says(t, "0 refused")
+	c.Says(t, "hello")
 	completes(t, e)
-	c.ends(t)
+	c.Stop(t)
 }

@@ -156,7 +156,7 @@ func TestWaits(t *testing.T) {
 				}
 			})
 		}
-		c.ends(t)
+		c.Stop(t)
 		w.close(t)
 	}
 }
