@@ -133,8 +133,7 @@ func TestAtomic(t *testing.T) {
 func TestAtomicRefused(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 	to := a.knows(t, "b")
-	r, err := b.Register(16, cq.FlagAtomic)
-	noError(t, err)
+	r := shmtest.Got(b.Register(16, cq.FlagAtomic)).Or(t)
 	buf := make([]byte, 32)
 	const reads, swaps = fabric.AtomicRead, fabric.CompareSwap
 	unsupported, flags, beyond := fabric.ErrNotSupported, fabric.ErrFlags, fabric.ErrRange
@@ -178,13 +177,10 @@ const additions = 30_000 // of which no process is done before the others begin
 
 // adder adds to elements of main's memory, of each size, that lie in one word.
 func adder() {
-	e, err := open("adder-"+os.Getenv("NUMBER"), fabric.Options{})
-	must(err)
-	to, err := e.Resolve("main")
-	must(err)
+	e := shmtest.Needs(open("adder-"+os.Getenv("NUMBER"), fabric.Options{}))
+	to := shmtest.Needs(e.Resolve("main"))
 	var at fabric.Remote
-	_, err = fmt.Scan(&at.Key)
-	must(err)
+	shmtest.Needs(fmt.Scan(&at.Key))
 	must(e.adds(to, at))
 	fmt.Println("added")
 	must(e.close())
@@ -211,8 +207,7 @@ func (e *end) adds(to cq.Addr, at fabric.Remote) (err error) {
 // one come into the next.
 func TestAtomicTogether(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096})
-	r, err := e.Register(24, cq.FlagAtomic)
-	noError(t, err)
+	r := shmtest.Got(e.Register(24, cq.FlagAtomic)).Or(t)
 	to := e.knows(t, "main")
 	clear(r.Bytes())
 	var children [2]*child
@@ -220,8 +215,7 @@ func TestAtomicTogether(t *testing.T) {
 		children[i] = start(t, "adder", "NUMBER="+fmt.Sprint(i))
 	}
 	for _, c := range children {
-		_, err := fmt.Fprintln(c.In, r.Key())
-		noError(t, err)
+		shmtest.Got(fmt.Fprintln(c.In, r.Key())).Or(t)
 	}
 	noError(t, e.adds(to, fabric.Remote{Key: r.Key()}))
 	words := kind.Overlays[atomic.Uint64](r.Bytes())

@@ -59,8 +59,7 @@ func startC(t *testing.T, program string, e *end, other string, args ...string) 
 // openedForC opens an endpoint. What processes that fail leave, nobody else collects.
 func openedForC(t *testing.T, o fabric.Options) *end {
 	t.Helper()
-	d, err := shm.OpenDir(shmtest.Dir(t))
-	noError(t, err)
+	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
 	t.Cleanup(func() {
 		_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
 		noError(t, errors.Join(err, d.Close()))
@@ -125,13 +124,10 @@ func echoAll(e *end, to cq.Addr, late bool) (err error) {
 
 // pinger plays with the process in C until it is killed.
 func pinger() {
-	e, err := open("pinger", echoOptions)
-	must(err)
+	e := shmtest.Needs(open("pinger", echoOptions))
 	fmt.Println("ready")
-	_, err = os.Stdin.Read(make([]byte, 1))
-	must(err)
-	to, err := e.Resolve("c")
-	must(err)
+	shmtest.Needs(os.Stdin.Read(make([]byte, 1)))
+	to := shmtest.Needs(e.Resolve("c"))
 	for i := 0; ; i++ {
 		must(pingPong(e, to, i))
 		if i%10 == 0 {
@@ -199,8 +195,7 @@ func TestPeerInC(t *testing.T) {
 			p := started(t, "pinger")
 			c := startC(t, program, e, "pinger", mode...)
 			defer context.AfterFunc(e.over, func() { _ = p.Process.Kill() })()
-			_, err := p.In.Write([]byte("\n"))
-			noError(t, err)
+			shmtest.Got(p.In.Write([]byte("\n"))).Or(t)
 			p.Says(t, "playing")
 			p.Kill()
 			c.Says(t, "died")

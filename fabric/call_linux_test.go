@@ -28,8 +28,7 @@ import (
 // callee serves calls as answerer says, and releases one that waits for each line. It ends at the
 // end of the lines.
 func callee() {
-	d, err := shm.OpenDir("")
-	must(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	ctx, cancel := context.WithCancel(context.Background())
 	released := make(chan struct{})
 	go func() {
@@ -78,8 +77,7 @@ func serves(t testing.TB, d *shm.Dir, wait func()) (stop func()) {
 
 func callerOf(t testing.TB, d *shm.Dir) *fabric.Caller {
 	t.Helper()
-	a, err := fabric.NewCaller(d, "callee")
-	noError(t, err)
+	a := shmtest.Got(fabric.NewCaller(d, "callee")).Or(t)
 	t.Cleanup(func() { noError(t, a.Close()) })
 	return a
 }
@@ -300,8 +298,7 @@ func TestCallContext(t *testing.T) {
 			if row.stands {
 				noError(t, c.Process.Signal(syscall.SIGCONT))
 			} else {
-				_, err = fmt.Fprintln(c.In)
-				noError(t, err)
+				shmtest.Got(fmt.Fprintln(c.In)).Or(t)
 			}
 			for i := range 20 {
 				answered(t, a, fmt.Sprint("echo", i))
@@ -374,8 +371,7 @@ func TestCallHostile(t *testing.T) {
 		}()
 		c := accepts(t, l)
 		reads(t, c, "\x10\x00\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00echo long enough")
-		_, err := c.Write(row.reply)
-		noError(t, err)
+		shmtest.Got(c.Write(row.reply)).Or(t)
 		noError(t, c.Close())
 		refuses(t, <-done, row.want, row.notRun)
 	}
@@ -384,9 +380,8 @@ func TestCallHostile(t *testing.T) {
 	serves(t, d, func() { ran.Store(true) })
 	answered(t, a, "echo")
 	c := dials(t, d, "callee")
-	_, err := c.Write(append(binary.LittleEndian.AppendUint64(nil, fabric.MaxMessage+1),
-		make([]byte, 8)...))
-	noError(t, err)
+	shmtest.Got(c.Write(append(binary.LittleEndian.AppendUint64(nil, fabric.MaxMessage+1),
+		make([]byte, 8)...))).Or(t)
 	if n, err := drain(c); n != 0 || err != io.EOF || ran.Load() {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -467,8 +462,7 @@ func TestServeUnsaid(t *testing.T) {
 		noError(t, e.say(said{1, (2 + i) << 32, connWindow4096}, 0))
 	}
 	noError(t, e.say(said{5, 0, nil}, 2))
-	_, err := e.await(t, 2)
-	noError(t, err)
+	shmtest.Got(e.await(t, 2)).Or(t)
 	cancel()
 	runs <- true
 	noError(t, <-done)
@@ -487,12 +481,9 @@ func TestServeUnsaid(t *testing.T) {
 
 // asker makes calls until it is killed.
 func asker() {
-	d, err := shm.OpenDir("")
-	must(err)
-	a, err := fabric.NewCaller(d, "callee")
-	must(err)
-	_, err = ask(context.Background(), a, "wait")
-	must(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	a := shmtest.Needs(fabric.NewCaller(d, "callee"))
+	shmtest.Needs(ask(context.Background(), a, "wait"))
 }
 
 // TestCallerKilled: a server goes on whose callers die, in their call and between two.

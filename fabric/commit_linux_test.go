@@ -51,8 +51,7 @@ func scratch(t *testing.T, holds string) *disk {
 
 func onDisk(t *testing.T, name string) *os.File {
 	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	noError(t, err)
+	f := shmtest.Got(os.OpenFile(name, os.O_RDWR, 0)).Or(t)
 	t.Cleanup(func() { noError(t, f.Close()) })
 	return f
 }
@@ -72,18 +71,14 @@ const fileBytes = 64 << 10
 // "dies" in the middle of a sync, with "stands" not at all.
 func lasting() {
 	var name, how string
-	_, err := fmt.Scan(&name, &how)
-	must(err)
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(err)
+	shmtest.Needs(fmt.Scan(&name, &how))
+	f := shmtest.Needs(os.OpenFile(name, os.O_RDWR, 0))
 	d := disk{File: f}
 	if how == "dies" {
 		d.sync = func() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 	}
-	e, err := open("lasting", fabric.Options{Remote: fileBytes, RemoteFile: &d})
-	must(err)
-	r, err := e.Register(fileBytes, allAccess)
-	must(err)
+	e := shmtest.Needs(open("lasting", fabric.Options{Remote: fileBytes, RemoteFile: &d}))
+	r := shmtest.Needs(e.Register(fileBytes, allAccess))
 	fmt.Println(r.Key())
 	if how != "stands" {
 		must(e.moves(context.Background()))
@@ -94,22 +89,17 @@ func lasting() {
 func startLasting(t *testing.T, name, how string) (c *child, at fabric.Remote) {
 	t.Helper()
 	c = start(t, "lasting")
-	_, err := fmt.Fprintln(c.In, name, how)
-	noError(t, err)
-	_, err = fmt.Fscan(c.Out, &at.Key)
-	noError(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, name, how)).Or(t)
+	shmtest.Got(fmt.Fscan(c.Out, &at.Key)).Or(t)
 	return c, at
 }
 
 // commits writes what is to last, and waits to be killed.
 func commits() {
-	e, err := open("commits", fabric.Options{})
-	must(err)
-	to, err := e.Resolve("lasting")
-	must(err)
+	e := shmtest.Needs(open("commits", fabric.Options{}))
+	to := shmtest.Needs(e.Resolve("lasting"))
 	var at fabric.Remote
-	_, err = fmt.Scan(&at.Key)
-	must(err)
+	shmtest.Needs(fmt.Scan(&at.Key))
 	must(e.WriteMsg(&fabric.Msg{Buf: pattern(fileBytes), Addr: to, Flags: lasts}, at))
 	c, failed, err := e.next()
 	must(err)
@@ -124,8 +114,7 @@ func TestCommit(t *testing.T) {
 	d := scratch(t, "")
 	owner, at := startLasting(t, d.Name(), "moves")
 	c := start(t, "commits")
-	_, err := fmt.Fprintln(c.In, at.Key)
-	noError(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, at.Key)).Or(t)
 	c.Says(t, fmt.Sprint(true, cq.Errno(0)))
 	owner.Kill()
 	c.Kill()
@@ -151,8 +140,7 @@ func TestCommitKilled(t *testing.T) {
 			d := scratch(t, "old")
 			c, at := startLasting(t, d.Name(), how)
 			e := opened(t, "main", fabric.Options{})
-			to, err := e.Resolve("lasting")
-			noError(t, err)
+			to := shmtest.Got(e.Resolve("lasting")).Or(t)
 			noError(t, e.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Context: 1,
 				Flags: lasts}, at))
 			if how == "stands" {
@@ -179,10 +167,8 @@ func lastingPair(t *testing.T, d *disk, name string) (a, b *end, to cq.Addr, at 
 	if a = b; name != "b" {
 		a = opened(t, name, fabric.Options{Slots: 128})
 	}
-	to, err := a.Resolve("b")
-	noError(t, err)
-	r, err := b.Register(4096, allAccess)
-	noError(t, err)
+	to = shmtest.Got(a.Resolve("b")).Or(t)
+	r := shmtest.Got(b.Register(4096, allAccess)).Or(t)
 	return a, b, to, fabric.Remote{Key: r.Key()}
 }
 
@@ -334,8 +320,7 @@ func TestCommitRefused(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 	to, err := a.Resolve("b")
 	noError(t, err)
-	r, err := b.Register(8, allAccess)
-	noError(t, err)
+	r := shmtest.Got(b.Register(8, allAccess)).Or(t)
 	at, w := fabric.Remote{Key: r.Key()}, make([]byte, 8)
 	m := fabric.Msg{Buf: w, Addr: to, Flags: lasts}
 	for what, err := range map[string]error{
@@ -358,8 +343,7 @@ func TestCommitRefused(t *testing.T) {
 	closed := scratch(t, "")
 	_, err = fabric.Open(a.d, "c", fabric.Options{RemoteFile: closed})
 	shmtest.WantErr(t, "a file of no bytes", err, cq.ErrInvalid)
-	f, err := os.Open(t.TempDir())
-	noError(t, err)
+	f := shmtest.Got(os.Open(t.TempDir())).Or(t)
 	defer f.Close()
 	_, err = fabric.Open(a.d, "c", fabric.Options{Remote: 1, RemoteFile: f})
 	shmtest.WantErr(t, "a file that cannot be read", err, syscall.EISDIR)

@@ -24,32 +24,28 @@ import (
 
 func directory(t testing.TB) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir(shmtest.Dir(t))
-	noError(t, err)
+	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
 	t.Cleanup(func() { noError(t, d.Close()) })
 	return d
 }
 
 func listens(t testing.TB, d *shm.Dir, name string) net.Listener {
 	t.Helper()
-	l, err := fabric.Listen(d, name)
-	noError(t, err)
+	l := shmtest.Got(fabric.Listen(d, name)).Or(t)
 	t.Cleanup(func() { _ = l.Close() }) // may be closed
 	return l
 }
 
 func dials(t testing.TB, d *shm.Dir, name string) net.Conn {
 	t.Helper()
-	c, err := fabric.Dial(context.Background(), d, name)
-	noError(t, err)
+	c := shmtest.Got(fabric.Dial(context.Background(), d, name)).Or(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func accepts(t testing.TB, l net.Listener) net.Conn {
 	t.Helper()
-	c, err := l.Accept()
-	noError(t, err)
+	c := shmtest.Got(l.Accept()).Or(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -273,10 +269,8 @@ func (c *child) stop(t testing.TB) {
 
 // talker echoes every connection.
 func talker() {
-	d, err := shm.OpenDir("")
-	must(err)
-	l, err := fabric.Listen(d, "talker")
-	must(err)
+	d := shmtest.Needs(shm.OpenDir(""))
+	l := shmtest.Needs(fabric.Listen(d, "talker"))
 	fmt.Println("ready")
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -409,12 +403,10 @@ func TestConnSpare(t *testing.T) {
 	client, server := connected(t)
 	text, got := pattern(64<<10), make([]byte, 64<<10)
 	trip := func() {
-		_, err := client.Write(text)
+		shmtest.Got(client.Write(text)).Or(t)
+		_, err := io.ReadFull(server, got[:1]) // the others come before their Read
 		noError(t, err)
-		_, err = io.ReadFull(server, got[:1]) // the others come before their Read
-		noError(t, err)
-		_, err = io.ReadFull(server, got[1:])
-		noError(t, err)
+		shmtest.Got(io.ReadFull(server, got[1:])).Or(t)
 	}
 	trip()
 	var before, after runtime.MemStats
@@ -458,8 +450,7 @@ func TestConnIdle(t *testing.T) {
 		return int(m.HeapAlloc + m.StackInuse)
 	}
 	threads := func() int {
-		all, err := os.ReadDir("/proc/self/task")
-		noError(t, err)
+		all := shmtest.Got(os.ReadDir("/proc/self/task")).Or(t)
 		return len(all)
 	}
 	hadHeap, hadThreads, hadRoutines := heap(), threads(), runtime.NumGoroutine()

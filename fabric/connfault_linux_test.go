@@ -157,14 +157,12 @@ func TestConnHostile(t *testing.T) {
 				}()
 			}
 			var err error
-			e.to, err = e.Resolve(to)
-			noError(t, err)
+			e.to = shmtest.Got(e.Resolve(to)).Or(t)
 			if row.is == "client" {
 				noError(t, e.say(said{1, mine, window}, 0))
 			}
 			if row.is != "" {
-				first, err := e.await(t, 1)
-				noError(t, err)
+				first := shmtest.Got(e.await(t, 1)).Or(t)
 				e.number = first.Data
 			}
 			for _, m := range row.messages {
@@ -219,11 +217,9 @@ func askedBy(t *testing.T, ctx context.Context) (e *intruder, asked cq.Entry, do
 		id = max(id, s.claims[row].Load())
 	}
 	id, _ = kind.FabricLaneOf(id)
-	box, err := e.d.Open(kind.FabricOutboxName(id), shm.ReadOnly)
-	noError(t, err)
+	box := shmtest.Got(e.d.Open(kind.FabricOutboxName(id), shm.ReadOnly)).Or(t)
 	noError(t, box.Close())
-	e.to, err = e.Resolve(box.Header().Name)
-	noError(t, err)
+	e.to = shmtest.Got(e.Resolve(box.Header().Name)).Or(t)
 	return e, asked, done
 }
 
@@ -245,8 +241,7 @@ func TestDialGivenUp(t *testing.T) {
 				noError(t, e.say(answer, 0))
 			} else {
 				shmtest.Eventually(t, "the end of others", func() bool {
-					names, err := e.d.List()
-					noError(t, err)
+					names := shmtest.Got(e.d.List()).Or(t)
 					return len(names) == 4 // of two ends
 				})
 				var had unix.Rlimit
@@ -268,10 +263,8 @@ func TestDialGivenUp(t *testing.T) {
 // TestDialUnheard: a dial says so whose answers are to come by a lane that cannot be.
 func TestDialUnheard(t *testing.T) {
 	e, _, done := askedBy(t, t.Context())
-	a, err := e.Lookup(e.to)
-	noError(t, err)
-	name, err := e.d.Open(kind.FabricOutboxName(a.Outbox), shm.ReadOnly)
-	noError(t, err)
+	a := shmtest.Got(e.Lookup(e.to)).Or(t)
+	name := shmtest.Got(e.d.Open(kind.FabricOutboxName(a.Outbox), shm.ReadOnly)).Or(t)
 	noError(t, name.Close())
 	s := scribbleOn(t, e.end, name.Header().Name, a)
 	row, id := 0, kind.FabricLaneID(e.Address().Outbox, 3, 1)
@@ -343,8 +336,7 @@ func (s *streamEnd) do(what string) (err error) {
 
 // streamer is an end that waits to be killed.
 func streamer() {
-	d, err := shm.OpenDir("")
-	must(err)
+	d := shmtest.Needs(shm.OpenDir(""))
 	s := streamEnd{d: d}
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
@@ -357,8 +349,7 @@ func streamer() {
 // does has a streamer do something, and expects what it says of that.
 func (c *child) does(t testing.TB, what string, says ...string) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.In, what)
-	noError(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, what)).Or(t)
 	for _, line := range append(says, "done") {
 		c.Says(t, line)
 	}
@@ -375,8 +366,7 @@ func TestConnLastWords(t *testing.T) {
 	to := e.knows(t, "server")
 	e.to = to
 	noError(t, e.say(said{1, 1 << 32, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
-	accepted, err := e.await(t, 1)
-	noError(t, err)
+	accepted := shmtest.Got(e.await(t, 1)).Or(t)
 	e.number = accepted.Data
 	noError(t, e.say(said{4, 0, nil}, 0))
 	server.does(t, "accept")

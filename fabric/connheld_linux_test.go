@@ -32,8 +32,7 @@ func (e *intruder) hears(t *testing.T) cq.Entry {
 	buf := make([]byte, 64)
 	noError(t, e.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 1,
 		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
-	c, err := e.await(t, 1)
-	noError(t, err)
+	c := shmtest.Got(e.await(t, 1)).Or(t)
 	e.heard = binary.LittleEndian.Uint64(buf)
 	return c
 }
@@ -48,8 +47,7 @@ func TestListenHeld(t *testing.T) {
 		noError(t, e.say(said{1, (i + 1) << 32, connWindow4096}, 0))
 	}
 	noError(t, e.say(said{1, 128 << 32, connWindow4096}, 2))
-	_, err := e.await(t, 2)
-	noError(t, err)
+	shmtest.Got(e.await(t, 2)).Or(t)
 	for range 3 {
 		c := dials(t, d, "server")
 		writes(t, c, "let in")
@@ -107,8 +105,7 @@ func TestCreditHeld(t *testing.T) {
 		for range 4 {
 			noError(t, e.say(said{5, 0, make([]byte, part)}, 0))
 		}
-		_, err := io.ReadFull(c, make([]byte, 4*part))
-		noError(t, err)
+		shmtest.Got(io.ReadFull(c, make([]byte, 4*part))).Or(t)
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()

@@ -25,20 +25,16 @@ func crowdName(i int) string { return fmt.Sprintf("crowd-%03d", i) }
 // crowd sends a message to each of the others and waits for theirs.
 func crowd() {
 	var me, n int
-	_, err := fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &me, &n)
-	must(err)
-	e, err := open(crowdName(me), fabric.Options{Peers: n, Chunks: 2})
-	must(err)
+	shmtest.Needs(fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &me, &n))
+	e := shmtest.Needs(open(crowdName(me), fabric.Options{Peers: n, Chunks: 2}))
 	fmt.Println("ready")
-	_, err = os.Stdin.Read(make([]byte, 1))
-	must(err)
+	shmtest.Needs(os.Stdin.Read(make([]byte, 1)))
 	bufs := make([][8]byte, n)
 	for i := range n - 1 {
 		must(e.Recv(bufs[i][:], uint64(i)))
 	}
 	for k := 1; k < n; k++ {
-		to, err := e.Resolve(crowdName((me + k) % n))
-		must(err)
+		to := shmtest.Needs(e.Resolve(crowdName((me + k) % n)))
 		must(e.SendContext(context.Background(), &fabric.Msg{Addr: to,
 			Buf: binary.LittleEndian.AppendUint64(nil, uint64(me))}))
 	}
@@ -85,8 +81,7 @@ func TestCrowd(t *testing.T) {
 		c.Says(t, "ready")
 	}
 	for _, c := range all {
-		_, err := c.In.Write([]byte("\n"))
-		noError(t, err)
+		shmtest.Got(c.In.Write([]byte("\n"))).Or(t)
 	}
 	for _, c := range all {
 		c.Says(t, "done")
@@ -110,15 +105,12 @@ func peerName(i int) string { return fmt.Sprintf("peer-%04d", i) }
 // peers are endpoints each of which sends its number and waits for an echo.
 func peers() {
 	var first, each int
-	_, err := fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &first, &each)
-	must(err)
+	shmtest.Needs(fmt.Sscanf(os.Getenv(envCrowd), "%d/%d", &first, &each))
 	all := make([]*end, each)
 	for i := range all {
 		n := first + i
-		all[i], err = openSized("", peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1})
-		must(err)
-		to, err := all[i].Resolve("main")
-		must(err)
+		all[i] = shmtest.Needs(openSized("", peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1}))
+		to := shmtest.Needs(all[i].Resolve("main"))
 		must(all[i].Inject(binary.LittleEndian.AppendUint64(nil, uint64(n)), to))
 	}
 	buf := make([]byte, 8)
@@ -217,8 +209,7 @@ func limit(t *testing.T) uint64 {
 // bytesIn sums up what the files of a directory take.
 func bytesIn(t *testing.T, dir string) (sum int64) {
 	t.Helper()
-	files, err := os.ReadDir(dir)
-	noError(t, err)
+	files := shmtest.Got(os.ReadDir(dir)).Or(t)
 	for _, f := range files {
 		var st syscall.Stat_t
 		err := syscall.Stat(filepath.Join(dir, f.Name()), &st)

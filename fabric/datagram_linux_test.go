@@ -37,8 +37,7 @@ func TestDatagrams(t *testing.T) {
 					if call == "self" {
 						b = a
 					}
-					to, err := a.Resolve(map[bool]string{true: "a", false: "b"}[b == a])
-					noError(t, err)
+					to := shmtest.Got(a.Resolve(map[bool]string{true: "a", false: "b"}[b == a])).Or(t)
 					m := fabric.Msg{Buf: pattern(n), Addr: to, Context: 1, Data: 5,
 						Flags: cq.FlagTransmitComplete | cq.FlagRemoteCQData}
 					r := fabric.Msg{Buf: make([]byte, n), Addr: fabric.Anybody, Context: 2}
@@ -110,8 +109,7 @@ func TestDatagramsDropped(t *testing.T) {
 			if c.self {
 				b = a
 			}
-			to, err := a.Resolve(map[bool]string{true: "a", false: "b"}[c.self])
-			noError(t, err)
+			to := shmtest.Got(a.Resolve(map[bool]string{true: "a", false: "b"}[c.self])).Or(t)
 			number := func(i int) []byte {
 				return append(binary.LittleEndian.AppendUint64(nil, uint64(i)), make([]byte, c.n-8)...)
 			}
@@ -248,12 +246,9 @@ func TestDatagramsKilled(t *testing.T) {
 
 // flooder sends numbers to main, and says how many it dropped.
 func flooder() {
-	e, err := open("flooder", fabric.Options{Datagram: true, Slots: 8})
-	must(err)
-	to, err := e.Resolve("main")
-	must(err)
-	n, err := strconv.Atoi(os.Getenv("FLOOD"))
-	must(err)
+	e := shmtest.Needs(open("flooder", fabric.Options{Datagram: true, Slots: 8}))
+	to := shmtest.Needs(e.Resolve("main"))
+	n := shmtest.Needs(strconv.Atoi(os.Getenv("FLOOD")))
 	for i := range n {
 		must(e.Inject(binary.LittleEndian.AppendUint64(nil, uint64(i)), to))
 	}
@@ -288,13 +283,11 @@ func TestDatagramLedger(t *testing.T) {
 		if dropped < 0 {
 			select {
 			case line := <-said:
-				_, err := fmt.Sscanf(line, "dropped %d", &dropped)
-				noError(t, err)
+				shmtest.Got(fmt.Sscanf(line, "dropped %d", &dropped)).Or(t)
 			default:
 			}
 		}
-		work, err := e.Progress()
-		noError(t, err)
+		work := shmtest.Got(e.Progress()).Or(t)
 		for _, r := range e.completions(t) {
 			got := binary.LittleEndian.Uint64(bufs[r.Context][:])
 			if got < next {

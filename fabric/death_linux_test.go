@@ -48,8 +48,7 @@ func TestSenderKilled(t *testing.T) {
 func claimant(t *testing.T, e, beside *end, n int) *child {
 	t.Helper()
 	c := started(t, "idle")
-	a, err := beside.Lookup(beside.knows(t, "idle"))
-	noError(t, err)
+	a := shmtest.Got(beside.Lookup(beside.knows(t, "idle"))).Or(t)
 	s := scribbleOn(t, e, "idle", a)
 	lane := &s.lanes[0]
 	lane.Slots.Store(8)
@@ -96,8 +95,7 @@ func TestClaimantCollected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 			claimant(t, e, next, n).Kill()
-			_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
-			noError(t, err)
+			shmtest.Got(ctl.Collect(e.d, ctl.CollectOptions{Remove: true})).Or(t)
 			all, err := e.d.List()
 			arrives := map[string]int{"sent": 1}[name]
 			if noError(t, err); len(all) != 4+arrives {
@@ -124,16 +122,13 @@ func TestClaimantCollected(t *testing.T) {
 func TestAdoptedUnderLock(t *testing.T) {
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 	claimant(t, e, next, 3).Kill()
-	_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
-	noError(t, err)
-	all, err := e.d.List()
-	noError(t, err)
+	shmtest.Got(ctl.Collect(e.d, ctl.CollectOptions{Remove: true})).Or(t)
+	all := shmtest.Got(e.d.List()).Or(t)
 	lives := []string{"main", "next", kind.FabricOutboxName(e.Address().Outbox),
 		kind.FabricOutboxName(next.Address().Outbox)}
 	for _, n := range all {
 		if !slices.Contains(lives, n.Name()) {
-			box, err := e.d.Open(n.Name(), shm.ReadWrite)
-			noError(t, err)
+			box := shmtest.Got(e.d.Open(n.Name(), shm.ReadWrite)).Or(t)
 			noError(t, box.Hold(nil))
 			e.steps(t)
 			e.steps(t)
@@ -143,8 +138,7 @@ func TestAdoptedUnderLock(t *testing.T) {
 	if s := e.Stats(); s.Stored != 1 || s.Died != 1 {
 		t.Fatalf("%+v", s)
 	}
-	_, err = ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
-	noError(t, err)
+	shmtest.Got(ctl.Collect(e.d, ctl.CollectOptions{Remove: true})).Or(t)
 	nothingLeft(t, e, "main", "next")
 }
 
@@ -176,8 +170,7 @@ func TestReceiverKilled(t *testing.T) {
 	for i := range 3 {
 		noError(t, e.Send(nil, to, uint64(i)))
 	}
-	_, err := c.In.Write([]byte("progress\n"))
-	noError(t, err)
+	shmtest.Got(c.In.Write([]byte("progress\n"))).Or(t)
 	c.Says(t, "3")
 	for i := range 4 {
 		noError(t, e.Send(nil, to, uint64(3+i)))
@@ -369,8 +362,7 @@ func TestKilledInside(t *testing.T) {
 			t.Run(fmt.Sprint(who, steps), func(t *testing.T) {
 				e, c, to := besideIdle(t)
 				tells := func(what string) {
-					_, err := c.In.Write([]byte(what + "\n"))
-					noError(t, err)
+					shmtest.Got(c.In.Write([]byte(what + "\n"))).Or(t)
 					c.Says(t, "0")
 				}
 				buf, context := make([]byte, longBytes), uint64(7)

@@ -20,8 +20,7 @@ import (
 func TestMessages(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
-	from, err := b.Insert(a.Address())
-	noError(t, err)
+	from := shmtest.Got(b.Insert(a.Address())).Or(t)
 	for _, size := range []int{0, 1, 31, 32, 33, 64, fabric.MaxInline} {
 		for _, expected := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d/expected=%v", size, expected), func(t *testing.T) {
@@ -177,13 +176,11 @@ func TestGrantBoth(t *testing.T) {
 				names = []string{"b", "a"}
 			}
 			for i, e := range ends {
-				to, err := e.Resolve(names[i])
-				noError(t, err)
+				to := shmtest.Got(e.Resolve(names[i])).Or(t)
 				for n := range uint64(most) {
 					m := fabric.Msg{Buf: []byte{byte(n), byte(n >> 8)}, Addr: to, Context: n}
 					noError(t, e.SendContext(t.Context(), &m))
-					_, err = ends[len(ends)-1-i].Progress()
-					noError(t, err)
+					shmtest.Got(ends[len(ends)-1-i].Progress()).Or(t)
 				}
 			}
 			bufs := [2][most][2]byte{}
@@ -282,8 +279,7 @@ func nothingLeft(t *testing.T, e *end, names ...string) {
 	var left []string
 	for range 12000 { // a minute, on a machine that is busy
 		e.steps(t)
-		all, err := e.d.List()
-		noError(t, err)
+		all := shmtest.Got(e.d.List()).Or(t)
 		if left = left[:0]; len(all) == 2*len(names) {
 			return
 		}

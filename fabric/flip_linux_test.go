@@ -219,12 +219,9 @@ func (s *flipEnds) prepare() []flip.Word {
 			Remote: flipRemote, RemoteFile: within{}})
 		must(err)
 	}
-	var err error
-	s.toA, err = s.b.Resolve(names[0])
-	must(err)
+	s.toA = shmtest.Needs(s.b.Resolve(names[0]))
 	if s.meets || s.out {
-		s.toB, err = s.a.Resolve(names[1])
-		must(err)
+		s.toB = shmtest.Needs(s.a.Resolve(names[1]))
 	}
 	if s.out { // b takes what a sends
 		for range 8 {
@@ -239,8 +236,7 @@ func (s *flipEnds) prepare() []flip.Word {
 	if !s.late {
 		must(s.receive())
 	}
-	toA, err := s.c.Resolve(names[0])
-	must(err)
+	toA := shmtest.Needs(s.c.Resolve(names[0]))
 	if s.before != nil {
 		must(s.before(s))
 	}
@@ -251,16 +247,13 @@ func (s *flipEnds) prepare() []flip.Word {
 
 // words are those that b may write.
 func (s *flipEnds) words(names [3]string) (all []flip.Word) {
-	mapped, err := flip.Mapped(s.a.d.Path())
-	must(err)
+	mapped := shmtest.Needs(flip.Mapped(s.a.d.Path()))
 	add := func(of shm.Kind, end, name string, k shm.SectionKind, offsets ...uint64) {
-		o, err := flip.Of(mapped, of, end)
-		must(err)
+		o := shmtest.Needs(flip.Of(mapped, of, end))
 		if end == names[0] { // others have it too, and the engine watches four addresses
 			o = o.Own()
 		}
-		words, err := o.Words(name, k, 0, offsets...)
-		must(err)
+		words := shmtest.Needs(o.Words(name, k, 0, offsets...))
 		all = append(all, words...)
 	}
 	b := names[1]
@@ -356,8 +349,7 @@ func (s *flipEnds) compare(o *flip.Outcome, c cq.Entry) {
 	i := c.Context - 10
 	mem := s.bufs[i][:]
 	if s.lent {
-		lent, err := s.a.Payload(&c)
-		must(err)
+		lent := shmtest.Needs(s.a.Payload(&c))
 		mem = lent
 	}
 	if c.Len > uint64(len(mem)) {

@@ -67,8 +67,7 @@ func TestMeetRelayed(t *testing.T) {
 	a.pass(fds[1]...)
 	b.pass(fds[0]...)
 	for _, f := range []*forger{a, b} { // both have led
-		_, err := io.ReadFull(f.conn, make([]byte, 16))
-		noError(t, err)
+		shmtest.Got(io.ReadFull(f.conn, make([]byte, 16))).Or(t)
 	}
 	a.ready()
 	b.ready()

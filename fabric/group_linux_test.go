@@ -24,8 +24,7 @@ import (
 // joins makes an endpoint a member.
 func joins(t testing.TB, e *end, o fabric.GroupOptions) *fabric.Group {
 	t.Helper()
-	g, err := e.Join("group", o)
-	noError(t, err)
+	g := shmtest.Got(e.Join("group", o)).Or(t)
 	return g
 }
 

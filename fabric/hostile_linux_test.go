@@ -36,14 +36,12 @@ func scribble(t *testing.T, e *end, name string) (s scribbled) {
 func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribbled) {
 	t.Helper()
 	open := func(name string) *shm.Object {
-		o, err := e.d.Open(name, shm.ReadOnly)
-		noError(t, err)
+		o := shmtest.Got(e.d.Open(name, shm.ReadOnly)).Or(t)
 		t.Cleanup(func() { noError(t, o.Close()) })
 		return o
 	}
 	section := func(o *shm.Object, k shm.SectionKind) []byte {
-		mem, err := o.MapWritable(k, 0)
-		noError(t, err)
+		mem := shmtest.Got(o.MapWritable(k, 0)).Or(t)
 		return mem
 	}
 	o, box := open(name), open(kind.FabricOutboxName(a.Outbox))
@@ -51,8 +49,7 @@ func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribble
 	s.rows = kind.Overlays[kind.FabricRow](section(o, kind.SectFabricRows))
 	mail := section(o, kind.SectFabricMail)
 	s.claims = kind.Overlays[kind.Word](mail[kind.FabricClaims(len(s.rows)):])
-	hints, err := wake.MapHints(mail, 2*len(s.rows))
-	noError(t, err)
+	hints := shmtest.Got(wake.MapHints(mail, 2*len(s.rows))).Or(t)
 	s.ring = func(row int) {
 		wake.NewRinger(wake.RingerConfig{Row: &s.rows[row].Bell, Arm: &s.page.Arm, Hints: hints,
 			Bit: row}).Announce()
@@ -217,8 +214,7 @@ func TestHostileGrant(t *testing.T) {
 func hostileGrant(t *testing.T, waiting uint64, do func(*end, cq.Addr, fabric.Remote) error) {
 	a := openedSized(t, "a", 16, fabric.Options{Window: 4096, Remote: 4096})
 	b := opened(t, "b", fabric.Options{})
-	r, err := a.Register(1, cq.FlagRemoteWrite)
-	noError(t, err)
+	r := shmtest.Got(a.Register(1, cq.FlagRemoteWrite)).Or(t)
 	to := b.knows(t, "a")
 	noError(t, b.Send(nil, to, 1))
 	a.steps(t)
@@ -353,11 +349,9 @@ func TestHostileClaims(t *testing.T) {
 	for row, id := range ids {
 		s.claims[row].Store(id)
 	}
-	mail, err := a.d.Open("a", shm.ReadOnly)
-	noError(t, err)
+	mail := shmtest.Got(a.d.Open("a", shm.ReadOnly)).Or(t)
 	defer mail.Close()
-	mem, err := mail.MapWritable(kind.SectFabricMail, 0)
-	noError(t, err)
+	mem := shmtest.Got(mail.MapWritable(kind.SectFabricMail, 0)).Or(t)
 	mem[384], mem[385] = 0xff, 0xff // every row rings, and lanes that nobody has
 	to := b.knows(t, "a")
 	noError(t, b.Send(nil, to, 1))
@@ -397,11 +391,9 @@ func TestHostileClaims(t *testing.T) {
 // groupWords are those that the members of a group write.
 func groupWords(t *testing.T, e *end) (is kind.Group, w kind.GroupWords) {
 	t.Helper()
-	o, err := e.d.Open("group", shm.ReadWrite)
-	noError(t, err)
+	o := shmtest.Got(e.d.Open("group", shm.ReadWrite)).Or(t)
 	t.Cleanup(func() { noError(t, o.Close()) })
-	is, err = kind.StoredGroup("group", o.Header())
-	noError(t, err)
+	is = shmtest.Got(kind.StoredGroup("group", o.Header())).Or(t)
 	mem, _, err := o.Section(kind.SectGroup, 0)
 	noError(t, err)
 	return is, is.WordsIn(mem)

@@ -164,8 +164,7 @@ func (m *matcher) send() {
 
 // progress moves the receiver, and what senders have to do for that.
 func (m *matcher) progress() {
-	_, err := m.e.Progress()
-	noError(m.t, err)
+	shmtest.Got(m.e.Progress()).Or(m.t)
 	var dst [8]cq.Entry
 	for _, e := range m.from {
 		if _, err := cq.Read(e.q, dst[:]); err != nil && err != cq.ErrWouldBlock {
@@ -281,8 +280,7 @@ func (m *matcher) read() {
 			case m.looks[c.Context]:
 				m.say("%d found %d from %v", c.Context, c.Len, c.Src)
 			case c.Flags&cq.FlagFrame != 0:
-				mem, err := m.e.Payload(&c)
-				noError(m.t, err)
+				mem := shmtest.Got(m.e.Payload(&c)).Or(m.t)
 				id := binary.LittleEndian.Uint32(mem)
 				m.say("%d %v %d from %v at %d: %d", c.Context, c.Flags, c.Len, c.Src, 0, id)
 				m.loans = append(m.loans, c)
@@ -343,8 +341,7 @@ func newMatcher(t *testing.T, seed uint64, size, most, pool int) *matcher {
 	for i := range 3 {
 		e := opened(t, fmt.Sprint("sender", i), fabric.Options{Pool: pool})
 		to := e.knows(t, "receiver")
-		addr, err := m.e.Insert(e.Address())
-		noError(t, err)
+		addr := shmtest.Got(m.e.Insert(e.Address())).Or(t)
 		m.from, m.to, m.addr = append(m.from, e), append(m.to, to), append(m.addr, addr)
 	}
 	return m
@@ -405,8 +402,7 @@ func (m *matcher) returns() {
 	m.t.Helper()
 	noError(m.t, errors.Join(m.e.Close(), m.e.Release(m.loans...)))
 	for _, e := range m.from {
-		_, err := e.Progress()
-		noError(m.t, err)
+		shmtest.Got(e.Progress()).Or(m.t)
 		account(m.t, e, 8, 0, 0)
 		poolAccount(m.t, e, m.pool, 0, 0)
 	}

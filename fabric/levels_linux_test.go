@@ -269,10 +269,8 @@ func TestMatchKilled(t *testing.T) {
 				noError(t, e.SendMsg(&fabric.Msg{Addr: to, Context: i, Flags: flags}))
 			}
 			for _, step := range strings.Fields(steps) {
-				_, err := c.In.Write([]byte(step + "\n"))
-				noError(t, err)
-				_, err = c.Out.ReadString('\n')
-				noError(t, err)
+				shmtest.Got(c.In.Write([]byte(step + "\n"))).Or(t)
+				shmtest.Got(c.Out.ReadString('\n')).Or(t)
 			}
 			c.Kill()
 			for i := range 4 {

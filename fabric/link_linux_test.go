@@ -33,8 +33,7 @@ func openEvents(size int) (*cq.EventQueue, error) {
 
 func events(t testing.TB, size int) *cq.EventQueue {
 	t.Helper()
-	eq, err := openEvents(size)
-	noError(t, err)
+	eq := shmtest.Got(openEvents(size)).Or(t)
 	t.Cleanup(func() { noError(t, eq.Close()) })
 	return eq
 }
@@ -79,9 +78,7 @@ type called struct {
 func calls(t testing.TB, data string) *called {
 	t.Helper()
 	a := &called{eq: events(t, 0)}
-	var err error
-	a.p, err = fabric.ListenEvents(directory(t), "passive", a.eq)
-	noError(t, err)
+	a.p = shmtest.Got(fabric.ListenEvents(directory(t), "passive", a.eq)).Or(t)
 	t.Cleanup(func() { noError(t, a.p.Close()) })
 	a.child = start(t, "caller")
 	a.Says(t, "ready")
@@ -93,16 +90,14 @@ func calls(t testing.TB, data string) *called {
 func (a *called) request(t testing.TB, data string) *fabric.Request {
 	t.Helper()
 	ev := hears(t, a.eq, a.p.FID(), strings.TrimSpace("connection request "+data))
-	r, err := a.p.Request(&ev)
-	noError(t, err)
+	r := shmtest.Got(a.p.Request(&ev)).Or(t)
 	return r
 }
 
 // obeys has the caller do something, which must have that result.
 func (c *child) obeys(t testing.TB, what, want string) {
 	t.Helper()
-	_, err := fmt.Fprintln(c.In, what)
-	noError(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, what)).Or(t)
 	c.Says(t, want)
 }
 
@@ -129,8 +124,7 @@ func caller() {
 	eq, err := openEvents(0)
 	must(err)
 	o := fabric.Options{Events: eq, Window: 8192}
-	e, err := open("caller", o)
-	must(err)
+	e := shmtest.Needs(open("caller", o))
 	var bufs [8][64]byte
 	var crowd []*end
 	fmt.Println("ready")
@@ -143,8 +137,7 @@ func caller() {
 			err = e.Connect("passive", []byte(text))
 		case "crowd": // as many more of them
 			for i := range count(text) {
-				one, err := open(fmt.Sprint("caller-", i), o)
-				must(err)
+				one := shmtest.Needs(open(fmt.Sprint("caller-", i), o))
 				must(one.Connect("passive", nil))
 				crowd = append(crowd, one)
 			}
@@ -194,8 +187,7 @@ func caller() {
 }
 
 func count(text string) int {
-	n, err := strconv.Atoi(text)
-	must(err)
+	n := shmtest.Needs(strconv.Atoi(text))
 	return n
 }
 
@@ -216,8 +208,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("the listening side has %q", c.Data)
 		}
 		a.obeys(t, "event", "connected a server")
-		from, err := e.Lookup(0)
-		noError(t, err)
+		from := shmtest.Got(e.Lookup(0)).Or(t)
 		if from != a.r.From {
 			t.Errorf("the peer is %v, the request was from %v", from, a.r.From)
 		}
@@ -419,8 +410,7 @@ func TestLinkEarly(t *testing.T) {
 		t.Errorf("%d receives are over before CONNECTED, %v", n, err)
 	}
 	for range filled {
-		_, err := a.eq.Read(&cq.Event{}, 0)
-		noError(t, err)
+		shmtest.Got(a.eq.Read(&cq.Event{}, 0)).Or(t)
 	}
 	hears(t, a.eq, e.FID(), "connected")
 	noError(t, e.Recv(bufs[1][:], 1))
@@ -445,9 +435,8 @@ func TestLinkRefused(t *testing.T) {
 		}
 	}
 	is("connect to nobody", caller.Connect("passive", nil), syscall.ECONNREFUSED)
-	p, err := fabric.ListenEvents(d, "passive", eq)
-	noError(t, err)
-	_, err = fabric.ListenEvents(d, "passive", eq)
+	p := shmtest.Got(fabric.ListenEvents(d, "passive", eq)).Or(t)
+	_, err := fabric.ListenEvents(d, "passive", eq)
 	is("a name in use", err, syscall.EADDRINUSE)
 	_, err = fabric.Dial(context.Background(), d, "passive")
 	is("a stream to a passive endpoint", err, syscall.ECONNREFUSED)
@@ -464,8 +453,7 @@ func TestLinkRefused(t *testing.T) {
 
 	ev, _, err := nextEvent(eq)
 	noError(t, err)
-	r, err := p.Request(&ev)
-	noError(t, err)
+	r := shmtest.Got(p.Request(&ev)).Or(t)
 	server := opened(t, "server", fabric.Options{Events: eq, Request: r})
 	noError(t, server.Accept(make([]byte, fabric.MaxConnData)))
 	for _, e := range []*end{server, caller} {

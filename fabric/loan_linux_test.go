@@ -47,16 +47,14 @@ func (e *end) borrow(context uint64) error {
 func borrowed(t *testing.T, e *end) (cq.Entry, []byte) {
 	t.Helper()
 	c := completes(t, e)
-	mem, err := e.Payload(&c)
-	noError(t, err)
+	mem := shmtest.Got(e.Payload(&c)).Or(t)
 	return c, mem
 }
 
 // allocated is memory of a pool with a pattern in it.
 func allocated(t testing.TB, e *end, n int) []byte {
 	t.Helper()
-	mem, err := e.Alloc(n)
-	noError(t, err)
+	mem := shmtest.Got(e.Alloc(n)).Or(t)
 	copy(mem, pattern(n))
 	return mem
 }
@@ -119,7 +117,6 @@ func TestLoanInPlace(t *testing.T) {
 // TestLoansOfCopies: what was not sent by reference, and what came from this endpoint, is lent from
 // private memory.
 func TestLoansOfCopies(t *testing.T) {
-	var err error
 	a := opened(t, "a", fabric.Options{Pool: chunk, Window: 4096})
 	to := a.knows(t, "a")
 	for i, sent := range [][]byte{nil, pattern(300), allocated(t, a, 3000), allocated(t, a, 5000)} {
@@ -132,8 +129,7 @@ func TestLoansOfCopies(t *testing.T) {
 		var got []byte
 		for range 2 {
 			if c := completes(t, a); c.Context == 2 {
-				got, err = a.Payload(&c)
-				noError(t, err)
+				got = shmtest.Got(a.Payload(&c)).Or(t)
 				noError(t, a.Release(c))
 			}
 		}
@@ -166,11 +162,9 @@ func TestLoanRefused(t *testing.T) {
 			t.Errorf("free of %d bytes that nobody has: %v", len(b), err)
 		}
 	}
-	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
-	noError(t, err)
-	e, err := fabric.Open(a.d, "counts",
-		fabric.Options{Counters: map[*cq.Counter]cq.Flags{c: cq.FlagRecv}})
-	noError(t, err)
+	c := shmtest.Got(cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})).Or(t)
+	e := shmtest.Got(fabric.Open(a.d, "counts",
+		fabric.Options{Counters: map[*cq.Counter]cq.Flags{c: cq.FlagRecv}})).Or(t)
 	if err := (&end{Endpoint: e}).borrow(1); !errors.Is(err, cq.ENoCQ) {
 		t.Errorf("a loan that nobody is told of: %v", err)
 	}
@@ -229,8 +223,7 @@ func TestAllocations(t *testing.T) {
 	for _, mem := range has {
 		noError(t, e.Free(mem))
 	}
-	_, err := e.Alloc(all)
-	noError(t, err)
+	shmtest.Got(e.Alloc(all)).Or(t)
 	account(t, e, 3, 0, 0)
 }
 
@@ -317,8 +310,7 @@ func TestKilledLent(t *testing.T) {
 			e := opened(t, "main", fabric.Options{Pool: longBytes})
 			c := started(t, "idle")
 			tells := func(what string) {
-				_, err := c.In.Write([]byte(what + "\n"))
-				noError(t, err)
+				shmtest.Got(c.In.Write([]byte(what + "\n"))).Or(t)
 				c.Says(t, "0")
 			}
 			if who == "sender" {

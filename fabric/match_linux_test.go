@@ -18,8 +18,7 @@ func pair(t testing.TB, o fabric.Options) (a, b *end, to, from cq.Addr) {
 	t.Helper()
 	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", o)
 	to = a.knows(t, "b")
-	from, err := b.Insert(a.Address())
-	noError(t, err)
+	from = shmtest.Got(b.Insert(a.Address())).Or(t)
 	return a, b, to, from
 }
 
@@ -141,8 +140,7 @@ func TestSentBeforeKnown(t *testing.T) {
 	address := a.Address()
 	noError(t, a.close())
 	b.steps(t)
-	from, err := b.Insert(address)
-	noError(t, err)
+	from := shmtest.Got(b.Insert(address)).Or(t)
 	for _, tag := range []uint64{2, 0, 1} {
 		var buf [1]byte
 		noError(t, b.TRecv(buf[:], from, tag, 0, tag))

@@ -75,12 +75,9 @@ func forgerAt(t *testing.T, conn *net.UnixConn) *forger {
 func (f *forger) make() {
 	s := f.f.Spec("forged")
 	s.UUID, s.Generation = f.uuid, 1
-	var err error
-	f.obj, err = shm.CreateMemfd(s, nil)
-	noError(f.t, err)
+	f.obj = shmtest.Got(shm.CreateMemfd(s, nil)).Or(f.t)
 	f.t.Cleanup(func() { _ = f.obj.Close() })
-	f.box, err = place.Sealed(f.o.Spec("forged"), shm.SealOthers, nil)
-	noError(f.t, err)
+	f.box = shmtest.Got(place.Sealed(f.o.Spec("forged"), shm.SealOthers, nil)).Or(f.t)
 	f.t.Cleanup(func() { _ = f.box.Close() })
 	section := func(o *shm.Object, k shm.SectionKind) []byte {
 		mem, _, err := o.Section(k, 0)
@@ -107,8 +104,7 @@ func (f *forger) leads() {
 	f.t.Cleanup(func() { shm.CloseFDs(fds) })
 	f.passed = fds
 	for i := range f.victim {
-		f.victim[i], err = shm.OpenPassed(fds[i], "victim", 1<<30)
-		noError(f.t, err)
+		f.victim[i] = shmtest.Got(shm.OpenPassed(fds[i], "victim", 1<<30)).Or(f.t)
 		f.t.Cleanup(func() { _ = f.victim[i].Close() })
 	}
 	high, low := kind.UuidWords(f.victim[0].Header().UUID)
@@ -124,8 +120,7 @@ func (f *forger) leads() {
 
 // ready says the last word.
 func (f *forger) ready() {
-	_, err := f.conn.Write(says(2))
-	noError(f.t, err)
+	shmtest.Got(f.conn.Write(says(2))).Or(f.t)
 }
 
 // TestMeetHostile: whatever the other one passes in place of two objects that it cannot change
@@ -146,12 +141,10 @@ func TestMeetHostile(t *testing.T) {
 	}{
 		{"hangs up", func(f *forger) { _ = f.conn.Close() }, cq.ErrPeerGone},
 		{"another protocol", func(f *forger) {
-			_, err := f.conn.Write([]byte("GET / HTTP/1.1\r\n"))
-			noError(f.t, err)
+			shmtest.Got(f.conn.Write([]byte("GET / HTTP/1.1\r\n"))).Or(f.t)
 		}, fabric.ErrCorrupt},
 		{"another version", func(f *forger) {
-			_, err := f.conn.Write([]byte("shmfab\r\n\x02\x00\x01\x00\x00\x00\x00\x00"))
-			noError(f.t, err)
+			shmtest.Got(f.conn.Write([]byte("shmfab\r\n\x02\x00\x01\x00\x00\x00\x00\x00"))).Or(f.t)
 		}, shm.ErrVersion},
 		{"ready at once", func(f *forger) {
 			f.ready()
@@ -224,8 +217,7 @@ func TestMeetHostile(t *testing.T) {
 			f.ready()
 		}, fabric.ErrCorrupt},
 		{"refuses", func(f *forger) {
-			_, err := f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))
-			noError(f.t, err)
+			shmtest.Got(f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))).Or(f.t)
 		}, shm.ErrOwner},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -250,15 +242,14 @@ func TestMeetSilent(t *testing.T) {
 		a, b := sockets(t)
 		defer a.Close()
 		defer b.Close() // or a collected one hangs up
-		_, err := b.Write([]byte(said))
-		noError(t, err)
+		shmtest.Got(b.Write([]byte(said))).Or(t)
 		wait := 10 * time.Second
 		if place.MeetTimeout = 20 * time.Millisecond; said == "" {
 			wait, place.MeetTimeout = place.MeetTimeout, wait
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
 		defer cancel()
-		_, err = fabric.Meet(ctx, a, nil, fabric.Options{})
+		_, err := fabric.Meet(ctx, a, nil, fabric.Options{})
 		shmtest.WantErr(t, "meet", err, want)
 	}
 }
@@ -278,8 +269,7 @@ func (f *forger) meets() {
 	f.make()
 	f.pass(f.obj.FD(), f.box.FD())
 	f.leads()
-	_, err := f.conn.Write(says(2))
-	noError(f.t, err)
+	shmtest.Got(f.conn.Write(says(2))).Or(f.t)
 }
 
 // rings counts a ring for a message, as who may not mark does.
@@ -325,8 +315,7 @@ func TestOverAbandoned(t *testing.T) {
 	for name, leaves := range map[string]func(t *testing.T){
 		"close": func(t *testing.T) {
 			l, at := overListener(t)
-			conn, err := net.DialUnix("unix", nil, at)
-			noError(t, err)
+			conn := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 			f = forgerAt(t, conn)
 			f.meets()
 			noError(t, errors.Join(f.opens(l).Close(), l.Close()))
@@ -390,8 +379,7 @@ func TestMetHostile(t *testing.T) {
 			f.slots[0].Seq.Store(1)
 			f.rings()
 			for range 3 {
-				_, err := f.e.Progress()
-				noError(t, err)
+				shmtest.Got(f.e.Progress()).Or(t)
 			}
 			if s := f.e.Stats(); s.Corrupt != 1 || s.Received != 0 {
 				t.Errorf("%+v", s)
@@ -407,8 +395,7 @@ func TestMetHostile(t *testing.T) {
 // TestMetName: it is not called as it calls itself.
 func TestMetName(t *testing.T) {
 	l, at := overListener(t)
-	conn, err := net.DialUnix("unix", nil, at)
-	noError(t, err)
+	conn := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 	f := forgerAt(t, conn)
 	f.meets()
 	c := f.opens(l)
@@ -430,8 +417,7 @@ func TestMetReuses(t *testing.T) {
 		s.Head.Store(kind.FabricRTS | kind.FabricInPool)
 		s.Seq.Store(uint64(i) + 1)
 		f.rings()
-		_, err := f.e.Progress()
-		noError(t, err)
+		shmtest.Got(f.e.Progress()).Or(t)
 		if f.e.Stats().Corrupt == 1 {
 			return
 		}
@@ -442,8 +428,7 @@ func TestMetReuses(t *testing.T) {
 
 // lane1 is the number of the lane that leads to it.
 func (f *forger) lane1() uint64 {
-	v, err := kind.StoredFabric("victim", f.victim[0].Header())
-	noError(f.t, err)
+	v := shmtest.Got(kind.StoredFabric("victim", f.victim[0].Header())).Or(f.t)
 	return kind.FabricLaneID(v.Outbox, 0, 1)
 }
 
@@ -458,8 +443,7 @@ func TestMetAnnounces(t *testing.T) {
 		f.slots[i].Seq.Store(uint64(i) + 1)
 	}
 	f.rings()
-	_, err := f.e.Progress()
-	noError(t, err)
+	shmtest.Got(f.e.Progress()).Or(t)
 	runtime.ReadMemStats(&after)
 	mem, _, err := f.victim[0].Section(kind.SectFabricRows, 0)
 	noError(t, err)
@@ -500,8 +484,7 @@ func TestMetHangsUp(t *testing.T) {
 	noError(t, f.e.Send(nil, 0, 1))
 	noError(t, f.conn.Close())
 	time.Sleep(20 * time.Millisecond) // the notice comes from a goroutine
-	_, err := f.e.Progress()
-	noError(t, err)
+	shmtest.Got(f.e.Progress()).Or(t)
 	if n, err := cq.Read(f.e.q, make([]cq.Entry, 1)); n != 0 || f.e.Stats().Died != 0 {
 		t.Errorf("%d completions, %v, %+v", n, err, f.e.Stats())
 	}

@@ -40,13 +40,11 @@ func meetEnd(conn *net.UnixConn, allow *shm.AllowList, o fabric.Options) (e *end
 // everybody listens at a socket that all users may connect to, which it allows.
 func everybody(t testing.TB) (*net.UnixListener, *shm.AllowList) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "met")
-	noError(t, err)
+	dir := shmtest.Got(os.MkdirTemp("", "met")).Or(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	noError(t, os.Chmod(dir, 0o755))
 	path := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	noError(t, err)
+	l := shmtest.Got(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})).Or(t)
 	t.Cleanup(func() { _ = l.Close() })
 	noError(t, os.Chmod(path, 0o666))
 	noError(t, l.SetDeadline(time.Now().Add(time.Minute)))
@@ -57,10 +55,8 @@ func everybody(t testing.TB) (*net.UnixListener, *shm.AllowList) {
 func sockets(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
 	l, _ := everybody(t)
-	a, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
-	noError(t, err)
-	b, err = l.AcceptUnix()
-	noError(t, err)
+	a = shmtest.Got(net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))).Or(t)
+	b = shmtest.Got(l.AcceptUnix()).Or(t)
 	return a, b
 }
 
@@ -98,10 +94,8 @@ func besideOther(t testing.TB, role string, other bool, o fabric.Options) (*end,
 	t.Helper()
 	l, allow := everybody(t)
 	c := startOther(t, role, other, "SOCKET="+l.Addr().String())
-	conn, err := l.AcceptUnix()
-	noError(t, err)
-	e, err := meetEnd(conn, allow, o)
-	noError(t, err)
+	conn := shmtest.Got(l.AcceptUnix()).Or(t)
+	e := shmtest.Got(meetEnd(conn, allow, o)).Or(t)
 	t.Cleanup(func() { noError(t, e.close()) })
 	return e, c
 }
@@ -124,8 +118,7 @@ func bothUsers(t *testing.T, test func(t *testing.T, other bool)) {
 
 // metEcho sends back what comes.
 func metEcho() {
-	e, err := meetEnd(dialed(), anyUser(), fabric.Options{})
-	must(err)
+	e := shmtest.Needs(meetEnd(dialed(), anyUser(), fabric.Options{}))
 	var buf [longBytes]byte
 	for {
 		must(e.Recv(buf[:], 1))
@@ -155,8 +148,7 @@ func metEcho() {
 func TestMeetOthers(t *testing.T) {
 	bothUsers(t, func(t *testing.T, other bool) {
 		e, c := besideOther(t, "met echo", other, fabric.Options{Pool: longBytes})
-		mem, err := e.Alloc(longBytes)
-		noError(t, err)
+		mem := shmtest.Got(e.Alloc(longBytes)).Or(t)
 		copy(mem, pattern(longBytes))
 		buf := make([]byte, longBytes)
 		for i, n := range []int{0, 1, 8, fabric.MaxInline, 300, chunk, chunk + 1, 1 << 18, longBytes} {
@@ -187,8 +179,7 @@ func TestMeetOthers(t *testing.T) {
 		c.Says(t, "closed")
 		c.Stop(t)
 		shmtest.Eventually(t, "its close is known", func() bool {
-			_, err := e.Progress()
-			noError(t, err)
+			shmtest.Got(e.Progress()).Or(t)
 			return errors.Is(e.Inject(nil, 0), fabric.ErrPeerClosed)
 		})
 	})
@@ -210,10 +201,8 @@ func TestMeetWays(t *testing.T) {
 	})
 	t.Run("match", func(t *testing.T) {
 		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte("m"), Flags: cq.FlagMatchComplete, Context: 3}))
-		_, err := b.Progress()
-		noError(t, err)
-		_, err = a.Progress()
-		noError(t, err)
+		shmtest.Got(b.Progress()).Or(t)
+		shmtest.Got(a.Progress()).Or(t)
 		if n, err := cq.Read(a.q, make([]cq.Entry, 1)); n != 0 {
 			t.Fatalf("it has no receive: %v", err)
 		}
@@ -298,8 +287,7 @@ func TestMeetKilled(t *testing.T) {
 
 // metIdle sends three messages, and examines nothing.
 func metIdle() {
-	e, err := meetEnd(dialed(), anyUser(), fabric.Options{})
-	must(err)
+	e := shmtest.Needs(meetEnd(dialed(), anyUser(), fabric.Options{}))
 	for range 3 {
 		must(e.Send([]byte("hello"), 0, 1))
 	}

@@ -55,13 +55,10 @@ func reporting(t *testing.T, name, to string, pool int) *reporter {
 	if to == "queue" {
 		return &reporter{end: opened(t, name, fabric.Options{Pool: pool})}
 	}
-	c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
-	noError(t, err)
-	d, err := shm.OpenDir(shmtest.Dir(t))
-	noError(t, err)
-	e, err := fabric.Open(d, name, fabric.Options{Pool: pool,
-		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})
-	noError(t, err)
+	c := shmtest.Got(cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})).Or(t)
+	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
+	e := shmtest.Got(fabric.Open(d, name, fabric.Options{Pool: pool,
+		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})).Or(t)
 	t.Cleanup(func() { noError(t, errors.Join(e.Close(), c.Close(), d.Close())) })
 	return &reporter{end: &end{Endpoint: e, d: d}, counter: c}
 }
@@ -73,9 +70,7 @@ func (r *reporter) begins(t *testing.T) {
 		r.seen = map[uint64]cq.Entry{}
 		return
 	}
-	var err error
-	r.counted, err = r.counter.Read()
-	noError(t, err)
+	r.counted = shmtest.Got(r.counter.Read()).Or(t)
 }
 
 // ended moves the endpoint, and reports whether so many operations have ended.
@@ -83,8 +78,7 @@ func (r *reporter) ended(t *testing.T, n int) bool {
 	t.Helper()
 	if r.counter != nil {
 		r.steps(t)
-		v, err := r.counter.Read()
-		noError(t, err)
+		v := shmtest.Got(r.counter.Read()).Or(t)
 		return v >= r.counted+uint64(n)
 	}
 	var dst [1]cq.Entry
@@ -166,9 +160,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 	payload := bytes.Clone(want)
 	pooled := call == "reference" || call == "both"
 	if pooled {
-		var err error
-		payload, err = a.Alloc(n)
-		noError(t, err)
+		payload = shmtest.Got(a.Alloc(n)).Or(t)
 		copy(payload, want)
 	}
 	recv := func() {
@@ -203,8 +195,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 	if isLoan(call) {
 		flags |= cq.FlagFrame
 		c := b.seen[7]
-		mem, err := b.Payload(&c)
-		noError(t, err)
+		mem := shmtest.Got(b.Payload(&c)).Or(t)
 		buf = bytes.Clone(mem)
 		noError(t, b.Release(c))
 	}
@@ -233,8 +224,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 
 // lender sends back what comes from "a": it borrows the message, and sends it from its pool.
 func lender() {
-	e, err := open("lender", fabric.Options{Pool: 2 * longest})
-	must(err)
+	e := shmtest.Needs(open("lender", fabric.Options{Pool: 2 * longest}))
 	borrow := func() {
 		must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagFrame, Context: 1}))
 	}
@@ -257,15 +247,12 @@ func lender() {
 		if dst[0].Context != 1 {
 			continue
 		}
-		from, err := e.Payload(&dst[0])
-		must(err)
-		mem, err := e.Alloc(max(len(from), 1))
-		must(err)
+		from := shmtest.Needs(e.Payload(&dst[0]))
+		mem := shmtest.Needs(e.Alloc(max(len(from), 1)))
 		copy(mem, from)
 		borrow()
 		must(e.Release(dst[0]))
-		to, err := e.Resolve("a")
-		must(err)
+		to := shmtest.Needs(e.Resolve("a"))
 		must(e.SendContext(ctx, &fabric.Msg{Buf: mem[:len(from)], Addr: to, Context: 2}))
 		must(e.Free(mem))
 	}
@@ -273,8 +260,7 @@ func lender() {
 
 // mirror sends back what comes from "a".
 func mirror() {
-	e, err := open("mirror", fabric.Options{})
-	must(err)
+	e := shmtest.Needs(open("mirror", fabric.Options{}))
 	buf := make([]byte, longest)
 	must(e.Recv(buf, 1))
 	fmt.Println("ready")
@@ -297,8 +283,7 @@ func mirror() {
 			must(e.Recv(buf, 1))
 			continue
 		}
-		to, err := e.Resolve("a")
-		must(err)
+		to := shmtest.Needs(e.Resolve("a"))
 		must(e.SendContext(ctx, &fabric.Msg{Buf: buf[:dst[0].Len], Addr: to, Context: 2}))
 	}
 }
@@ -440,8 +425,7 @@ func TestChunksOfStanding(t *testing.T) {
 			account(t, e, 8, 4, 0)
 			switch how {
 			case "examines":
-				_, err := c.In.Write([]byte("progress\n"))
-				noError(t, err)
+				shmtest.Got(c.In.Write([]byte("progress\n"))).Or(t)
 				c.Says(t, "6")
 				for range 4 {
 					completes(t, e)
@@ -550,8 +534,7 @@ const floods = 5000
 func TestBothSendFirst(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "flood")
-	_, err := c.In.Write([]byte("\n"))
-	noError(t, err)
+	shmtest.Got(c.In.Write([]byte("\n"))).Or(t)
 	noError(t, e.floods("flood"))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -563,8 +546,7 @@ func TestBothSendFirst(t *testing.T) {
 }
 
 func flood() {
-	e, err := open("flood", fabric.Options{})
-	must(err)
+	e := shmtest.Needs(open("flood", fabric.Options{}))
 	fmt.Println("ready")
 	var line string
 	_, _ = fmt.Scanln(&line)

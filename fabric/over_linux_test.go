@@ -47,8 +47,7 @@ func dialOver(at string, allow *shm.AllowList) (net.Conn, error) {
 
 func dialsOver(t testing.TB, l net.Listener) net.Conn {
 	t.Helper()
-	c, err := dialOver(l.Addr().String(), nil)
-	noError(t, err)
+	c := shmtest.Got(dialOver(l.Addr().String(), nil)).Or(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -85,8 +84,7 @@ func overClient() {
 	at := dialed()
 	_ = at.Close()
 	for range 3 {
-		c, err := dialOver(at.RemoteAddr().String(), anyUser())
-		must(err)
+		c := shmtest.Needs(dialOver(at.RemoteAddr().String(), anyUser()))
 		must(repeats(c, longBytes))
 		must(c.Close())
 	}
@@ -121,8 +119,7 @@ func TestOverOthers(t *testing.T) {
 		c.Says(t, "ready")
 		both := &shm.AllowList{UIDs: []int{syscall.Geteuid(), shmtest.Other}}
 		dial := func() net.Conn {
-			conn, err := dialOver("@"+socket.Addr().String(), both)
-			noError(t, err)
+			conn := shmtest.Got(dialOver("@"+socket.Addr().String(), both)).Or(t)
 			t.Cleanup(func() { _ = conn.Close() })
 			return conn
 		}
@@ -167,8 +164,7 @@ func TestOverRefused(t *testing.T) {
 	failsWith(t, "a user who is not on the list", err, shm.ErrOwner)
 	noError(t, l.Close())
 	l, at := overListener(t)
-	silent, err := net.DialUnix("unix", nil, at)
-	noError(t, err)
+	silent := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 	defer silent.Close()
 	c := dialsOver(t, l)
 	s := accepts(t, l)
@@ -182,8 +178,7 @@ func TestOverRefused(t *testing.T) {
 	failsWith(t, "a read of who was not accepted", err, io.EOF)
 	writes(t, s, "and back")
 	reads(t, c, "and back")
-	_, err = silent.Read(make([]byte, 64))
-	noError(t, err) // the listener's part of the meeting
+	shmtest.Got(silent.Read(make([]byte, 64))).Or(t) // the listener's part of the meeting
 }
 
 // TestOverGivenUp: a dial that is given up when it has met its listener keeps no place there, nor
@@ -193,8 +188,7 @@ func TestOverGivenUp(t *testing.T) {
 	place.MeetTimeout = time.Hour
 	_, at := overListener(t)
 	before := len(shmtest.Descriptors())
-	conn, err := net.DialUnix("unix", nil, at)
-	noError(t, err)
+	conn := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 	e, err := fabric.Meet(t.Context(), conn, nil, fabric.Options{})
 	noError(t, errors.Join(err, conn.Close()))
 	noError(t, e.Close())

@@ -72,8 +72,7 @@ func opened(t testing.TB, name string, o fabric.Options) *end {
 
 func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
 	t.Helper()
-	e, err := openSized(shmtest.Dir(t), name, size, o)
-	noError(t, err)
+	e := shmtest.Got(openSized(shmtest.Dir(t), name, size, o)).Or(t)
 	t.Cleanup(func() { noError(t, e.close()) })
 	return e
 }
@@ -83,16 +82,14 @@ var noError = shmtest.Must
 // knows returns the number of the endpoint that has a name.
 func (e *end) knows(t testing.TB, name string) cq.Addr {
 	t.Helper()
-	to, err := e.Resolve(name)
-	noError(t, err)
+	to := shmtest.Got(e.Resolve(name)).Or(t)
 	return to
 }
 
 // steps moves an endpoint once.
 func (e *end) steps(t testing.TB) {
 	t.Helper()
-	_, err := e.Progress()
-	noError(t, err)
+	shmtest.Got(e.Progress()).Or(t)
 }
 
 // next waits for one completion, which may be an error.
@@ -185,10 +182,8 @@ func told() context.Context {
 
 // echo sends back what comes, until it is told to end.
 func echo() {
-	e, err := open("echo", fabric.Options{})
-	must(err)
-	to, err := e.Resolve("main")
-	must(err)
+	e := shmtest.Needs(open("echo", fabric.Options{}))
+	to := shmtest.Needs(e.Resolve("main"))
 	bufs := make([][256]byte, 16)
 	for i := range bufs {
 		must(e.Recv(bufs[i][:], uint64(i)))
@@ -221,15 +216,13 @@ const longBytes = 1 << 20
 func idle() { obeys("idle", fabric.Options{Window: 4096, Pool: longBytes}) }
 
 func obeys(name string, o fabric.Options) {
-	e, err := open(name, o)
-	must(err)
+	e := shmtest.Needs(open(name, o))
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		switch lines.Text() {
 		case "progress":
-			_, err = e.Progress()
-			must(err)
+			shmtest.Needs(e.Progress())
 		case "receive":
 			must(e.Recv(make([]byte, longBytes), 1))
 		case "discard":
@@ -239,12 +232,10 @@ func obeys(name string, o fabric.Options) {
 		case "close":
 			must(e.Endpoint.Close())
 		case "send", "lend":
-			to, err := e.Resolve("main")
-			must(err)
+			to := shmtest.Needs(e.Resolve("main"))
 			payload := pattern(longBytes)
 			if lines.Text() == "lend" {
-				payload, err = e.Alloc(longBytes)
-				must(err)
+				payload = shmtest.Needs(e.Alloc(longBytes))
 				copy(payload, pattern(longBytes))
 			}
 			must(e.Send(payload, to, 1))
@@ -256,10 +247,8 @@ func obeys(name string, o fabric.Options) {
 
 // burst sends some messages to main, and waits to be killed.
 func burst() {
-	e, err := open("burst", fabric.Options{Slots: 32})
-	must(err)
-	to, err := e.Resolve("main")
-	must(err)
+	e := shmtest.Needs(open("burst", fabric.Options{Slots: 32}))
+	to := shmtest.Needs(e.Resolve("main"))
 	for i := range 20 {
 		must(e.Send(fmt.Appendf(nil, "message %d", i), to, uint64(i)))
 	}

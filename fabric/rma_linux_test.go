@@ -24,8 +24,7 @@ const (
 
 // keeper has memory that others reach, and does what it is told.
 func keeper() {
-	e, err := open("keeper", fabric.Options{Remote: remoteBytes})
-	must(err)
+	e := shmtest.Needs(open("keeper", fabric.Options{Remote: remoteBytes}))
 	var r *fabric.Region
 	lines := bufio.NewScanner(os.Stdin)
 	fmt.Println("ready")
@@ -43,8 +42,7 @@ func keeper() {
 			must(err)
 			fmt.Println(c.Flags == toldFlags, c.Len, c.Data, c.Context, failed.Err)
 		default:
-			r, err = e.Register(n, access)
-			must(err)
+			r = shmtest.Needs(e.Register(n, access))
 			copy(r.Bytes(), pattern(n))
 			clear(r.Bytes()[n/2:])
 			fmt.Println(r.Key())
@@ -56,18 +54,15 @@ func keeper() {
 // tell has a keeper do something, and returns what it says.
 func (c *child) tell(t testing.TB, format string, args ...any) string {
 	t.Helper()
-	_, err := fmt.Fprintf(c.In, format+"\n", args...)
-	noError(t, err)
-	line, err := c.Out.ReadString('\n')
-	noError(t, err)
+	shmtest.Got(fmt.Fprintf(c.In, format+"\n", args...)).Or(t)
+	line := shmtest.Got(c.Out.ReadString('\n')).Or(t)
 	return line[:len(line)-1]
 }
 
 // region has a keeper register memory, and returns the key.
 func (c *child) region(t testing.TB, n int, access cq.Flags) (at fabric.Remote) {
 	t.Helper()
-	_, err := fmt.Sscan(c.tell(t, "register %d %d", n, uint64(access)), &at.Key)
-	noError(t, err)
+	shmtest.Got(fmt.Sscan(c.tell(t, "register %d %d", n, uint64(access)), &at.Key)).Or(t)
 	return at
 }
 
@@ -210,18 +205,14 @@ func TestRMAOwnerKilled(t *testing.T) {
 func writer() {
 	e, err := open("writer", fabric.Options{})
 	must(err)
-	to, err := e.Resolve("main")
-	must(err)
+	to := shmtest.Needs(e.Resolve("main"))
 	var at fabric.Remote
 	var how string
-	_, err = fmt.Scan(&at.Key, &how)
-	must(err)
+	shmtest.Needs(fmt.Scan(&at.Key, &how))
 	must(e.Write([]byte("x"), to, at, 1))
 	if how == "stands" {
-		o, err := e.d.Open("main", shm.ReadOnly)
-		must(err)
-		mem, err := o.MapWritable(kind.SectFabricUses, 0)
-		must(err)
+		o := shmtest.Needs(e.d.Open("main", shm.ReadOnly))
+		mem := shmtest.Needs(o.MapWritable(kind.SectFabricUses, 0))
 		kind.Overlays[kind.FabricUse](mem)[0].Key.Store(at.Key)
 	}
 	buf := pattern(remoteBytes)
@@ -246,8 +237,7 @@ func TestRMAKilled(t *testing.T) {
 				r, err := e.Register(remoteBytes, cq.FlagRemoteWrite)
 				noError(t, err)
 				c := start(t, "writer")
-				_, err = fmt.Fprintln(c.In, r.Key(), how)
-				noError(t, err)
+				shmtest.Got(fmt.Fprintln(c.In, r.Key(), how)).Or(t)
 				c.Says(t, "writing")
 				if how == "stands" {
 					noError(t, r.Close())
@@ -282,11 +272,9 @@ func TestRMAKilled(t *testing.T) {
 // who has its row, which reaches nothing.
 func TestRMAHeir(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1})
-	r, err := e.Register(4096, cq.FlagRemoteWrite)
-	noError(t, err)
+	r := shmtest.Got(e.Register(4096, cq.FlagRemoteWrite)).Or(t)
 	c := start(t, "writer")
-	_, err = fmt.Fprintln(c.In, r.Key(), "stands")
-	noError(t, err)
+	shmtest.Got(fmt.Fprintln(c.In, r.Key(), "stands")).Or(t)
 	c.Says(t, "writing")
 	c.Kill()
 	for e.Stats().Died == 0 {
@@ -323,8 +311,7 @@ func TestRegister(t *testing.T) {
 	}
 	a, err := e.Register(5000, allAccess)
 	noError(t, err)
-	b, err := e.Register(1, allAccess)
-	noError(t, err)
+	b := shmtest.Got(e.Register(1, allAccess)).Or(t)
 	if _, err := e.Register(1, allAccess); err != cq.ErrFull || a.Key() == b.Key() ||
 		len(a.Bytes()) != 5000 || cap(a.Bytes()) != 5000 {
 		t.Errorf("%v; keys %x, %x; %d bytes", err, a.Key(), b.Key(), len(a.Bytes()))
@@ -344,8 +331,7 @@ func TestRegister(t *testing.T) {
 func TestRMASelf(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096})
 	to := e.knows(t, "main")
-	r, err := e.Register(8, allAccess)
-	noError(t, err)
+	r := shmtest.Got(e.Register(8, allAccess)).Or(t)
 	at := fabric.Remote{Key: r.Key()}
 	noError(t, e.WriteMsg(&fabric.Msg{Buf: []byte("12345678"), Addr: to, Context: 1, Data: 5,
 		Flags: cq.FlagRemoteCQData}, at))
@@ -372,8 +358,7 @@ func TestRMAUntold(t *testing.T) {
 	a := openedSized(t, "a", 1024, fabric.Options{})
 	b := openedSized(t, "b", 16, fabric.Options{Remote: 4096, Window: window})
 	to := a.knows(t, "b")
-	r, err := b.Register(8, allAccess)
-	noError(t, err)
+	r := shmtest.Got(b.Register(8, allAccess)).Or(t)
 	write := func(data uint64) error {
 		return a.WriteMsg(&fabric.Msg{Addr: to, Data: data, Flags: cq.FlagRemoteCQData},
 			fabric.Remote{Key: r.Key()})
@@ -418,8 +403,7 @@ func TestRMACounters(t *testing.T) {
 		for i, name := range []string{"a", "b"} {
 			o := fabric.Options{Remote: 4096, Counters: map[*cq.Counter]cq.Flags{}}
 			for _, k := range kinds[2*i : 2*i+2] {
-				c, err := cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})
-				noError(t, err)
+				c := shmtest.Got(cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})).Or(t)
 				t.Cleanup(func() { noError(t, c.Close()) })
 				counters[k], o.Counters[c] = c, k
 			}
@@ -431,8 +415,7 @@ func TestRMACounters(t *testing.T) {
 		if events {
 			access |= cq.FlagRMAEvent
 		}
-		r, err := b.Register(8, access)
-		noError(t, err)
+		r := shmtest.Got(b.Register(8, access)).Or(t)
 		at := fabric.Remote{Key: r.Key()}
 		var word [8]byte
 		noError(t, a.Read(word[:], to, at, 1))
@@ -470,13 +453,10 @@ func TestHostileRegion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 			to := a.knows(t, "b")
-			r, err := b.Register(4096, allAccess)
-			noError(t, err)
-			o, err := b.d.Open("b", shm.ReadOnly)
-			noError(t, err)
+			r := shmtest.Got(b.Register(4096, allAccess)).Or(t)
+			o := shmtest.Got(b.d.Open("b", shm.ReadOnly)).Or(t)
 			t.Cleanup(func() { noError(t, o.Close()) })
-			mem, err := o.MapWritable(kind.SectFabricRegions, 0)
-			noError(t, err)
+			mem := shmtest.Got(o.MapWritable(kind.SectFabricRegions, 0)).Or(t)
 			write(&kind.Overlays[kind.FabricRegion](mem)[0])
 			at := fabric.Remote{Key: r.Key()}
 			if err := a.Write(make([]byte, 8), to, at, 1); err != fabric.ErrCorrupt {
@@ -496,8 +476,7 @@ func TestTransfers(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 	to := a.knows(t, "b")
-	r, err := b.Register(8, allAccess)
-	noError(t, err)
+	r := shmtest.Got(b.Register(8, allAccess)).Or(t)
 	at, w := fabric.Remote{Key: r.Key()}, make([]byte, 8)
 	const data = cq.FlagRemoteCQData
 	message := func(f cq.Flags) func() error {

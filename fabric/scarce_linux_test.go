@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
@@ -21,8 +22,7 @@ func boxWords(t *testing.T, e *end) (lanes []kind.FabricLane, done []kind.Word) 
 	obj, err := e.d.Open(kind.FabricOutboxName(e.Address().Outbox), shm.ReadOnly)
 	noError(t, err)
 	t.Cleanup(func() { noError(t, obj.Close()) })
-	o, err := kind.StoredOutbox("", obj.Header())
-	noError(t, err)
+	o := shmtest.Got(kind.StoredOutbox("", obj.Header())).Or(t)
 	lanes, done, err = kind.OutboxLanes(obj, o)
 	noError(t, err)
 	return lanes, done

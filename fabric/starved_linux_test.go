@@ -12,8 +12,7 @@ import (
 
 // starved receives from somebody while this process may have no more descriptors, and then.
 func starved() {
-	e, err := open("starved", fabric.Options{})
-	must(err)
+	e := shmtest.Needs(open("starved", fabric.Options{}))
 	buf := make([]byte, 16)
 	must(e.Recv(buf, 1))
 	fmt.Println("ready")
@@ -22,8 +21,7 @@ func starved() {
 	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
 	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}))
 	for range 3 {
-		_, err = e.Progress()
-		must(err)
+		shmtest.Needs(e.Progress())
 	}
 	fmt.Println(e.Stats().Refused, "refused")
 	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
@@ -36,14 +34,12 @@ func starved() {
 
 // unpolled receives from somebody while the kernel watches no more descriptors for this process.
 func unpolled() {
-	e, err := open("unpolled", fabric.Options{})
-	must(err)
+	e := shmtest.Needs(open("unpolled", fabric.Options{}))
 	must(shmtest.Forbid(unix.SYS_EPOLL_CTL, unix.ENOSPC))
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
 	for range 3 {
-		_, err = e.Progress()
-		must(err)
+		shmtest.Needs(e.Progress())
 	}
 	fmt.Println(e.Stats().Refused, "refused")
 	untilTold()

@@ -118,16 +118,14 @@ var ways = []struct {
 }
 
 func (w *waited) set(t *testing.T, m cq.Waitable) *cq.WaitSet {
-	s, err := cq.NewWaitSet(w.d, cq.WaitSetOptions{Wait: cq.WaitFD})
-	noError(t, err)
+	s := shmtest.Got(cq.NewWaitSet(w.d, cq.WaitSetOptions{Wait: cq.WaitFD})).Or(t)
 	noError(t, s.Add(m))
 	t.Cleanup(func() { noError(t, errors.Join(s.Remove(m), s.Close())) })
 	return s
 }
 
 func (w *waited) channel(t *testing.T) *cq.Channel {
-	c, err := cq.NewChannel(w.d)
-	noError(t, err)
+	c := shmtest.Got(cq.NewChannel(w.d)).Or(t)
 	noError(t, c.Attach(w.q))
 	noError(t, c.RequestNotify(w.q, cq.NotifyAny))
 	t.Cleanup(func() { noError(t, errors.Join(c.Detach(context.Background(), w.q), c.Close())) })
@@ -168,16 +166,14 @@ func newWaited(t *testing.T, counts bool) *waited {
 	w := &waited{end: &end{d: d}}
 	w.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 64, Shared: true, Wait: cq.WaitFD})
 	noError(t, err)
-	w.w, err = w.q.Writer()
-	noError(t, err)
+	w.w = shmtest.Got(w.q.Writer()).Or(t)
 	w.count, err = cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{Wait: cq.WaitFD})
 	noError(t, err)
 	o := fabric.Options{Transmit: w.w, Receive: w.w, Progress: []*cq.Queue{w.q}}
 	if counts {
 		o.Counters, o.Progress = map[*cq.Counter]cq.Flags{w.count: cq.FlagRecv}, nil
 	}
-	w.Endpoint, err = fabric.Open(w.d, "main", o)
-	noError(t, err)
+	w.Endpoint = shmtest.Got(fabric.Open(w.d, "main", o)).Or(t)
 	return w
 }
 
@@ -233,8 +229,7 @@ func TestSolicited(t *testing.T) {
 			to := from.knows(t, "b")
 			r, err := b.Register(8, allAccess)
 			noError(t, err)
-			events, err := cq.NewChannel(b.d)
-			noError(t, err)
+			events := shmtest.Got(cq.NewChannel(b.d)).Or(t)
 			noError(t, errors.Join(events.Attach(b.q), events.RequestNotify(b.q, cq.NotifySolicited)))
 			for _, solicited := range []bool{false, true} {
 				told := false

@@ -41,8 +41,7 @@ func TestAskedInWant(t *testing.T) {
 			from := dials(t, d, "other").LocalAddr().String()
 			accepts(t, other)
 			e := opened(t, "watcher", fabric.Options{})
-			a, err := e.Lookup(e.knows(t, from))
-			noError(t, err)
+			a := shmtest.Got(e.Lookup(e.knows(t, from))).Or(t)
 			s := scribbleOn(t, e, from, a)
 			for row := range s.claims { // their owners seem to live
 				if id := kind.FabricLaneID(1<<40, row, 1); s.claims[row].CompareAndSwap(0, id) {
@@ -118,8 +117,7 @@ func TestRefusedWakes(t *testing.T) {
 // mapped counts mappings of an endpoint.
 func mapped(t *testing.T, e *end, name string) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/maps")
-	noError(t, err)
+	text := shmtest.Got(os.ReadFile("/proc/self/maps")).Or(t)
 	return strings.Count(string(text), "/"+name) + strings.Count(string(text),
 		kind.FabricOutboxName(e.Address().Outbox))
 }
@@ -152,11 +150,9 @@ func TestCutWakes(t *testing.T) {
 		sleeps, _, _ := a.Bell().Counts()
 		return sleeps > 0
 	})
-	o, err := b.d.Open("b", shm.ReadOnly)
-	noError(t, err)
+	o := shmtest.Got(b.d.Open("b", shm.ReadOnly)).Or(t)
 	defer o.Close()
-	mem, err := o.MapWritable(kind.SectFabricRegions, 0)
-	noError(t, err)
+	mem := shmtest.Got(o.MapWritable(kind.SectFabricRegions, 0)).Or(t)
 	kind.Overlays[kind.FabricRegion](mem)[0].Offset.Store(4097)
 	shmtest.WantErr(t, "a read", a.Read(make([]byte, 8), to, fabric.Remote{Key: r.Key()}, 1),
 		fabric.ErrCorrupt)
@@ -243,15 +239,12 @@ func TestGroupLeaverCut(t *testing.T) {
 // TestRMAHeirRefused: a word of one that was refused does not count as that of the next.
 func TestRMAHeirRefused(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
-	r, err := e.Register(4096, cq.FlagRemoteWrite)
-	noError(t, err)
+	r := shmtest.Got(e.Register(4096, cq.FlagRemoteWrite)).Or(t)
 	x, heir := opened(t, "x", fabric.Options{}), opened(t, "heir", fabric.Options{})
 	noError(t, x.Inject(nil, x.knows(t, "main")))
-	o, err := e.d.Open("main", shm.ReadOnly)
-	noError(t, err)
+	o := shmtest.Got(e.d.Open("main", shm.ReadOnly)).Or(t)
 	defer o.Close()
-	mem, err := o.MapWritable(kind.SectFabricUses, 0)
-	noError(t, err)
+	mem := shmtest.Got(o.MapWritable(kind.SectFabricUses, 0)).Or(t)
 	kind.Overlays[kind.Word](mem)[0].Store(r.Key())
 	e.steps(t)
 	noError(t, x.close())
