@@ -215,9 +215,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	r := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
 	halfway := 0
 	for i := 0; i < 100 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
-		must(t, owner.Process.Signal(syscall.SIGSTOP))
-		var ws syscall.WaitStatus
-		shmtest.Got(syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)).Or(t)
+		owner.Halt(t)
 		once := true
 		s := watchAddresses(r, func() bool { once = !once; return once })
 		if s.torn > 0 || s.lost > 0 {

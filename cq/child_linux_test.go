@@ -427,7 +427,7 @@ func childPeer() {
 		p.conn = dialParent()
 	} else {
 		p.d = shmtest.Needs(shm.OpenDir(""))
-		p.conn = shmtest.Needs(socket(3))
+		p.conn = shmtest.Needs(shmtest.Socket(3))
 	}
 	offers := map[string]func([]byte) ([]byte, error){"Open": offer(p.Open), "Call": offer(p.Call),
 		"Side": offer(p.Side), "Litmus": offer(p.Litmus), "SignalQueue": offer(p.SignalQueue)}

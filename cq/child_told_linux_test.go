@@ -111,7 +111,7 @@ func connToParent() (c *net.UnixConn, others bool) {
 	if os.Getenv("SOCKET") != "" {
 		return dialParent(), true
 	}
-	c = shmtest.Needs(socket(3))
+	c = shmtest.Needs(shmtest.Socket(3))
 	return c, false
 }
 

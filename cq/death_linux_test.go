@@ -263,11 +263,9 @@ func TestBellGoesWithoutDescriptors(t *testing.T) {
 	}
 	before := bells()
 	s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(t)
-	var limit unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	restore := shmtest.LimitFiles(0)
 	err := s.Close()
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	restore()
 	if n := bells(); err != nil || n != before {
 		t.Errorf("%d bells, before there were %d; %v", n, before, err)
 	}
@@ -289,12 +287,6 @@ func TestNoticesComeBack(t *testing.T) {
 		must(t, c.Close())
 	}()
 	e := shmtest.Have(cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{})).In(t)
-	var had unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	limit := func(n uint64) {
-		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
-	}
-	defer limit(had.Cur)
 	open := openFiles()
 	fillGaps()
 	defer func() {
@@ -305,11 +297,12 @@ func TestNoticesComeBack(t *testing.T) {
 		}
 	}()
 	dst := make([]cq.Msg, 2)
-	limit(uint64(slices.Max(open) + 2)) // there is one for the lane, and none for its writer
+	restore := shmtest.LimitFiles(uint64(slices.Max(open) + 2)) // there is one for the lane, and none for its writer
+	defer restore()
 	if n, err := cq.Read(q, dst); n != 1 {
 		t.Fatal(n, err)
 	}
-	limit(3)
+	shmtest.LimitFiles(3)
 	must(t, q.BindEvents(e))
 	defer func() { must(t, q.BindEvents(nil)) }()
 	blind := func(want bool) func() bool {
@@ -321,7 +314,7 @@ func TestNoticesComeBack(t *testing.T) {
 		}
 	}
 	eventually(t, "nobody is followed", blind(true))
-	limit(had.Cur)
+	restore()
 	eventually(t, "they are followed", blind(false))
 }
 

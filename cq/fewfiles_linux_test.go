@@ -608,7 +608,8 @@ func poorlyOffers(former bool, more int) bool {
 		}))
 		want |= 1 << place.FDLane
 	}
-	a, b := socketPair(unix.SOCK_SEQPACKET)
+	a, b, err := shmtest.Sockets(unix.SOCK_SEQPACKET)
+	need(err)
 	done := make(chan error, 1)
 	ask := place.Message{Step: place.StepAsk}
 	need(shm.SendFDs(b, ask.Encode()))

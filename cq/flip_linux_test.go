@@ -51,19 +51,11 @@ func TestFlip(t *testing.T) {
 // selfMeet has a reader and a writer of this process meet.
 func selfMeet(accept func(context.Context, *net.UnixConn) error,
 	attach func(*net.UnixConn) error) error {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	a, b, err := shmtest.Sockets(unix.SOCK_STREAM)
 	if err != nil {
 		return err
-	}
-	a, err := socket(fds[0])
-	if err != nil {
-		return errors.Join(err, unix.Close(fds[1]))
 	}
 	defer a.Close()
-	b, err := socket(fds[1])
-	if err != nil {
-		return err
-	}
 	defer b.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
@@ -287,31 +285,19 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 	must(t, q.Close())
 }
 
-// limitFiles bounds the numbers of descriptors from limit on, until restore.
-func limitFiles(t *testing.T) (limit func(uint64), restore func()) {
-	var had unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	limit = func(n uint64) {
-		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, had.Cur), Max: had.Max},
-			nil))
-	}
-	return limit, func() { limit(had.Cur) }
-}
-
 // TestDeathsStarved: lanes that could not be opened for want of descriptors are looked at as soon
 // as there are some, though no lane comes or goes meanwhile.
 func TestDeathsStarved(t *testing.T) {
 	d := dirOfItsOwn(t, "starved")
 	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4})).Or(t)
 	w := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
-	limit, restore := limitFiles(t)
+	restore := shmtest.LimitFiles(3)
 	defer restore()
-	limit(3)
 	early := newWriterDeaths(&q.core, 1) // nothing is seen
 	restore()
 	late := newWriterDeaths(&q.core, 2)
 	w2 := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
-	limit(3)
+	shmtest.LimitFiles(3)
 	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
 		if m.lanes[2] != nil {
@@ -349,12 +335,10 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		return len(all) == 1 && all[0].Generation == died ||
 			seat.Owner().Generation == died && seat.Owner().State == shm.StateOwned
 	}
-	limit, restore := limitFiles(t)
-	defer restore()
 	fd := c.ObjectFD()
 	failed := 0
 	for n := uint64(3); ; n++ {
-		limit(n)
+		restore := shmtest.LimitFiles(n)
 		next, err := AttachCounter(FromFD(fd, ""), CounterOptions{Wait: WaitFD})
 		restore()
 		if err == nil {

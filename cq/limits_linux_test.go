@@ -84,7 +84,7 @@ func cgroup(t *testing.T, controller, file string) (dir string) {
 }
 
 // set writes a file of a group, by the name that its version has.
-func set(t *testing.T, dir, names, value string) {
+func set(t testing.TB, dir, names, value string) {
 	t.Helper()
 	var err error
 	for name := range strings.SplitSeq(names, " ") {

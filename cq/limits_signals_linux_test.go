@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -175,17 +174,10 @@ func meets(q *cq.Queue) error {
 	return joins(q, func(w *cq.Writer) error { return passes(q, w) })
 }
 
-// socketPair returns the two ends of a connection of this process with itself.
-func socketPair(kind int) (a, b *net.UnixConn) {
-	fds := shmtest.Needs(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0))
-	a = shmtest.Needs(socket(fds[0]))
-	b = shmtest.Needs(socket(fds[1]))
-	return a, b
-}
-
 // joins attaches a writer over a pair of sockets.
 func joins(q *cq.Queue, f func(*cq.Writer) error) error {
-	a, b := socketPair(unix.SOCK_STREAM)
+	a, b, err := shmtest.Sockets(unix.SOCK_STREAM)
+	need(err)
 	done := make(chan error, 1)
 	go func() { done <- q.Accept(context.Background(), a) }()
 	w, err := cq.Attach(context.Background(), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})

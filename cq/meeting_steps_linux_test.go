@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -37,20 +36,10 @@ const (
 
 const envStep = "SHMRING_TEST_STEP"
 
-// haltAt stops this process at the step that it was given. The signal is for the thread that
-// passes, so that it does not pass before the process has it.
+// haltAt stops this process at the step that it was given.
 func haltAt() {
 	name, nth, _ := strings.Cut(os.Getenv(envStep), ":")
-	l, ok := crash.Parse(name)
-	var n uint64
-	if _, err := fmt.Sscan(nth, &n); err != nil || !ok {
-		need(fmt.Errorf("no step %q", os.Getenv(envStep)))
-	}
-	crash.Passing(l, n, func() {
-		runtime.LockOSThread()
-		need(unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP))
-		runtime.UnlockOSThread()
-	})
+	shmtest.HaltAt(name, shmtest.Needs(strconv.ParseUint(nth, 10, 64)), func() {})
 }
 
 // halting is how the two of a meeting know each other.
@@ -263,9 +252,9 @@ func (h halting) start(t *testing.T, role, step string) (*child, *net.UnixListen
 // staysStopped waits until the child has stopped itself, for longer than anybody waits for it.
 func staysStopped(t *testing.T, c *child) {
 	t.Helper()
-	eventually(t, "the child stops", func() bool { return isStopped(c) })
+	eventually(t, "the child stops", func() bool { return c.Halted() })
 	time.Sleep(meetingStop)
-	if !isStopped(c) {
+	if !c.Halted() {
 		t.Error("it goes on by itself")
 	}
 }
@@ -295,7 +284,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 		_, err := cq.Attach(soon(t), cq.Over(b), h.writerOptions())
 		wantErr(t, "beside a stopped writer", errors.Join(err, <-refused), cq.ErrLanes)
 	}
-	goOn(t, c)
+	c.GoOn(t)
 	must(t, h.read(q))
 	must(t, l.Close())
 	must(t, <-done)
@@ -338,7 +327,7 @@ func (h halting) readerStops(t *testing.T, step string) {
 		done <- attached{w, err}
 	}()
 	staysStopped(t, c)
-	goOn(t, c)
+	c.GoOn(t)
 	got := <-done
 	if got.w != nil {
 		defer func() { must(t, got.w.Close()) }()

@@ -64,7 +64,7 @@ func readerCloses(t *testing.T, at site) {
 
 func readerDies(t *testing.T, at site) {
 	r, w, e := readAt(t, at)
-	halt(t, r.child)
+	r.Halt(t)
 	noNews(t, e)
 	select {
 	case <-w.ReaderGone():

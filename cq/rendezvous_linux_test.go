@@ -24,21 +24,8 @@ import (
 // connect returns a connected pair of sockets, which are closed when the test ends.
 func connect(t testing.TB, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
-	a = shmtest.Have(socket(fds[0])).In(t)
-	b = shmtest.Have(socket(fds[1])).In(t)
-	return a, b
-}
-
-// socket takes over a descriptor.
-func socket(fd int) (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.UnixConn), nil
+	a, b, err := shmtest.Sockets(kind)
+	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
 }
 
 // startIn starts a child that has a socket to us as its descriptor 3.
@@ -206,9 +193,7 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	served, reports := make(chan error, 1), make(chan error, 100)
 	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
 	fd := shmtest.Got(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Or(t)
-	var had unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: had.Max}, nil))
+	restore := shmtest.LimitFiles(0)
 	err := unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
 	var told error
 	if err == nil {
@@ -218,10 +203,10 @@ func TestServeWithoutDescriptors(t *testing.T) {
 			served <- told
 		}
 	}
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil))
+	restore()
 	must(t, err)
 	wantErr(t, "report", told, syscall.EMFILE)
-	c := shmtest.Have(socket(fd)).In(t)
+	c := shmtest.Have(shmtest.Socket(fd)).In(t)
 	w := shmtest.Got(cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})).Or(t)
 	post(t, w, 0, 3)
 	must(t, w.Close())

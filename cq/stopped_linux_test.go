@@ -22,36 +22,15 @@ import (
 // longer than every timeout of queues: a slice is 100 ms, and so is a look for deaths.
 const longStop = 350 * time.Millisecond
 
-// halt stops a process and waits until all of its threads are: the first one says nothing of the
-// others, which may be in the middle of a post or a ring.
-func halt(t *testing.T, c *child) {
-	t.Helper()
-	must(t, c.Process.Signal(syscall.SIGSTOP))
-	eventually(t, "the child stops", func() bool { return isStopped(c) })
-}
-
-func isStopped(c *child) bool {
-	threads, err := filepath.Glob("/proc/" + strconv.Itoa(c.Process.Pid) + "/task/*/stat")
-	for _, path := range threads {
-		if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
-			return false
-		}
-	}
-	return err == nil && len(threads) > 0
-}
-
-func goOn(t *testing.T, c *child) {
-	t.Helper()
-	must(t, c.Process.Signal(syscall.SIGCONT))
-}
-
 // stopping is a way to stop a process for a while.
-type stopping struct{ halt, goOn func(t *testing.T, c *child) }
+type stopping struct {
+	halt, goOn func(p *shmtest.Proc, t testing.TB)
+}
 
 // byFreezer stops processes with a control group of either version.
 func byFreezer(t *testing.T) stopping {
 	group := cgroup(t, "freezer", "freezer.state cgroup.freeze")
-	write := func(t *testing.T, v1, v2 string) {
+	write := func(t testing.TB, v1, v2 string) {
 		if _, err := os.Stat(group + "/freezer.state"); err == nil {
 			set(t, group, "freezer.state", v1)
 		} else {
@@ -59,7 +38,7 @@ func byFreezer(t *testing.T) stopping {
 		}
 	}
 	thaw := func() { write(t, "THAWED", "0") }
-	return stopping{func(t *testing.T, c *child) {
+	return stopping{func(c *shmtest.Proc, t testing.TB) {
 		t.Cleanup(thaw) // before it is killed, which the frozen do not notice
 		set(t, group, "cgroup.procs", strconv.Itoa(c.Process.Pid))
 		write(t, "FROZEN", "1")
@@ -68,7 +47,7 @@ func byFreezer(t *testing.T) stopping {
 			events, _ := os.ReadFile(group + "/cgroup.events")
 			return string(state) == "FROZEN\n" || strings.Contains(string(events), "frozen 1")
 		})
-	}, func(t *testing.T, c *child) {
+	}, func(c *shmtest.Proc, t testing.TB) {
 		thaw()
 		set(t, filepath.Dir(group), "cgroup.procs", strconv.Itoa(c.Process.Pid))
 	}}
@@ -77,7 +56,7 @@ func byFreezer(t *testing.T) stopping {
 // eachStop runs a case with a process that a signal stops at each site, and one that is frozen.
 func eachStop(t *testing.T, all []site, f func(t *testing.T, at site, by stopping)) {
 	for _, at := range all {
-		t.Run(at.String(), func(t *testing.T) { t.Parallel(); f(t, at, stopping{halt, goOn}) })
+		t.Run(at.String(), func(t *testing.T) { t.Parallel(); f(t, at, stopping{(*shmtest.Proc).Halt, (*shmtest.Proc).GoOn}) })
 	}
 	t.Run("frozen", func(t *testing.T) { t.Parallel(); f(t, namedSite, byFreezer(t)) })
 }
@@ -134,7 +113,7 @@ func TestStoppedWriter(t *testing.T) {
 			for s.next < 500*(round+1) {
 				s.read(t, time.Minute)
 			}
-			by.halt(t, c)
+			by.halt(c.Proc, t)
 			for s.read(t, 0) > 0 {
 			}
 			begin := time.Now()
@@ -151,7 +130,7 @@ func TestStoppedWriter(t *testing.T) {
 				t.Errorf("%d entries beside a stopped writer", n)
 			}
 			must(t, w.Close())
-			by.goOn(t, c)
+			by.goOn(c.Proc, t)
 		}
 		var posted uint64
 		done := make(chan string, 1)
@@ -189,7 +168,7 @@ func TestStoppedReader(t *testing.T) {
 		e := shmtest.Have(cq.CreateEvents(cq.Unnamed("small"), cq.EventOptions{Size: 2})).In(t)
 		must(t, w.BindEvents(e))
 		for range 2 {
-			by.halt(t, c.child)
+			by.halt(c.Proc, t)
 			var err error
 			for err == nil {
 				err = w.Post(&cq.Entry{Context: w.Next()})
@@ -205,7 +184,7 @@ func TestStoppedReader(t *testing.T) {
 				}
 				wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 			}
-			by.goOn(t, c.child)
+			by.goOn(c.Proc, t)
 			for end := w.Next() + 100; w.Next() < end; {
 				if err := w.Post(&cq.Entry{Context: w.Next()}); err == cq.ErrFull {
 					time.Sleep(100 * time.Microsecond)
@@ -236,12 +215,12 @@ func TestStoppedEventOwner(t *testing.T) {
 	must(t, w.BindEvents(e))
 	c := startChild(t, "poster", envQueue+"="+name, envCount+"=3")
 	_ = c.Line(t)
-	halt(t, r)
+	r.Halt(t)
 	c.Kill()
 	noNews(t, e)
 	_, err := cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 	wantErr(t, "adopt", err, syscall.EBUSY)
-	goOn(t, r)
+	r.GoOn(t)
 	if got, want := r.Line(t), fmt.Sprintf("death of %d, with 3", c.Process.Pid); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -263,7 +242,7 @@ func TestStoppedInSet(t *testing.T) {
 	ready := make([]cq.Waitable, 2)
 	seq := sequence{q: q}
 	for range 2 {
-		halt(t, c)
+		c.Halt(t)
 		for seq.read(t, 0) > 0 {
 		}
 		_, _ = setWait(s, ready, 0) // what it rang before
@@ -276,7 +255,7 @@ func TestStoppedInSet(t *testing.T) {
 			t.Errorf("%d, %v, %v", n, err, ready)
 		}
 		_ = drain(t, other)
-		goOn(t, c)
+		c.GoOn(t)
 		for at := seq.next; seq.next < at+200; {
 			if _, err := s.Wait(soon(t), ready, cq.WaitOptions{}); err != nil {
 				t.Fatal(err)
@@ -301,25 +280,25 @@ func TestStoppedRendezvous(t *testing.T) {
 		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 1})
 		c, conn := startIn(t, "late joiner", nil)
 		_ = c.Line(t)
-		halt(t, c)
+		c.Halt(t)
 		wantErr(t, "accept", q.Accept(brief(), conn), context.DeadlineExceeded)
 		must(t, conn.Close())
 		if w := join(t, q); w.Lane() != 1 { // the only one
 			t.Errorf("lane %d", w.Lane())
 		}
-		goOn(t, c)
+		c.GoOn(t)
 		shmtest.Got(fmt.Fprintln(c.In, "attach")).Or(t)
 		c.Says(t, "attached: false")
 	})
 	t.Run("reader", func(t *testing.T) {
 		c := startReader(t, othersSite)
 		shmtest.Got(fmt.Fprintln(c.In, "accept", 0)).Or(t)
-		halt(t, c.child)
+		c.Halt(t)
 		_, err := cq.Attach(brief(), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())
-		goOn(t, c.child)
+		c.GoOn(t)
 		_ = c.In.Close()
 		_ = c.Wait() // it fails, as it says, and does not hang
 	})
@@ -352,7 +331,7 @@ func childRunner() {
 
 // childLateJoiner attaches when it is told to, and says how that went.
 func childLateJoiner() {
-	conn := shmtest.Needs(socket(3))
+	conn := shmtest.Needs(shmtest.Socket(3))
 	say("connected")
 	var line string
 	_, _ = fmt.Scanln(&line)

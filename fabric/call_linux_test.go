@@ -228,7 +228,7 @@ func TestCallKilled(t *testing.T) {
 				answered(t, callerOf(t, d), "echo")
 			}
 			if row.stands {
-				c.stop(t)
+				c.Halt(t)
 			}
 			done := make(chan error, 1)
 			if row.request != "" {
@@ -279,7 +279,7 @@ func TestCallContext(t *testing.T) {
 				answered(t, callerOf(t, d), "echo")
 			}
 			if row.stands {
-				c.stop(t)
+				c.Halt(t)
 			}
 			cause := errors.New("it takes too long")
 			ctx, cancel := context.WithCancelCause(t.Context())

@@ -235,7 +235,7 @@ func TestConnDeadlines(t *testing.T) {
 func TestDialStopped(t *testing.T) {
 	d := directory(t)
 	ch := started(t, "talker")
-	ch.stop(t)
+	ch.Halt(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err := fabric.Dial(ctx, d, "talker")
@@ -244,7 +244,7 @@ func TestDialStopped(t *testing.T) {
 	c := dials(t, d, "talker")
 	writes(t, c, "hello")
 	reads(t, c, "hello")
-	ch.stop(t)
+	ch.Halt(t)
 	done := make(chan error)
 	go func() {
 		_, err := fabric.Dial(context.Background(), d, "talker")
@@ -254,17 +254,6 @@ func TestDialStopped(t *testing.T) {
 	failsWith(t, "dial", <-done, syscall.ECONNREFUSED)
 	_, err = c.Read(make([]byte, 1))
 	failsWith(t, "read", err, syscall.ECONNRESET)
-}
-
-// stop returns when the child stands.
-func (c *child) stop(t testing.TB) {
-	t.Helper()
-	noError(t, c.Process.Signal(syscall.SIGSTOP))
-	var ws syscall.WaitStatus
-	_, err := syscall.Wait4(c.Process.Pid, &ws, syscall.WUNTRACED, nil)
-	if err != nil || !ws.Stopped() {
-		t.Fatalf("the child does not stand: %v, %v", ws, err)
-	}
 }
 
 // talker echoes every connection.

@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/kind"
@@ -244,12 +242,10 @@ func TestDialGivenUp(t *testing.T) {
 					names := shmtest.Got(e.d.List()).Or(t)
 					return len(names) == 4 // of two ends
 				})
-				var had unix.Rlimit
-				noError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-				noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: had.Max}))
+				restore := shmtest.LimitFiles(0)
 				noError(t, e.say(answer, 0))
 				err := <-done
-				noError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &had))
+				restore()
 				failsWith(t, "dial", err, want)
 			}
 			if c, err := e.await(t, 2); err != nil || c.Tag != 8|mine {
@@ -370,7 +366,7 @@ func TestConnLastWords(t *testing.T) {
 	e.number = accepted.Data
 	noError(t, e.say(said{4, 0, nil}, 0))
 	server.does(t, "accept")
-	server.stop(t)
+	server.Halt(t)
 	for range 60 { // more than are examined at once
 		noError(t, e.say(said{5, 0, make([]byte, 100)}, 0))
 	}

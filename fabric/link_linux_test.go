@@ -249,7 +249,7 @@ func TestLink(t *testing.T) {
 		for range more {
 			requests = append(requests, a.request(t, ""))
 		}
-		a.stop(t)
+		a.Halt(t)
 		why := []byte("no, later")
 		for _, r := range requests {
 			noError(t, r.Reject(why))
@@ -286,7 +286,7 @@ func TestLinkEnds(t *testing.T) {
 			a.obeys(t, "event", "shutdown")
 		}},
 		{"both", func(t *testing.T, a *called, e *msgEnd) {
-			a.stop(t)
+			a.Halt(t)
 			_, err := fmt.Fprintln(a.In, "shutdown") // it has not heard of ours
 			noError(t, err)
 			noError(t, e.Shutdown())

@@ -17,14 +17,12 @@ func starved() {
 	must(e.Recv(buf, 1))
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
-	var was unix.Rlimit
-	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}))
+	restore := shmtest.LimitFiles(0)
 	for range 3 {
 		shmtest.Needs(e.Progress())
 	}
 	fmt.Println(e.Stats().Refused, "refused")
-	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	restore()
 	c, _, err := e.next() // it sleeps
 	must(err)
 	fmt.Println(string(buf[:c.Len]))

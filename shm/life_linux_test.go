@@ -45,12 +45,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 		t.Fatal("unlinked without the lock")
 	}
 
-	must(t, c.Process.Signal(syscall.SIGSTOP))
-	stopped := func() bool {
-		b, _ := os.ReadFile("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
-		return strings.Contains(string(b), ") T ")
-	}
-	eventually(t, "the child stops", stopped)
+	c.Halt(t)
 	wantLife(t, look, Alive)
 	if err := o.Claim(nil); !errors.As(err, &busy) {
 		t.Fatalf("claim of a stopped owner's object: %v", err)

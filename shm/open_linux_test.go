@@ -378,13 +378,10 @@ func TestOpenWithoutDescriptors(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	var had unix.Rlimit
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had))
-	none := unix.Rlimit{Cur: 0, Max: had.Max}
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil))
+	restore := shmtest.LimitFiles(0)
 	_, missing := d.Open("missing", ReadOnly)
 	_, there := d.Open("there", ReadOnly)
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil))
+	restore()
 	if !errors.Is(missing, fs.ErrNotExist) || !errors.Is(there, syscall.EMFILE) {
 		t.Errorf("missing: %v, there: %v", missing, there)
 	}

@@ -18,14 +18,8 @@ import (
 // socketPair returns two connected sockets of this type.
 func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
-	conn := func(fd int) *net.UnixConn {
-		f := os.NewFile(uintptr(fd), "socket")
-		defer f.Close()
-		c := shmtest.Have(net.FileConn(f)).In(t)
-		return c.(*net.UnixConn)
-	}
-	return conn(fds[0]), conn(fds[1])
+	a, b, err := shmtest.Sockets(kind)
+	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
 }
 
 func TestSendAndReceiveFDs(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/packet"
@@ -277,11 +275,10 @@ func owner() {
 func TestCaptureStarved(t *testing.T) {
 	r := newRig(t, nil)
 	s := shmtest.Have(capture.Start(r.dir, r.object(t).Name, capture.Options{})).In(t)
-	var had unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: had.Max}))
+	restore := shmtest.LimitFiles(0)
 	_, err := r.Progress()
-	must(t, errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &had)))
+	restore()
+	must(t, err)
 	if s.Attached() {
 		t.Error("it came without a descriptor")
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 )
@@ -125,13 +123,8 @@ func TestAcceptStarved(t *testing.T) {
 	l, dial := listenUnix(t)
 	c := dial()
 	defer c.Close()
-	var had unix.Rlimit
-	shmtest.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	limit := func(n uint64) {
-		shmtest.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}))
-	}
-	limit(0)
-	defer limit(had.Cur)
+	restore := shmtest.LimitFiles(0)
+	defer restore()
 	ctx, cancel := context.WithCancel(t.Context())
 	var told error
 	if _, err := Accept(ctx, l, func(err error) { told = err; cancel() }); err != context.Canceled {
@@ -140,7 +133,7 @@ func TestAcceptStarved(t *testing.T) {
 	if !errors.Is(told, syscall.EMFILE) {
 		t.Errorf("told of %v", told)
 	}
-	got := shmtest.Got(Accept(t.Context(), l, func(error) { limit(had.Cur) })).Or(t)
+	got := shmtest.Got(Accept(t.Context(), l, func(error) { restore() })).Or(t)
 	got.Close()
 }
 

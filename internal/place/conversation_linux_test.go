@@ -49,18 +49,8 @@ func with(b []byte, at int, to byte) []byte {
 
 func talkers(t *testing.T, kind int) (a, b *net.UnixConn) {
 	t.Helper()
-	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)).Or(t)
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		if err = errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		ends[i] = c.(*net.UnixConn)
-	}
-	return ends[0], ends[1]
+	a, b, err := shmtest.Sockets(kind)
+	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
 }
 
 // TestHostileConversation: whatever a peer says in place of a message of the second step, on either

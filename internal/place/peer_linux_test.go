@@ -110,27 +110,19 @@ func TestPeerLeavesConnection(t *testing.T) {
 
 // TestPeerBytes: watching takes no bytes.
 func TestPeerBytes(t *testing.T) {
-	fds := shmtest.Got(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Or(t)
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c := shmtest.Got(net.FileConn(f)).Or(t)
-		must(t, f.Close())
-		defer c.Close()
-		ends[i] = c.(*net.UnixConn)
-	}
-	p := shmtest.Got(MeetPeer(ends[0], &shm.AllowList{GIDs: []int{os.Getegid()}})).Or(t)
+	here, there := talkers(t, unix.SOCK_STREAM)
+	p := shmtest.Got(MeetPeer(here, &shm.AllowList{GIDs: []int{os.Getegid()}})).Or(t)
 	changes := make(chan struct{}, 2)
 	p.Watch(func() { changes <- struct{}{} })
 	for range 100 {
-		shmtest.Got(ends[1].Write([]byte("abc"))).Or(t)
+		shmtest.Got(there.Write([]byte("abc"))).Or(t)
 	}
 	buf := make([]byte, 300)
 	for n := 0; n < len(buf); {
-		k := shmtest.Got(ends[0].Read(buf[n:])).Or(t)
+		k := shmtest.Got(here.Read(buf[n:])).Or(t)
 		n += k
 	}
-	must(t, ends[1].Close())
+	must(t, there.Close())
 	<-changes
 	if !p.HungUp() || p.Gone() { // it is this process
 		t.Errorf("hung up %v, gone %v", p.HungUp(), p.Gone())

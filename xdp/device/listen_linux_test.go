@@ -218,8 +218,6 @@ func TestAcceptOutOfFiles(t *testing.T) {
 	r := newRig(t, device.Config{})
 	fd := shmtest.Got(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)).Or(t)
 	defer unix.Close(fd)
-	var had unix.Rlimit
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had))
 	var taken []int // all that there may be
 	defer func() {
 		for _, fd := range taken {
@@ -227,7 +225,8 @@ func TestAcceptOutOfFiles(t *testing.T) {
 		}
 	}()
 	limit, _ := limitFor(t, os.Getpid(), 5)
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: had.Max}, nil))
+	restore := shmtest.LimitFiles(limit)
+	defer restore()
 	for {
 		one, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -235,8 +234,6 @@ func TestAcceptOutOfFiles(t *testing.T) {
 		}
 		taken = append(taken, one)
 	}
-	restore := func() error { return unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil) }
-	defer func() { _ = restore() }()
 	begin := time.Now()
 	err := unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
 	var omitted error
@@ -252,7 +249,8 @@ func TestAcceptOutOfFiles(t *testing.T) {
 		}
 		return told >= 0
 	})
-	must(t, errors.Join(err, restore()))
+	restore()
+	must(t, err)
 	// In windows in which the server had no time to fail more often nothing is left out.
 	most := 8 * (1 + int(time.Since(begin)/time.Second))
 	if told > most || !errors.Is(omitted, syscall.EMFILE) {

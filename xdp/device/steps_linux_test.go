@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
@@ -233,32 +229,17 @@ const (
 	halted     = 2 * shortHello
 )
 
-// haltAt stops this process at the step that it was given, once. The signal is for the thread that
-// passes, so that it does not pass before the process has it.
-func haltAt(first func()) {
-	l, ok := crash.Parse(os.Getenv(envHalt))
-	if !ok {
-		need(fmt.Errorf("no step %q", os.Getenv(envHalt)))
-	}
-	crash.Passing(l, 1, func() {
-		first()
-		runtime.LockOSThread()
-		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
-		runtime.UnlockOSThread()
-	})
-}
-
 // haltingServerChild is in a hurry until it has been stopped.
 func haltingServerChild() {
 	made = func(s *device.Server) {
 		s.SetHelloTimeout(shortHello)
-		haltAt(func() { s.SetHelloTimeout(time.Minute) })
+		shmtest.HaltAt(os.Getenv(envHalt), 1, func() { s.SetHelloTimeout(time.Minute) })
 	}
 	serverChild()
 }
 
 func haltingAppChild() {
-	haltAt(func() {})
+	shmtest.HaltAt(os.Getenv(envHalt), 1, func() {})
 	appChild()
 }
 
@@ -273,25 +254,15 @@ func (r *remote) serveHalting(step string) *shmtest.Proc {
 // stops waits until all threads of the process are stopped.
 func stops(t testing.TB, p *shmtest.Proc) {
 	t.Helper()
-	await(t, "the stop", func() bool { return isStopped(p) })
-}
-
-func isStopped(p *shmtest.Proc) bool {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
-	for _, path := range threads {
-		if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
-			return false
-		}
-	}
-	return err == nil && len(threads) > 0
+	await(t, "the stop", func() bool { return p.Halted() })
 }
 
 func goOn(t testing.TB, p *shmtest.Proc) {
 	t.Helper()
-	if !isStopped(p) {
+	if !p.Halted() {
 		t.Error("it went on by itself")
 	}
-	must(t, p.Process.Signal(syscall.SIGCONT))
+	p.GoOn(t)
 }
 
 // small wants so little that there is room for those too who gave up, and whom the server has not
