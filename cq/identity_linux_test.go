@@ -434,13 +434,9 @@ func TestExecLeavesAll(t *testing.T) {
 			d := openDir(t)
 			c := startChild(t, "becomes another", envCount+"="+uintText(uint64(count)))
 			complaints(t, c)
-			if err := acts[count].meanwhile(d); err != nil {
-				t.Error(err)
-			}
+			must(t, acts[count].meanwhile(d))
 			c.Kill()
-			if err := acts[count].after(d); err != nil {
-				t.Error(err)
-			}
+			must(t, acts[count].after(d))
 		})
 	}
 }

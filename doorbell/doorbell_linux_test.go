@@ -200,9 +200,7 @@ func TestSignal(t *testing.T) {
 	}
 	time.AfterFunc(time.Millisecond, bell.Signal)
 	for !bell.TakeSignal() {
-		if err := bell.Wait(0); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, bell.Wait(0))
 	}
 	bell.Signal()
 	if ready, signaled, err := bell.TryWait(); !ready || !signaled || err != nil {

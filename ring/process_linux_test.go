@@ -102,11 +102,7 @@ func newShared(t testing.TB, capacity int) *shared {
 	t.Cleanup(func() { file.Close() })
 	shmtest.Must(t, file.Truncate(int64(offSlots+capacity*64)))
 	s := shmtest.Got(mapShared(file)).Or(t)
-	t.Cleanup(func() {
-		if err := unix.Munmap(s.mem); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { shmtest.Must(t, unix.Munmap(s.mem)) })
 	return s
 }
 

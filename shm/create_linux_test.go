@@ -91,13 +91,9 @@ func TestLinkAndMove(t *testing.T) {
 			if linked, err := o.Linked(); !linked || err != nil || in.Path() != at(c.name) {
 				t.Errorf("%s: linked %v, %v, in %s", c.name, linked, err, in.Path())
 			}
-			if err := errors.Join(o.Unlink(), o.Close(), in.Close()); err != nil {
-				t.Error(err)
-			}
+			must(t, errors.Join(o.Unlink(), o.Close(), in.Close()))
 		}
-		if err := os.RemoveAll(at(c.name)); err != nil {
-			t.Error(err)
-		}
+		must(t, os.RemoveAll(at(c.name)))
 	}
 	if left, err := d.List(); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
@@ -212,11 +208,7 @@ func TestCreateInRefuses(t *testing.T) {
 func TestHollowFile(t *testing.T) {
 	d := openTestDir(t)
 	o := shmtest.Got(d.Create("a", Spec{Kind: 77}, nil)).Or(t)
-	defer func() {
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, errors.Join(o.Unlink(), o.Close())) }()
 	page := append([]byte{}, o.Bytes()...)
 	h := o.Header()
 	h.TotalBytes = 1 << 40
@@ -240,11 +232,7 @@ func TestLateSections(t *testing.T) {
 	spec := Spec{Kind: 77, Late: 2, Sections: []Section{{Kind: secData, Length: 100},
 		{Kind: secData, ID: 1, Length: 8 * page, Align: 64}, {Kind: secData, ID: 2, Length: 1 << 20}}}
 	o := shmtest.Got(d.Create("late", spec, nil)).Or(t)
-	defer func() {
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, errors.Join(o.Unlink(), o.Close())) }()
 	memory := func() uint64 {
 		var st syscall.Stat_t
 		must(t, syscall.Stat(filepath.Join(d.Path(), "late"), &st))

@@ -218,9 +218,7 @@ func TestSubListStamp(t *testing.T) {
 		t.Errorf("removed a queue that holds objects: %v", err)
 	}
 
-	if err := errors.Join(sub.Close(), sub.Close()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(sub.Close(), sub.Close()))
 	_, err1 := sub.List()
 	_, err2 := sub.Stamp()
 	_, err3 := sub.Open("reader", ReadOnly)
@@ -234,9 +232,7 @@ func TestSubListStamp(t *testing.T) {
 	if err := o.Unlink(); err != nil { // an object outlives the Dir that it came from
 		t.Error(err)
 	}
-	if err := d.RemoveSub("orders"); err != nil {
-		t.Error(err)
-	}
+	must(t, d.RemoveSub("orders"))
 	if err := d.RemoveSub("orders"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("removed twice: %v", err)
 	}

@@ -70,9 +70,7 @@ func TestKilledOwnerIsDead(t *testing.T) {
 	if err := o.Claim(nil); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("second claim by the owner: %v", err)
 	}
-	if err := o.Unlink(); err != nil {
-		t.Error(err)
-	}
+	must(t, o.Unlink())
 }
 
 // Between the moment when the lock becomes free and the one when the process is a zombie nobody may
@@ -116,9 +114,7 @@ func TestReleasedAndClosed(t *testing.T) {
 	}
 	must(t, o.Close())
 	wantLife(t, look, Released)
-	if err := o.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, o.Close())
 	for name, err := range map[string]error{"claim": o.Claim(nil), "release": o.Release(),
 		"unlink": o.Unlink(), "seal": o.Seal(SealGrow), "life": second(o.Life()),
 		"linked": second(o.Linked())} {
@@ -131,9 +127,7 @@ func TestReleasedAndClosed(t *testing.T) {
 	}
 	again := openObject(t, d, "a", ReadWrite)
 	must(t, again.Claim(nil))
-	if err := again.Unlink(); err != nil {
-		t.Error(err)
-	}
+	must(t, again.Unlink())
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -28,9 +28,7 @@ func TestCreateLeavesNothing(t *testing.T) {
 	if !errors.Is(err, failed) {
 		t.Error(err)
 	}
-	if err := inner.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, inner.Close())
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -252,9 +250,7 @@ func TestTruncatedUnderInspector(t *testing.T) {
 	if err := o.Claim(nil); !errors.Is(err, ErrTruncated) {
 		t.Errorf("claim: %v", err)
 	}
-	if err := os.Remove(filepath.Join(d.Path(), "a")); err != nil {
-		t.Error(err)
-	}
+	must(t, os.Remove(filepath.Join(d.Path(), "a")))
 }
 
 func TestGuardPassesOtherPanics(t *testing.T) {
@@ -272,9 +268,7 @@ func TestGuardPassesOtherPanics(t *testing.T) {
 			_ = Guard(f)
 		}()
 	}
-	if err := Guard(func() {}); err != nil {
-		t.Error(err)
-	}
+	must(t, Guard(func() {}))
 }
 
 func TestMemfdAndSeals(t *testing.T) {
@@ -313,9 +307,7 @@ func TestMemfdAndSeals(t *testing.T) {
 	if theirs[5] != 77 {
 		t.Error("the owner's stores do not arrive")
 	}
-	if err := o.Release(); err != nil {
-		t.Error(err)
-	}
+	must(t, o.Release())
 	wantLife(t, p, Released)
 	if err := early.Claim(nil); err != nil { // it was mapped before the seal
 		t.Error(err)
@@ -373,11 +365,7 @@ func TestAllocateInterrupted(t *testing.T) {
 func TestOpenWithoutDescriptors(t *testing.T) {
 	d := openTestDir(t)
 	o := shmtest.Got(d.Create("there", specFor(""), nil)).Or(t)
-	defer func() {
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, errors.Join(o.Unlink(), o.Close())) }()
 	restore := shmtest.LimitFiles(0)
 	_, missing := d.Open("missing", ReadOnly)
 	_, there := d.Open("there", ReadOnly)
@@ -412,9 +400,7 @@ func TestLinkTo(t *testing.T) {
 	if err := again.UnlinkFrom(d, "bell-1"); !errors.Is(err, syscall.ENOLCK) {
 		t.Errorf("not the owner: %v", err)
 	}
-	if err := errors.Join(o.UnlinkFrom(other, "bell-1"), o.Unlink()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(o.UnlinkFrom(other, "bell-1"), o.Unlink()))
 	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("gone: %v", err)
 	}
@@ -422,9 +408,7 @@ func TestLinkTo(t *testing.T) {
 	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, ErrStale) {
 		t.Errorf("a foreign object: %v", err)
 	}
-	if err := errors.Join(foreign.Unlink(), foreign.Close(), d.RemoveSub("other")); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(foreign.Unlink(), foreign.Close(), d.RemoveSub("other")))
 	memfd := shmtest.Have(CreateMemfd(spec, nil)).In(t)
 	if err := memfd.LinkTo(d, "bell-3"); !errors.Is(err, syscall.EXDEV) {
 		t.Errorf("a memfd: %v", err)

@@ -36,11 +36,7 @@ func lendRegion(t testing.TB) (mine, theirs *Region) {
 	if theirs, err = NewRegion(p, secData); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(o.Close(), p.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, errors.Join(o.Close(), p.Close())) })
 	return mine, theirs
 }
 
@@ -120,9 +116,7 @@ func TestRegionCloseWaits(t *testing.T) {
 	}
 	l.Release()
 	wg.Wait()
-	if err := r.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close(t.Context()))
 }
 
 func TestRegionConcurrentLoans(t *testing.T) {
@@ -144,9 +138,7 @@ func TestRegionConcurrentLoans(t *testing.T) {
 			}
 		})
 	}
-	if err := r.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close(t.Context()))
 	wg.Wait()
 }
 
@@ -187,9 +179,7 @@ func makeObject(t testing.TB, d *Dir, name string) *Object {
 	o := shmtest.Got(d.Create(name, specFor(""), nil)).Or(t)
 	t.Cleanup(func() {
 		_ = o.Unlink() // some test may have done it, or let go of the object
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, o.Close())
 	})
 	return o
 }

@@ -301,9 +301,7 @@ func TestForkKeepsNoSeat(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = syscall.Kill(heir, syscall.SIGKILL) }()
-			if err := o.Claim(nil); err != nil {
-				t.Error(err)
-			}
+			must(t, o.Claim(nil))
 		})
 	}
 }
@@ -340,7 +338,5 @@ func TestTimeNamespace(t *testing.T) {
 	if _, died, err := o.OwnerDied(); !died || err != nil {
 		t.Errorf("it is dead: %v", err)
 	}
-	if err := o.Claim(nil); err != nil {
-		t.Error(err)
-	}
+	must(t, o.Claim(nil))
 }

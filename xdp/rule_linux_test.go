@@ -82,10 +82,8 @@ func TestRuleKinds(t *testing.T) {
 	tcp, other := set(four, 23, 6), datagram(t, 54)
 	prefix := netip.MustParsePrefix
 	local := Local{netip.MustParseAddr("192.0.2.2"): {2, 1}, netip.MustParseAddr("fd00::2"): {2}}
-	if err := errors.Join(p.SetLocal(Local{netip.MustParseAddr("192.0.2.9"): {2, 1}}),
-		p.SetLocal(local)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(p.SetLocal(Local{netip.MustParseAddr("192.0.2.9"): {2, 1}}),
+		p.SetLocal(local)))
 	for _, c := range []struct {
 		rule Rule
 		yes  [][]byte
@@ -273,9 +271,7 @@ func TestRulesRefused(t *testing.T) {
 		rules[0].Rule.Dst != prefix("192.0.2.0/24") {
 		t.Errorf("rules: %+v, %v", rules, err)
 	}
-	if err := errors.Join(p.RemoveRule(id)); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(p.RemoveRule(id)))
 	again := add(t, p, Rule{Dst: prefix("192.0.2.7/24")}, Target{})
 	if again == id {
 		t.Error("a number was given twice")

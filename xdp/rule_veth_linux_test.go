@@ -312,9 +312,7 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 		r.stream(t, 2000)
 	}
 	close(stop)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must(t, <-done)
 	s := shmtest.Got(r.prog.RuleStats(mine)).Or(t)
 	c := shmtest.Got(r.prog.Counters()).Or(t)
 	if s.Frames != frames || c.OtherPort != 0 {

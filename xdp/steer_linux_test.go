@@ -236,9 +236,7 @@ func loadedWith(t testing.TB, o ProgramOptions) *Program {
 	}
 	must(t, err)
 	t.Cleanup(func() {
-		if err := errors.Join(p.Close(), p.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(p.Close(), p.Close()))
 		if err := p.Steer(1, 0); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a closed program steers: %v", err)
 		}

@@ -76,17 +76,13 @@ func TestOpenUMEMRefuses(t *testing.T) {
 		if _, _, err := OpenUMEM(o.FD(), name, 0); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, o.Close())
 	}
 	o := shmtest.Got(shm.CreateMemfd(good(), nil)).Or(t)
 	defer o.Close()
 	r, _, err := OpenUMEM(o.FD(), "good", 0)
 	must(t, err)
-	if err := r.Close(context.Background()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close(context.Background()))
 	if _, _, err := OpenUMEM(-1, "none", 0); err == nil {
 		t.Error("opened no descriptor")
 	}
@@ -204,9 +200,7 @@ func TestBusyWait(t *testing.T) {
 	asked = 0
 	w = waiting(0, answers(0, unix.ENOENT))
 	for range 3 {
-		if err := w.again(t.Context(), busy); err != nil {
-			t.Error(err)
-		}
+		must(t, w.again(t.Context(), busy))
 		later(w, 4*firstLook)
 	}
 	if asked != 1 {

@@ -15,11 +15,7 @@ func TestCheck(t *testing.T) {
 	d := shmtest.Have(shm.OpenDir("")).In(t)
 	id := shm.NewUUID()
 	obj := shmtest.Got(d.Create(Prefix+id.String(), spec(id, minSlots, 64), nil)).Or(t)
-	defer func() {
-		if err := errors.Join(obj.Unlink(), obj.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { shmtest.Must(t, errors.Join(obj.Unlink(), obj.Close())) }()
 	m := shmtest.Got(lay(obj)).Or(t)
 	_, writer, err := obj.Section(sectWriter, 0)
 	shmtest.Must(t, err)
@@ -47,9 +43,7 @@ func TestCheck(t *testing.T) {
 	if got := Check(other); len(got) != 1 || got[0].Invariant != "capture.layout" {
 		t.Errorf("%+v", got)
 	}
-	if err := errors.Join(other.Unlink(), other.Close()); err != nil {
-		t.Error(err)
-	}
+	shmtest.Must(t, errors.Join(other.Unlink(), other.Close()))
 }
 
 // FuzzRecords: whatever an endpoint writes to a capture, its reader sees packets within bounds, as

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -56,7 +57,5 @@ func TestContestPatience(t *testing.T) {
 	if most := int(ContestMost/contestPause) + 6; tries > most {
 		t.Errorf("%d looks at every lane, want at most %d", tries, most)
 	}
-	if err := c.Outcome(nil); err != nil {
-		t.Error(err)
-	}
+	shmtest.Must(t, c.Outcome(nil))
 }

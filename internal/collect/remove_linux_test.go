@@ -349,28 +349,18 @@ func TestBound(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if kind != unix.SOCK_DGRAM {
-			if err := unix.Listen(fd, 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Listen(fd, 1))
 			look("listening", true)
-			if err := unix.SetNonblock(fd, true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.SetNonblock(fd, true))
 			if _, _, err := unix.Accept(fd); !errors.Is(err, unix.EAGAIN) {
 				t.Errorf("%s: the look came in: %v", name, err)
 			}
-			if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Shutdown(fd, unix.SHUT_RDWR))
 			look("shut down", true)
 		}
-		if err := unix.Close(fd); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Close(fd))
 		look("closed", false)
-		if err := collect.RemoveUnbound(d, name); err != nil {
-			t.Error(err)
-		}
+		must(t, collect.RemoveUnbound(d, name))
 		if _, err := collect.Bound(d, name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s, removed: %v", name, err)
 		}
@@ -531,9 +521,7 @@ func TestLooksKeepNoLock(t *testing.T) {
 		}
 	}
 	for i := range rounds {
-		if err := collect.RemoveUnbound(d, strconv.Itoa(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, collect.RemoveUnbound(d, strconv.Itoa(i)))
 	}
 }
 

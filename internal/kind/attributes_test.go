@@ -165,9 +165,7 @@ func TestLanePlaces(t *testing.T) {
 		} else {
 			lines[line] = row
 		}
-		if err := errors.Join(plain.LaneBelongs(obj, row, id), obj.Close()); err != nil {
-			t.Error(err)
-		}
+		shmtest.Must(t, errors.Join(plain.LaneBelongs(obj, row, id), obj.Close()))
 	}
 	for _, trust := range []uint64{0, CrossUser} {
 		q := with(plain, func(q *Queue) { q.Trust = trust })
@@ -175,9 +173,7 @@ func TestLanePlaces(t *testing.T) {
 		former := spec
 		former.Sections = q.LaneSections(1)
 		obj := shmtest.Got(shm.CreateMemfd(former, nil)).Or(t)
-		if err := errors.Join(q.LaneBelongs(obj, 1, id), obj.Close()); err != nil {
-			t.Error(err)
-		}
+		shmtest.Must(t, errors.Join(q.LaneBelongs(obj, 1, id), obj.Close()))
 		is, _ := shm.Plan(spec)
 		was, _ := shm.Plan(former)
 		if was == 0 || q.Others() && is != was {

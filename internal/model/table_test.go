@@ -321,9 +321,7 @@ func compare(t *testing.T, id string, o outcome) {
 	for _, k := range slices.Sorted(maps.Keys(rows)) {
 		fmt.Fprintf(&b, "%s\t%s\n", k, rows[k])
 	}
-	if err := os.WriteFile(statesFile, []byte(b.String()), 0o644); err != nil {
-		t.Error(err)
-	}
+	shmtest.Must(t, os.WriteFile(statesFile, []byte(b.String()), 0o644))
 }
 
 const pageHead = "# The models of the protocols: what is explored, and what falls\n" + `
@@ -400,9 +398,7 @@ func page() string {
 func TestPage(t *testing.T) {
 	want := page()
 	if *modelWrite {
-		if err := os.WriteFile(pageFile, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, os.WriteFile(pageFile, []byte(want), 0o644))
 	}
 	if got, err := os.ReadFile(pageFile); err != nil || string(got) != want {
 		t.Errorf("the page is not what the models give: run with -model.write (%v)", err)

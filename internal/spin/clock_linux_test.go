@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func kernelNow(t *testing.T) int64 {
 	t.Helper()
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts))
 	return ts.Nano()
 }

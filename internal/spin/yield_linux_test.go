@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestYield: two goroutines whose threads share a processor take turns. Who looks for its turn lets
@@ -45,9 +47,7 @@ func TestYield(t *testing.T) {
 func share(t *testing.T) (undo func()) {
 	t.Helper()
 	var all, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	shmtest.Must(t, unix.SchedGetaffinity(0, &all))
 	for cpu := 0; one.Count() == 0; cpu++ {
 		if all.IsSet(cpu) {
 			one.Set(cpu)

@@ -120,9 +120,7 @@ func TestTold(t *testing.T) {
 	var got []string
 	for _, line := range want[1:] {
 		got = append(got, <-said)
-		if err := p.Tell(line); err != nil {
-			t.Fatal(err)
-		}
+		shmtest.Must(t, p.Tell(line))
 	}
 	got = append(got, <-said)
 	p.Dismiss()

@@ -48,9 +48,7 @@ func TestCheck(t *testing.T) {
 	if got := status.Check(other); len(got) != 1 || got[0].Invariant != "endpoint.layout" {
 		t.Errorf("%+v", got)
 	}
-	if err := other.Unlink(); err != nil {
-		t.Error(err)
-	}
+	shmtest.Must(t, other.Unlink())
 }
 
 // TestCheckFrames: the states of frames add up to their number, in counters that are of one moment.
@@ -159,9 +157,7 @@ func TestCheckEarlier(t *testing.T) {
 			got[0].Invariant != "endpoint.layout" || got[0].Offset != f.at) {
 			t.Errorf("%s: %+v", f.name, got)
 		}
-		if err := was.Close(); err != nil {
-			t.Error(err)
-		}
+		shmtest.Must(t, was.Close())
 	}
 }
 
@@ -174,9 +170,7 @@ func newObject(t *testing.T) (*shm.Dir, *status.Object) {
 		Queue: 1, Geometry: xdp.Geometry{Frames: 8, ChunkBytes: 2048}})).Or(t)
 	t.Cleanup(func() {
 		_ = o.Close() // a test may have removed it
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		shmtest.Must(t, d.Close())
 	})
 	return d, o
 }

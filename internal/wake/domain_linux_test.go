@@ -308,9 +308,7 @@ func TestChannelLooksAgain(t *testing.T) {
 	time.Sleep(settle)
 	c.Inject(0)
 	c.lowers.Unlock()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	shmtest.Must(t, <-done)
 	if !wakes(t, ep, 10_000) {
 		t.Error("the descriptor forgets an event")
 	}

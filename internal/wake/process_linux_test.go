@@ -62,11 +62,7 @@ func sharedQueue(t *testing.T, lanes int) (*queue, *os.File) {
 	t.Cleanup(func() { file.Close() })
 	shmtest.Must(t, file.Truncate(int64(queueBytes(lanes))))
 	q := shmtest.Got(mapQueue(file, lanes)).Or(t)
-	t.Cleanup(func() {
-		if err := unix.Munmap(q.mem); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { shmtest.Must(t, unix.Munmap(q.mem)) })
 	for bit := range lanes {
 		q.row(bit).Parked.Store(Parked)
 	}

@@ -146,9 +146,7 @@ func TestWhatWakes(t *testing.T) {
 				}()
 				d.asleep(t, 1)
 				shmtest.Must(t, tt.wake(d, d.q[1], d.r[1]))
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				shmtest.Must(t, <-done)
 				// A set leaves what came to the read that follows.
 				if came, err := wait(expired); came != (way == "set") || err != nil {
 					t.Error("once more: ", came, err)
@@ -190,9 +188,7 @@ func TestKickAndStop(t *testing.T) {
 			d.Kick()
 			d.r[1].Kick()
 			for range most {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				shmtest.Must(t, <-done)
 			}
 			if d.arm.Word.Load() != 0 || d.q[1].arm.Word.Load()&armDirect != 0 {
 				t.Error("armed although nobody waits")

@@ -307,9 +307,7 @@ var flipFull = flag.Bool("flip.full", false, "flip in more ways (a minute)")
 // it, as cq.TestFlip does with entries.
 func TestFlip(t *testing.T) {
 	names := slices.Sorted(maps.Keys(device.FlipScenes()))
-	if err := testdata.CheckFrozen(testdata.FrozenDeviceFlip, names); err != nil {
-		t.Error(err)
-	}
+	must(t, testdata.CheckFrozen(testdata.FrozenDeviceFlip, names))
 	var o flip.Options
 	if *flipFull {
 		o.Values = flip.AllValues

@@ -90,9 +90,7 @@ func newRig(t testing.TB, c device.Config) *rig {
 		if err := <-served; !errors.Is(err, context.Canceled) && !errors.Is(err, device.ErrClosing) {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := errors.Join(r.server.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(r.server.Close(), l.Close()))
 		if s := r.server.Stats(); len(s.Apps) != 0 || s.Admitted != s.Evicted {
 			t.Errorf("left: %+v", s)
 		}

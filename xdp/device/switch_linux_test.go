@@ -68,9 +68,7 @@ func TestTakenBeforeTold(t *testing.T) {
 	if got := e.takenPorts(); !slices.Equal(got, []uint16{5000, 5001}) {
 		t.Errorf("%v", got)
 	}
-	if err := <-asked; err != nil {
-		t.Error(err)
-	}
+	must(t, <-asked)
 	// A no takes nothing, nor does it leave the question open.
 	s, server = linked(t)
 	go func() { listened <- e.listen(s) }()
