@@ -67,8 +67,7 @@ func (r *eqRig) attach(t *testing.T) eventWriter {
 	address := r.e.Name()
 	if r.memfd {
 		r.p.start(t)
-		done := make(chan error, 1)
-		go func() { done <- r.e.Accept(soon(t), r.p.conn) }()
+		done := accept(soon(t), r.e, r.p.conn)
 		defer func() { must(t, <-done) }()
 		address = ""
 	}
@@ -82,8 +81,7 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 		return attachEvents(t, r.d, r.e.Name())
 	}
 	a, b := connect(t, unix.SOCK_STREAM)
-	done := make(chan error, 1)
-	go func() { done <- r.e.Accept(soon(t), a) }()
+	done := accept(soon(t), r.e, a)
 	w, err := cq.AttachEvents(soon(t), cq.Over(b), r.writer())
 	must(t, errors.Join(err, <-done))
 	t.Cleanup(func() { must(t, w.Close()) })

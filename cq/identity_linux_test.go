@@ -113,9 +113,7 @@ func childReuser() {
 	time.Sleep(30 * time.Millisecond) // start times are told apart by the tick
 	other, _ := withPID(pid, "poster", envQueue+"=nothing")
 	need(q.BindEvents(e))
-	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{}))
-	p := shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
+	p := nextDeath(e)
 	say("death of the same number %v", p.PID == pid && p.End == 1)
 	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "reused"), cq.WriterOptions{}))
 	say("lane %d at %d", w.Lane(), w.Next())
@@ -135,15 +133,20 @@ func childReuser() {
 	need(reader.Wait())
 }
 
+// nextDeath waits for an event about a peer.
+func nextDeath(e *cq.EventQueue) cq.PeerEntry {
+	ev := cq.Event{Payload: make([]byte, 0, 256)}
+	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{}))
+	return shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
+}
+
 // childReusedReader has the number of the writer whose death it is told of.
 func childReusedReader() {
 	d := shmtest.Needs(shm.OpenDir(""))
 	q := shmtest.Needs(cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true}))
 	e := shmtest.Needs(cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{}))
 	need(q.BindEvents(e))
-	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	shmtest.Needs(e.ReadContext(context.Background(), &ev, cq.ReadOptions{}))
-	p := shmtest.Needs(cq.ParsePeerEntry(ev.Payload))
+	p := nextDeath(e)
 	n, err := cq.Read(q, make([]cq.Msg, 8))
 	say("death of our number %v, %d, %v", p.PID == os.Getpid(), n, err)
 	need(errors.Join(q.Close(), e.Close()))

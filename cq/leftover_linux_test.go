@@ -29,24 +29,16 @@ func TestNothingLeft(t *testing.T) {
 		_, _ = c.Line(t), c.Line(t)
 		return q, c
 	}
-	t.Run("writer, then queue", func(t *testing.T) {
-		q, c := newQueue()
-		_ = c.Stop(t)
-		must(t, q.Close())
-		nothingLeft(t, d)
-	})
-	t.Run("dead writer, then queue", func(t *testing.T) {
-		q, c := newQueue()
-		c.Kill()
-		must(t, q.Close())
-		nothingLeft(t, d)
-	})
-	t.Run("queue, then writer", func(t *testing.T) {
-		q, c := newQueue()
-		must(t, q.Close())
-		_ = c.Stop(t)
-		nothingLeft(t, d)
-	})
+	for name, end := range map[string]func(q *cq.Queue, c *child){
+		"writer, then queue":      func(q *cq.Queue, c *child) { _ = c.Stop(t); must(t, q.Close()) },
+		"dead writer, then queue": func(q *cq.Queue, c *child) { c.Kill(); must(t, q.Close()) },
+		"queue, then writer":      func(q *cq.Queue, c *child) { must(t, q.Close()); _ = c.Stop(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			end(newQueue())
+			nothingLeft(t, d)
+		})
+	}
 	t.Run("queue, then dead writer", func(t *testing.T) {
 		q, c := newQueue()
 		must(t, q.Close())

@@ -178,8 +178,7 @@ func meets(q *cq.Queue) error {
 func joins(q *cq.Queue, f func(*cq.Writer) error) error {
 	a, b, err := shmtest.Sockets(unix.SOCK_STREAM)
 	need(err)
-	done := make(chan error, 1)
-	go func() { done <- q.Accept(context.Background(), a) }()
+	done := accept(context.Background(), q, a)
 	w, err := cq.Attach(context.Background(), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})
 	if err = errors.Join(err, <-done); err == nil {
 		err = errors.Join(f(w), w.Close())

@@ -483,14 +483,12 @@ func TestFollowEvents(t *testing.T) {
 	shmtest.Conforms(t)
 	o := cq.EventOptions{Size: 8, Trust: cq.CrossUser, Allow: bothUsers(), DataMaxBytes: 100}
 	open := func() *cq.EventQueue {
-		e := shmtest.Got(cq.CreateEvents(cq.Unnamed("events"), o)).Or(t)
-		return e
+		return shmtest.Got(cq.CreateEvents(cq.Unnamed("events"), o)).Or(t)
 	}
 	former, next := open(), open()
 	defer next.Close()
 	a, b := connect(t, unix.SOCK_STREAM)
-	done := make(chan error, 1)
-	go func() { done <- former.Accept(soon(t), a) }()
+	done := accept(soon(t), former, a)
 	w, err := cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
 	reports := anonymous(t, cq.Options{})
@@ -508,7 +506,7 @@ func TestFollowEvents(t *testing.T) {
 	wantErr(t, "write", err, cq.ErrPeerGone)
 
 	a, b = connect(t, unix.SOCK_STREAM)
-	go func() { done <- next.Accept(soon(t), a) }()
+	done = accept(soon(t), next, a)
 	w2, err := w.Follow(soon(t), b)
 	must(t, errors.Join(err, <-done))
 	defer w2.Close()

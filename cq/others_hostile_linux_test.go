@@ -67,10 +67,7 @@ func TestOthersHostile(t *testing.T) {
 	}
 	h.Kill()
 	for _, q := range qs {
-		eventually(t, "the row is free", func() bool {
-			_, _ = cq.Read(q, dst)
-			return q.Stats().Retired == 1
-		})
+		rowComesFree(t, q)
 		post(t, join(t, q), 77, 78)
 		if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || err != nil ||
 			dst[0].Context != 77 {

@@ -81,6 +81,15 @@ func dialParent() *net.UnixConn {
 	return c
 }
 
+// rowComesFree reads until the one writer that has ended has no lane any more.
+func rowComesFree(t testing.TB, q *cq.Queue) {
+	t.Helper()
+	eventually(t, "the row is free", func() bool {
+		_, _ = cq.Read(q, make([]cq.Context, 1))
+		return q.Stats().Retired == 1
+	})
+}
+
 // othersMessage is a message of a rendezvous between users.
 func othersMessage(step uint16, fds, row uint32, queue shm.UUID) []byte {
 	b := cq.RendezvousMessage(step, 0, fds, row, queue)
@@ -188,10 +197,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 				t.Errorf("%d sleeps for %d rings", n, rings)
 			}
 			h.Kill()
-			eventually(t, "the row is free", func() bool {
-				_, _ = cq.Read(q, make([]cq.Context, 1))
-				return q.Stats().Retired == 1
-			})
+			rowComesFree(t, q)
 		})
 	}
 }
@@ -226,10 +232,7 @@ func TestOthersGivenUpHasNoPipe(t *testing.T) {
 		t.Errorf("%d wakes for %d bytes", wakes, bytes)
 	}
 	h.Kill()
-	eventually(t, "the row is free", func() bool {
-		_, _ = cq.Read(q, make([]cq.Context, 1))
-		return q.Stats().Retired == 1
-	})
+	rowComesFree(t, q)
 }
 
 // TestFollowForbids: a reader that cannot tell the writer so does not take a lane that comes with
@@ -461,10 +464,7 @@ func TestUserLanes(t *testing.T) {
 		t.Error(got)
 	}
 	must(t, first.Close())
-	eventually(t, "the lane is retired", func() bool {
-		_ = drain(t, q)
-		return q.Stats().Retired == 1
-	})
+	rowComesFree(t, q)
 	first = shmtest.Got(attach()).Or(t)
 	must(t, errors.Join(first.Close(), second.Close()))
 }

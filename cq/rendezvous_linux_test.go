@@ -40,8 +40,10 @@ func startIn(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string
 	return start(t, cmd), ours
 }
 
-// accept runs Accept in another goroutine.
-func accept(ctx context.Context, q *cq.Queue, c *net.UnixConn) <-chan error {
+// accept runs Accept of a queue of either kind in another goroutine.
+func accept(ctx context.Context, q interface {
+	Accept(context.Context, *net.UnixConn) error
+}, c *net.UnixConn) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- q.Accept(ctx, c) }()
 	return done
@@ -360,16 +362,15 @@ func TestAnonymousEvents(t *testing.T) {
 	q := anonymous(t, cq.Options{})
 	for range 2 {
 		a, b := connect(t, unix.SOCK_STREAM)
-		done := make(chan error, 1)
-		go func() { done <- e.Accept(soon(t), a) }()
+		done := accept(soon(t), e, a)
 		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
 		wantErr(t, "accept", <-done, shm.ErrKind)
 		a, b = connect(t, unix.SOCK_STREAM)
-		done2 := accept(soon(t), q, a)
+		done = accept(soon(t), q, a)
 		_, err = cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
-		wantErr(t, "accept", <-done2, shm.ErrKind)
+		wantErr(t, "accept", <-done, shm.ErrKind)
 	}
 	wantErr(t, "detach", e.Detach(), errors.ErrUnsupported)
 	served := make(chan error)
