@@ -25,7 +25,8 @@ func TestTurn(t *testing.T) {
 		<-done
 		return yielded
 	}
-	if !yields(2 * turnNs) {
+	// Each 61st time the scheduler looks first where who yields is put, and the same runs on.
+	if !yields(2*turnNs) && !yields(2*turnNs) {
 		t.Error("a turn that is due is not taken")
 	}
 	// The pool may lose an item, and the runtime may preempt: both cost a turn now and then.
