@@ -153,6 +153,18 @@ func TestHoldMisuse(t *testing.T) {
 		wantErr(t, "hold", err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, "objects")
 	}
+	for name, bind := range map[string]func(cq.EventSink) error{"queue": p.q.BindEvents,
+		"writer": p.w.BindEvents, "counter": p.count.BindEvents, "addresses": p.peers.BindEvents,
+		"events": p.e.BindEvents, "writer of events": p.ew.BindEvents} {
+		for _, sink := range []cq.EventSink{(*cq.EventQueue)(nil), (*cq.EventWriter)(nil)} {
+			wantErr(t, name, bind(sink), cq.ErrInvalid, syscall.EINVAL)
+		}
+	}
+	for name, bind := range map[string]func(cq.Feeder) (func(), error){"counter": p.count.Bind,
+		"queue": func(f cq.Feeder) (func(), error) { return p.q.Bind(f, true) }} {
+		_, err := bind((*feeder)(nil))
+		wantErr(t, name, err, cq.ErrInvalid, syscall.EINVAL)
+	}
 	must(t, p.w.Close())
 	_, err := cq.Hold(p.count, p.w)
 	wantErr(t, "hold", err, cq.ErrClosed)

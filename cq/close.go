@@ -228,7 +228,7 @@ func CloseAll(objects ...io.Closer) error {
 // closingOrder returns the objects that there are, each before what it can be bound to.
 func closingOrder(objects []io.Closer) (out []io.Closer) {
 	for _, o := range slices.Backward(objects) {
-		if !absent(o) {
+		if !kind.Absent(o) {
 			out = append(out, o)
 		}
 	}

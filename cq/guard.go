@@ -216,7 +216,7 @@ type holder interface {
 }
 
 func holderOf(o io.Closer) holder {
-	if absent(o) {
+	if kind.Absent(o) {
 		return nil
 	}
 	switch o := o.(type) {

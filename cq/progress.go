@@ -68,7 +68,7 @@ type feeder struct {
 // unbind by Progress too; but binding with manual progress counts as reading. A read that has begun
 // when unbind is called may call Progress once more.
 func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
-	if f == nil {
+	if kind.Absent(f) {
 		return nil, errAbsent("bind")
 	}
 	if err := q.holders.bind(); err != nil {
@@ -87,7 +87,7 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 // it (FI_PROGRESS_MANUAL). Other handles of the counter do not move it. Bind and unbind may be
 // called from anywhere, and what has begun when unbind is called is as with [Queue.Bind].
 func (c *Counter) Bind(f Feeder) (unbind func(), err error) {
-	if f == nil {
+	if kind.Absent(f) {
 		return nil, errAbsent("bind")
 	}
 	if err := c.holders.bind(); err != nil {

@@ -92,8 +92,8 @@ func (q *core) bindDeaths(events EventSink) error {
 // before, and is never nil.
 func (q *core) bindOverrun(events EventSink) (giveBack func(), err error) {
 	if events != nil {
-		if err := events.bind(); err != nil {
-			return func() {}, bindError(q.name, err)
+		if err := bindSink(q.name, events); err != nil {
+			return func() {}, err
 		}
 		if err := events.credit(1); err != nil {
 			events.unbind()
@@ -324,8 +324,8 @@ func (b *deathBinding) bind(name string, fid FID, events EventSink,
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if events != nil {
-		if err := events.bind(); err != nil {
-			return bindError(name, err)
+		if err := bindSink(name, events); err != nil {
+			return err
 		}
 	}
 	former := b.end()
@@ -333,6 +333,17 @@ func (b *deathBinding) bind(name string, fid FID, events EventSink,
 		b.report = startReport(fid, events, who(former))
 	} else if b.over != nil {
 		b.over()
+	}
+	return nil
+}
+
+// bindSink keeps open what an object reports to.
+func bindSink(name string, events EventSink) error {
+	if kind.Absent(events) {
+		return errAbsent("bind events")
+	}
+	if err := events.bind(); err != nil {
+		return bindError(name, err)
 	}
 	return nil
 }

@@ -415,7 +415,7 @@ type TryWaiter interface {
 // Each object must be one that the calling goroutine may use.
 func TryWait(objects ...TryWaiter) error {
 	for _, o := range objects {
-		if absent(o) {
+		if kind.Absent(o) {
 			return errAbsent("trywait")
 		}
 		if o.waitObject() != objects[0].waitObject() {

@@ -3,7 +3,6 @@ package cq
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"sync"
 	"syscall"
 
@@ -26,12 +25,6 @@ type Waitable interface {
 	waitObject() WaitObject
 	// feeds returns what moves only while somebody reads the object, or waits for it.
 	feeds() *feeders
-}
-
-// absent says that there is no object behind m, which is a mistake of the caller's.
-func absent(m any) bool {
-	v := reflect.ValueOf(m)
-	return m == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 func errAbsent(op string) error {
@@ -232,7 +225,7 @@ type listed struct {
 }
 
 func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
-	if absent(m) {
+	if kind.Absent(m) {
 		return errAbsent("add")
 	}
 	if !gate.enterAny() {
@@ -260,7 +253,7 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 }
 
 func (l *memberList) remove(gate *guard, set *wake.Set, m Waitable) error {
-	if absent(m) {
+	if kind.Absent(m) {
 		return errAbsent("remove")
 	}
 	if !gate.enterAny() {

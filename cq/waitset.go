@@ -91,7 +91,7 @@ func (s *WaitSet) FID() FID { return s.fid }
 // Add makes m a member. It may be ready at once. fs.ErrExist if it is one already; ErrNoWait for a
 // queue that was opened with WaitNone.
 func (s *WaitSet) Add(m Waitable) error {
-	if !absent(m) && m.waitObject() == WaitNone {
+	if !kind.Absent(m) && m.waitObject() == WaitNone {
 		return &Error{Pkg: kind.Pkg, Op: "add", Name: "wait set", Err: ErrNoWait,
 			Hint: "open the member with another wait object"}
 	}

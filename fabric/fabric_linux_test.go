@@ -94,12 +94,18 @@ func TestRefusedCalls(t *testing.T) {
 	if err := b.Send(nil, 0, 1); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("by a closed one: %v", err)
 	}
-	for name, o := range map[string]fabric.Options{"Slots": {Slots: 3},
-		"Events": {Request: new(fabric.Request)}} {
-		var refused *cq.Error
-		_, err := fabric.Open(a.d, "c", o)
-		if !errors.Is(err, cq.ErrInvalid) || !errors.As(err, &refused) || refused.Field != name {
-			t.Errorf("options: %v, want that of %s", err, name)
+	_, e1 := fabric.Open(a.d, "c", fabric.Options{Slots: 3})
+	_, e2 := fabric.Open(a.d, "c", fabric.Options{Request: new(fabric.Request)})
+	_, e3 := fabric.Open(a.d, "c", fabric.Options{Events: (*cq.EventQueue)(nil)})
+	_, e4 := a.Join("group", fabric.GroupOptions{Events: (*cq.EventWriter)(nil)})
+	_, e5 := fabric.ListenEvents(a.d, "c", nil)
+	for i, err := range []error{e1, e2, e3, e4, e5} {
+		field := "Events is"
+		if i == 0 {
+			field = "Slots is"
+		}
+		if !errors.Is(err, cq.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%d: %v, want that of %s", i, err, field)
 		}
 	}
 }

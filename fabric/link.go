@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/retry"
 	"github.com/shmring/shmring/shm"
 )
@@ -193,6 +194,9 @@ type Passive struct{ l *listener }
 // cannot be closed before Passive.Close. Errors are EADDRINUSE if a living process has the name,
 // and those of [Open].
 func ListenEvents(d *shm.Dir, name string, events cq.EventSink) (*Passive, error) {
+	if kind.Absent(events) {
+		return nil, refuse("listen", name, "Events", nil, "a queue")
+	}
 	l, err := listen(d, name, events)
 	if err != nil {
 		return nil, fault("listen", name, err)

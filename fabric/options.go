@@ -152,8 +152,8 @@ func (o *Options) resolve() error {
 	if o.RemoteFile != nil && o.Remote == 0 {
 		return refuse("open", "", "Remote", 0, "the length of RemoteFile")
 	}
-	if o.Request != nil && o.Events == nil {
-		return refuse("open", "", "Events", o.Events, "a queue, as Request is set")
+	if kind.Absent(o.Events) && (o.Events != nil || o.Request != nil) {
+		return refuse("open", "", "Events", nil, "a queue, as it or Request is set")
 	}
 	if bad := o.TransmitFlags &^ defaultFlags; bad != 0 {
 		return refuse("open", "", "TransmitFlags", bad, defaultFlags)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"syscall"
 
@@ -73,6 +74,12 @@ func Ended(ctx context.Context) error {
 // Refuse returns an error that says which value was refused.
 func Refuse(op, name, field string, got, want any, err error) error {
 	return &shm.Error{Pkg: Pkg, Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
+}
+
+// Absent says that there is no object behind m, which is a mistake of the caller's.
+func Absent(m any) bool {
+	v := reflect.ValueOf(m)
+	return m == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // CheckKind returns an error that is [shm.ErrKind] unless an object is of the kind that is wanted.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -90,6 +91,9 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 		r.Frames > maxGrantedFrames || r.Sends > maxGrantedSends {
 		return nil, failed(op, path, fmt.Errorf("%w: %d ports, %d frames, %d sends", ErrOptions,
 			len(r.Ports), r.Frames, r.Sends), fmt.Sprintf("%d ports are possible", maxPorts))
+	}
+	if r.Events != nil && kind.Absent(r.Events) {
+		return nil, failed(op, path, fmt.Errorf("%w: Events is a nil pointer", ErrOptions), "")
 	}
 	var err error
 	if e.q, err = newCompletions(e.queueOptions(), e.servers()); err != nil {

@@ -250,6 +250,10 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	nobody := device.Request{Events: (*cq.EventQueue)(nil)}
+	if _, err := device.Dial(t.Context(), r.path, nobody); !errors.Is(err, device.ErrOptions) {
+		t.Errorf("events that are nil: %v", err)
+	}
 	// All of what is left can be had, so nothing of it was lost; and no more than two connections.
 	second := r.dial(device.Request{Ports: []uint16{5001}, Frames: 32, Sends: 8})
 	if _, err := device.Dial(t.Context(), r.path, device.Request{}); !errors.Is(err,

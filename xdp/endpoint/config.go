@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/oserror"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
@@ -138,6 +139,8 @@ func (c *Config) resolve() error {
 		return bad("Socket is missing", "")
 	case c.Receive == nil && c.Transmit == nil:
 		return bad("Receive and Transmit are missing", "attach a writer to a queue")
+	case c.Events != nil && kind.Absent(c.Events):
+		return bad("Events is a nil pointer", "")
 	case c.Receive == c.Transmit:
 		return bad("Receive and Transmit are one writer", "attach a second lane")
 	case c.Selective&^sides != 0:

@@ -230,6 +230,7 @@ func TestConfigRefused(t *testing.T) {
 		"batch":           func(c *endpoint.Config) { c.RxBatch = -1 },
 		"opaque":          func(c *endpoint.Config) { c.Addresses = av },
 		"source err":      func(c *endpoint.Config) { c.Addresses, c.SourceErr = nil, true },
+		"nil events":      func(c *endpoint.Config) { c.Events = (*cq.EventQueue)(nil) },
 		"posted, no lane": func(c *endpoint.Config) { c.Posted, c.Receive = true, nil },
 		"counter": func(c *endpoint.Config) {
 			c.Counters = map[*cq.Counter]cq.Flags{nil: cq.FlagRead}
