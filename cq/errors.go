@@ -55,6 +55,7 @@ var fabricErrno = map[Errno]syscall.Errno{
 	ETooSmall: syscall.EMSGSIZE, EOpBadState: syscall.EPERM, EBadFlags: syscall.EINVAL,
 	ECRC: syscall.EBADMSG, ETrunc: syscall.EMSGSIZE, EOverrun: syscall.EOVERFLOW,
 	EFirewallAddr: syscall.EHOSTUNREACH,
+	ENoKey:        126, // ENOKEY, which other systems have no name for
 }
 
 // Is reports a match with the operating system's number of the same meaning, and with what that

@@ -343,6 +343,7 @@ func errorsMatch(t *testing.T) {
 		{cq.ErrNoCredit, []error{syscall.EAGAIN}},
 		{cq.ErrAvail, []error{cq.EAvail}},
 		{cq.ErrOverrun, []error{cq.EOverrun, syscall.EOVERFLOW}},
+		{cq.ErrNoKey, []error{cq.ENoKey, syscall.Errno(126)}}, // ENOKEY
 		{cq.ErrClosed, []error{syscall.ESHUTDOWN}},
 		{cq.ErrNoWait, []error{syscall.ENOSYS, cq.Errno(syscall.ENOSYS), errors.ErrUnsupported}},
 		{cq.ErrInvalid, []error{syscall.EINVAL, cq.Errno(syscall.EINVAL)}},
