@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +82,32 @@ func (s *slowSink) bind() error {
 		s.between()
 	}
 	return s.EventSink.bind()
+}
+
+// TestSignalMeanwhile: of a reader that leaves between the look at it and the end of the signal it
+// counts whether it took that, whatever its end looks like to who signals.
+func TestSignalMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, sees := range []error{nil, syscall.ENXIO} {
+		q, err := Create(Unnamed("q"), Options{Size: 4, Spin: -1})
+		must(t, err)
+		hints, err := hintsOf(q.obj, true, q.opt)
+		must(t, err)
+		q.Signal()
+		if err := signaled(q.obj, hints, sees); err != sees {
+			t.Errorf("there is one, it sees %v: %v", sees, err)
+		}
+		must(t, q.obj.Release())
+		if err := signaled(q.obj, hints, sees); !errors.Is(err, ErrPeerGone) {
+			t.Errorf("it left, it sees %v: %v", sees, err)
+		}
+		_, err = ReadContext(t.Context(), q, make([]Entry, 1), ReadOptions{})
+		if !errors.Is(err, ErrSignaled) {
+			t.Error(err)
+		}
+		must(t, signaled(q.obj, hints, sees)) // it took it
+		must(t, q.Close())
+	}
 }
 
 // TestBindEventsWhole: of two event queues that are bound at once one gets everything.
