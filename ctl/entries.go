@@ -22,8 +22,9 @@ type LaneTail struct {
 	Row   int      `json:"row"`
 	Own   bool     `json:"own"` // of the reader's own library: row 0
 	Error *Problem `json:"error"`
-	PID   *int     `json:"pid"`  // of the writer, the last one if it is gone
-	Tail  *uint64  `json:"tail"` // next index to be published
+	State *string  `json:"state"` // nil without an Error; as Lane.State
+	PID   *int     `json:"pid"`   // of the writer, the last one if it is gone
+	Tail  *uint64  `json:"tail"`  // next index to be published
 	// Missed counts entries that came since the last look and are not shown: they were overwritten,
 	// or more came than was asked for.
 	Missed  uint64  `json:"missed"`
@@ -113,7 +114,8 @@ func (v *view) entries(t *Tail, m *inspect.Queue, n int, copied func()) {
 		if err := obj.Read(func(obj *shm.Object) error {
 			return l.read(obj, m, n, since, copied)
 		}); err != nil {
-			l = LaneTail{Row: row, Own: row == 0, Entries: []Entry{}, Error: NewProblem(err)}
+			l = LaneTail{Row: row, Own: row == 0, Entries: []Entry{}, Error: NewProblem(err),
+				State: new(stateOfError(err))}
 		} else {
 			v.next[row] = *l.Tail
 			if seen && *l.Tail > since { // also those that n leaves out

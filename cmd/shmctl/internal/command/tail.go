@@ -15,7 +15,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/shm"
 )
 
 // tail is the verb that shows entries.
@@ -127,14 +126,9 @@ func tailLines(got *ctl.Tail, o *output, p page) []string {
 	for i := range got.Lanes {
 		l := &got.Lanes[i]
 		row := strconv.Itoa(l.Row)
-		switch err := l.Error; {
-		case err == nil:
-		case errors.Is(err, shm.ErrCorrupt), errors.Is(err, shm.ErrTruncated):
-			t.say(row, ctl.StateCorrupt)
-			t.note("lane "+row, err)
-		default: // for want of a descriptor, say
-			t.say(row, ctl.StateError)
-			t.note("lane "+row, err)
+		if l.Error != nil {
+			t.say(row, orDash(l.State, printable))
+			t.note("lane "+row, l.Error)
 		}
 		if l.Missed > 0 {
 			t.say(row, fmt.Sprintf("%d overwritten before they were seen", l.Missed))
