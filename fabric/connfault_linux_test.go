@@ -199,16 +199,14 @@ func TestConnHostile(t *testing.T) {
 
 // askedBy has somebody dial an endpoint that listens in name only, and returns what was asked. The
 // endpoint can answer.
-func askedBy(t *testing.T, ctx context.Context) (e *intruder, asked cq.Entry, done chan error) {
+func askedBy(t *testing.T, dial func(d *shm.Dir) error) (e *intruder, asked cq.Entry,
+	done chan error) {
 	t.Helper()
 	e = &intruder{end: opened(t, "slow", fabric.Options{})}
 	s := scribble(t, e.end, "slow")
 	s.page.Accepts.Store(1)
 	done = make(chan error, 1)
-	go func() {
-		_, err := fabric.Dial(ctx, e.d, "slow")
-		done <- err
-	}()
+	go func() { done <- dial(e.d) }()
 	asked = e.hears(t)
 	id := uint64(0)
 	for row := range s.claims {
@@ -228,7 +226,10 @@ func TestDialGivenUp(t *testing.T) {
 		t.Run(want.Error(), func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			e, asked, done := askedBy(t, ctx)
+			e, asked, done := askedBy(t, func(d *shm.Dir) error {
+				_, err := fabric.Dial(ctx, d, "slow")
+				return err
+			})
 			const mine = 5 << 32
 			noError(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged,
 				Tag: mine, Ignore: 0xff}))
@@ -256,9 +257,29 @@ func TestDialGivenUp(t *testing.T) {
 	}
 }
 
-// TestDialUnheard: a dial says so whose answers are to come by a lane that cannot be.
+// TestDialUnheard: a dial says so whose answers are to come by a lane that cannot be, and so does
+// the event of an endpoint that connects.
 func TestDialUnheard(t *testing.T) {
-	e, _, done := askedBy(t, t.Context())
+	dialUnheard(t, fabric.ErrCorrupt, func(d *shm.Dir) error {
+		_, err := fabric.Dial(t.Context(), d, "slow")
+		return err
+	})
+	dialUnheard(t, syscall.EBADMSG, func(d *shm.Dir) error {
+		eq := events(t, 0)
+		caller := opened(t, "caller", fabric.Options{Events: eq})
+		noError(t, caller.Connect("slow", nil))
+		_, err := eq.ReadContext(t.Context(), &cq.Event{}, cq.ReadOptions{})
+		var failed cq.EventError
+		if _, e := eq.ReadErr(&failed, 0); e != nil || !errors.Is(&failed, syscall.ECONNREFUSED) {
+			return errors.Join(err, e, &failed)
+		}
+		return syscall.Errno(failed.ProvErrno)
+	})
+}
+
+func dialUnheard(t *testing.T, want error, dial func(d *shm.Dir) error) {
+	t.Helper()
+	e, _, done := askedBy(t, dial)
 	a := shmtest.Got(e.Lookup(e.to)).Or(t)
 	name := shmtest.Got(e.d.Open(kind.FabricOutboxName(a.Outbox), shm.ReadOnly)).Or(t)
 	noError(t, name.Close())
@@ -268,7 +289,10 @@ func TestDialUnheard(t *testing.T) {
 		row++
 	}
 	s.ring(row)
-	failsWith(t, "dial", <-done, fabric.ErrCorrupt)
+	if err := <-done; !errors.Is(err, want) {
+		t.Errorf("dial: %v, want %v", err, want)
+	}
+	noError(t, e.Close())
 }
 
 // TestConnMost: a peer can have 4096 connections, and one more for each that ends.

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ type news struct {
 type event struct {
 	is      cq.EventKind
 	failed  cq.Errno // it is an error event
+	why     error    // or nil, beside that
 	payload []byte
 }
 
@@ -127,7 +129,7 @@ func (n *news) write(ev *event) (err error) {
 	switch {
 	case ev.failed != 0:
 		_, err = n.sink.WriteErr(&cq.EventError{FID: n.fid, Err: ev.failed,
-			ProvErrno: int32(ev.failed), ErrData: ev.payload})
+			ProvErrno: int32(number(cmp.Or[error](ev.why, ev.failed))), ErrData: ev.payload})
 		return err
 	case ev.is == cq.EventConnected:
 		n.e.bell.Lock()
@@ -299,7 +301,8 @@ func (e *Endpoint) Accept(data []byte) error {
 // Connect asks the Passive that has a name in the endpoint's directory for a connection, and sends
 // data with that (fi_connect). The answer is an EventConnected with the data of Accept, or an error
 // event with ECONNREFUSED and the data of Reject, without data if the backlog is full or the
-// Passive is closed; after it Connect can be called again. Close ends the wait.
+// Passive is closed; after it Connect can be called again. ProvErrno is EBADMSG, or another number,
+// if the memory with the answer cannot be mapped. Close ends the wait.
 //
 // Errors: ECONNREFUSED: nobody listens; EISCONN: the endpoint is or was connected, or asks already;
 // [ErrTooLong]; os.ErrClosed; [ErrNotSupported] without Options.Events; those of [Open].
@@ -476,7 +479,7 @@ func (l *link) ended(c *conn) {
 		l.e.bell.Unlock()
 		data := l.data
 		l.data = nil
-		l.tell(event{failed: cq.Errno(syscall.ECONNREFUSED), payload: data})
+		l.tell(event{failed: cq.Errno(syscall.ECONNREFUSED), why: c.err, payload: data})
 	default:
 		l.tell(event{failed: cq.Errno(syscall.ECONNABORTED)})
 	}

@@ -233,7 +233,7 @@ const (
 // number is that of an error in an error entry.
 func number(err error) cq.Errno {
 	for _, n := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED,
-		syscall.EBADMSG} {
+		syscall.EBADMSG, syscall.ECONNREFUSED} {
 		if errors.Is(err, n) {
 			return cq.Errno(n)
 		}
