@@ -428,9 +428,13 @@ func (l *inLane) refuse() {
 	l.silent()
 }
 
-// markDone tells the outbox that nothing in the lane is for us any more.
+// markDone tells the outbox that nothing in the lane is for us any more. A sender may have taken its
+// claim back meanwhile: what the place's next receiver said, by a higher number, stays.
 func (l *inLane) markDone() {
-	if l.done != nil {
-		l.done[l.place].Store(l.id)
+	if l.done == nil {
+		return
+	}
+	word := &l.done[l.place]
+	for was := word.Load(); was < l.id && !word.CompareAndSwap(was, l.id); was = word.Load() {
 	}
 }

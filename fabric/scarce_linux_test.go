@@ -23,9 +23,11 @@ func boxWords(t *testing.T, e *end) (lanes []kind.FabricLane, done []kind.Word) 
 	noError(t, err)
 	t.Cleanup(func() { noError(t, obj.Close()) })
 	o := shmtest.Got(kind.StoredOutbox("", obj.Header())).Or(t)
-	lanes, done, err = kind.OutboxLanes(obj, o)
+	lanes, _, err = kind.OutboxLanes(obj, o)
 	noError(t, err)
-	return lanes, done
+	mem, err := obj.MapWritable(kind.SectFabricDone, 0)
+	noError(t, err)
+	return lanes, kind.Overlays[kind.Word](mem)[:o.Lanes]
 }
 
 // TestPlaceNumbers: a place of an outbox has any number of users after each other, though there are
@@ -46,6 +48,21 @@ func TestPlaceNumbers(t *testing.T) {
 			completes(t, a)
 			noError(t, b.close())
 		}
+	})
+	t.Run("late", func(t *testing.T) { // a former receiver that is late says nothing of the next user
+		a := opened(t, "a", onePlace)
+		lanes, done := boxWords(t, a)
+		b := opened(t, "b", onePlace)
+		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		b.steps(t)
+		id := lanes[0].ID.Load()
+		next := id + kind.FabricLaneID(0, 0, 1)
+		done[0].Store(next)
+		noError(t, b.close())
+		if got := done[0].Load(); got != next {
+			t.Errorf("%#x is done, want %#x", got, next)
+		}
+		done[0].Store(id)
 	})
 	t.Run("done", func(t *testing.T) { // what a former user with the number said is not believed
 		a := opened(t, "a", onePlace)
