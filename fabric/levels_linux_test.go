@@ -363,6 +363,36 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// TestFencedOfPool: of short sends of the pool that wait behind a fence more go at once than a row
+// has bits. Those beyond go by their headers alone, and their bytes come all the same.
+func TestFencedOfPool(t *testing.T) {
+	const all = kind.FabricMostAsks + 6
+	a := opened(t, "a", fabric.Options{Pool: chunk, Slots: 128})
+	b := opened(t, "b", fabric.Options{})
+	to, ref := a.knows(t, "b"), allocated(t, a, 8)
+	noError(t, a.Send(nil, to, 0))
+	for i := range all {
+		flags := cq.FlagMatchComplete
+		if i == 0 {
+			flags |= cq.FlagFence
+		}
+		noError(t, a.SendMsg(&fabric.Msg{Buf: ref, Addr: to, Flags: flags}))
+	}
+	noError(t, a.Free(ref))
+	moves(t, a, b)
+	for i := range all + 1 {
+		buf := make([]byte, 8)
+		noError(t, b.Recv(buf, 0))
+		if moves(t, a, b); len(b.completions(t)) != 1 || i > 0 && !bytes.Equal(buf, pattern(8)) {
+			t.Fatalf("message %d came as %q", i, buf)
+		}
+	}
+	if c := a.completions(t); len(c) != all+1 {
+		t.Errorf("%d of %d sends completed", len(c), all+1)
+	}
+	poolAccount(t, a, chunk, 0, 0)
+}
+
 // numbers are the numbers from one to another.
 func numbers(from, to uint64) (all []uint64) {
 	for ; from < to; from++ {

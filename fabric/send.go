@@ -339,14 +339,14 @@ func (l *outLane) put(payload []byte, op *sendOp) {
 	e.stats.Sent++
 	s, pass := l.slot()
 	head := op.head(s)
-	if x, at := e.pool.holds(payload, op); x != nil && (len(payload) > MaxInline ||
-		l.bytes+n > l.granted) {
+	alone := l.bytes+n > l.granted || l.asks.full(op)
+	if x, at := e.pool.holds(payload, op); x != nil && (alone || len(payload) > MaxInline) {
 		s.More[1].Store(at)
 		op.hold(x)
 		l.publish(s, head|kind.FabricRTS|kind.FabricInPool, l.announce(s, nil, op), len(payload))
 		return
 	}
-	if l.bytes+n > l.granted || !l.fits(len(payload)) || l.asks.full(op) {
+	if alone || !l.fits(len(payload)) {
 		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
 		return
 	}
