@@ -30,7 +30,7 @@ type peer struct {
 	in       *inLane
 	out      *outLane
 	unfollow func()
-	buried   bool
+	buried   bool     // its objects are removed, if nobody needs them
 	leaving  *outLane // another one, whose end it has not examined
 	missed   uint64   // by it, when that ended
 	line     *line    // connections with it
@@ -268,18 +268,23 @@ func (p *peer) cut() {
 	}
 }
 
-// bury removes the objects of a peer that is proved dead, once there is nothing in them for us.
-func (p *peer) bury() {
+// hasClosed reports that it has closed its endpoint.
+func (p *peer) hasClosed() bool {
+	return p.obj != nil && p.words.page.State.Load() == kind.FabricClosed
+}
+
+// bury removes the objects of a peer that is proved dead, once there is nothing in them for us. It
+// may have claimed a row, and died before it rang.
+func (p *peer) bury() (claimed bool) {
 	e := p.e
-	if p.in == nil { // it may have died before it rang
-		for row := range e.claims {
-			if box, _ := kind.FabricLaneOf(e.claims[row].Load()); box == p.addr.Outbox {
-				e.bell.Consider(row)
-			}
+	for row := range e.claims {
+		if box, _ := kind.FabricLaneOf(e.claims[row].Load()); box == p.addr.Outbox {
+			claimed = true
+			e.bell.Consider(row)
 		}
 	}
-	if p.in != nil || p.buried {
-		return
+	if p.buried {
+		return claimed
 	}
 	p.buried = true
 	e.stats.Died++
@@ -290,13 +295,14 @@ func (p *peer) bury() {
 	}
 	crash.At(crash.FabricBuried)
 	e.collect(p.addr.Outbox)
+	return claimed
 }
 
 // vacate takes back what a peer had when it was cut off, if that has died since, or has closed its
 // endpoint: its row, places of our outbox, and what it may have read.
 func (p *peer) vacate() {
-	e, dead := p.e, p.dead.Load()
-	if !dead && (p.obj == nil || p.words.page.State.Load() != kind.FabricClosed) {
+	e := p.e
+	if !p.dead.Load() && !p.hasClosed() {
 		return
 	}
 	if p.in != nil && p.in.refused {
@@ -320,20 +326,19 @@ func (p *peer) vacate() {
 	if p.out == nil || p.out.err != nil {
 		p.outBit.Store(0)
 	}
-	if dead {
-		p.bury()
-	}
 	p.forget()
 }
 
-// forget gives up what is mapped of a peer that has gone. One that Insert numbered stays known, as
-// one that has gone.
+// forget gives up what is mapped of a peer that has gone, and buries one that died. One that Insert
+// numbered stays known, as one that has gone, and so does one that has claimed a row.
 func (p *peer) forget() {
 	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil || p.outBit.Load() != 0 {
 		return // its end is waited for, if it was cut off
 	}
+	p.buried = p.buried || p.hasClosed()
+	claimed := p.dead.Load() && p.bury()
 	p.close()
-	if p.index == cq.AddrNotAvail && p.stored == 0 {
+	if p.index == cq.AddrNotAvail && p.stored == 0 && !claimed {
 		delete(p.e.peers, p.addr)
 	}
 }

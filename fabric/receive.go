@@ -294,10 +294,7 @@ func (l *inLane) examine() (work int) {
 	if dead {
 		work++
 		l.free()
-		if l.p.out == nil || l.p.out.err != nil { // else the lane back does that
-			l.p.bury()
-			l.p.forget()
-		}
+		l.p.forget() // if there is a lane back, that does it
 	}
 	return work
 }

@@ -154,7 +154,7 @@ func (p *peer) reach(op *reaching) (err error) {
 	switch {
 	case l.err != nil:
 		return l.err
-	case p.words.page.State.Load() == kind.FabricClosed: // though it may have ended since
+	case p.hasClosed(): // though it may have ended since
 		return ErrPeerClosed
 	case p.dead.Load():
 		return ErrPeerDied

@@ -431,7 +431,7 @@ func (l *outLane) look() (work int) {
 		if old := l.p.leaving; old != nil {
 			old.end(ErrPeerDied, 0)
 		}
-		l.p.bury()
+		l.p.forget()
 	case owner == l.id|kind.FabricRefused:
 		l.end(ErrRefused, number(ErrRefused))
 	case l.ended && l.seen == l.sent:

@@ -135,6 +135,35 @@ func TestNoLaneUnmaps(t *testing.T) {
 	}
 }
 
+// TestKilledUnmaps: what was mapped of a peer that is killed is given up, whichever of the two sent.
+func TestKilledUnmaps(t *testing.T) {
+	for name, ways := range map[string][2]bool{"to it": {true, false}, "from it": {false, true},
+		"both ways": {true, true}} {
+		t.Run(name, func(t *testing.T) {
+			e, c := opened(t, "main", fabric.Options{}), started(t, "idle")
+			to, before := e.knows(t, "idle"), mapped(t, e, "idle")
+			if ways[1] {
+				c.obeys(t, "send", "0")
+				e.steps(t)
+			}
+			if ways[0] {
+				noError(t, e.Inject(nil, to))
+			}
+			if mapped(t, e, "idle") == before {
+				t.Error("nothing was mapped")
+			}
+			c.Kill()
+			shmtest.Eventually(t, "the death", func() bool {
+				e.steps(t)
+				return e.Stats().Died > 0
+			})
+			if after := mapped(t, e, "idle"); after != before {
+				t.Errorf("%d mappings of the dead, before %d", after, before)
+			}
+		})
+	}
+}
+
 // TestCutWakes: who waits for room learns that the peer is cut off, whoever finds that.
 func TestCutWakes(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
