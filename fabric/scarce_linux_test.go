@@ -166,7 +166,10 @@ func TestCutOffDies(t *testing.T) {
 			if _, failed, err := e.next(); err != nil || failed.Err == 0 {
 				t.Errorf("%+v, %v", failed, err)
 			}
-			if !c.dead {
+			if c.dead {
+				e.steps(t) // before anybody wants its place
+				account(t, e, 8, 0, 0)
+			} else {
 				account(t, e, 8, 0, 1)
 				opened(t, "b", fabric.Options{})
 				if err := e.Inject(nil, e.knows(t, "b")); !errors.Is(err, fabric.ErrPeers) {
