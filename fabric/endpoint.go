@@ -285,9 +285,12 @@ func (e *Endpoint) Stats() Stats {
 	s.FreePool, s.HeldPool, s.LentPool = e.pool.count()
 	s.FreeRemote, s.HeldRemote, s.RevokedRemote = e.remote.pool.count()
 	for _, l := range e.out {
-		if l != nil {
+		switch {
+		case l == nil:
+		case l.err == nil:
 			s.UsedChunks += uint64(l.chunks)
-			s.LostChunks += uint64(len(l.lost))
+		default:
+			s.LostChunks += uint64(l.chunks)
 		}
 	}
 	return s
@@ -376,7 +379,7 @@ func (e *Endpoint) leave() {
 func (e *Endpoint) cancel() {
 	for _, l := range e.out {
 		if l != nil && l.err == nil {
-			l.end(errClosed, errCanceled)
+			l.end(errClosed)
 		}
 	}
 	for _, l := range e.in {

@@ -232,6 +232,9 @@ const (
 
 // number is that of an error in an error entry.
 func number(err error) cq.Errno {
+	if err == errClosed {
+		return errCanceled
+	}
 	for _, n := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED,
 		syscall.EBADMSG, syscall.ECONNREFUSED} {
 		if errors.Is(err, n) {

@@ -259,10 +259,10 @@ func (p *peer) cut() {
 		p.in.refuse()
 	}
 	if p.leaving != nil {
-		p.leaving.end(ErrCorrupt, 0)
+		p.leaving.end(ErrCorrupt)
 	}
 	if p.out != nil && p.out.err == nil {
-		p.out.end(ErrCorrupt, number(ErrCorrupt))
+		p.out.end(ErrCorrupt)
 	} else if p.out == nil {
 		p.out = &outLane{p: p, err: ErrCorrupt}
 	}
@@ -301,27 +301,16 @@ func (p *peer) bury() (claimed bool) {
 // vacate takes back what a peer had when it was cut off, if that has died since, or has closed its
 // endpoint: its row, places of our outbox, and what it may have read.
 func (p *peer) vacate() {
-	e := p.e
 	if !p.dead.Load() && !p.hasClosed() {
 		return
 	}
 	if p.in != nil && p.in.refused {
 		p.in.free()
 	}
-	for place, l := range e.out {
-		if l == nil || l.p != p || l.err == nil {
-			continue
+	for _, l := range p.e.out {
+		if l != nil && l.p == p && l.err != nil {
+			l.reclaim()
 		}
-		for _, c := range l.lost {
-			e.pool.free.put(c)
-		}
-		for _, x := range l.kept {
-			x.refs--
-			e.pool.settle(x)
-		}
-		l.lost, l.kept = nil, nil
-		l.head.ID.Store(0)
-		e.out[place] = nil
 	}
 	if p.out == nil || p.out.err != nil {
 		p.outBit.Store(0)

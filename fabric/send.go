@@ -53,10 +53,8 @@ type outLane struct {
 	asks    asks
 	later   later // behind a fence
 
-	chunks int      // that it uses
-	missed uint64   // messages of groups that found no room, and the receiver is not told
-	lost   []uint32 // that it had when it was cut off
-	kept   []*piece // that sends had then
+	chunks int    // that it uses
+	missed uint64 // messages of groups that found no room, and the receiver is not told
 }
 
 type sendOp struct {
@@ -424,18 +422,18 @@ func (l *outLane) look() (work int) {
 	case work < 0:
 		l.p.cut()
 	case closed: // though it may have ended since
-		l.end(ErrPeerClosed, number(ErrPeerClosed))
+		l.end(ErrPeerClosed)
 		l.p.forget()
 	case dead:
-		l.end(ErrPeerDied, number(ErrPeerDied))
+		l.end(ErrPeerDied)
 		if old := l.p.leaving; old != nil {
-			old.end(ErrPeerDied, 0)
+			old.end(ErrPeerDied)
 		}
 		l.p.forget()
 	case owner == l.id|kind.FabricRefused:
-		l.end(ErrRefused, number(ErrRefused))
+		l.end(ErrRefused)
 	case l.ended && l.seen == l.sent:
-		l.end(ErrPeerClosed, 0) // nothing is under way
+		l.end(ErrPeerClosed) // nothing is under way
 		if l.p.out == nil {
 			l.p.forget()
 		}
@@ -491,36 +489,24 @@ func (l *outLane) take(head, granted, control uint64) (work int) {
 }
 
 // end fails what has not completed. If the peer looks at the lane no more, others can have its
-// place.
-func (l *outLane) end(why error, num cq.Errno) {
-	e := l.p.e
+// place, and what it may have read.
+func (l *outLane) end(why error) {
+	e, num := l.p.e, number(why)
 	l.err = why
 	over := why == ErrPeerDied || why == ErrPeerClosed
 	if over && e.opt.Datagram {
 		e.stats.Dropped += l.sent - l.seen
 	}
 	for i := l.seen; i != l.sent; i++ { // seen stays: who has gone examines nothing behind that
-		p := &l.passes[i&l.mask]
-		if p.chunk > 0 && !over { // it may read that still
-			l.lost = append(l.lost, p.chunk-1)
-			l.chunks--
-		} else {
-			l.giveBack(p)
-		}
-		if p.ends {
+		if p := &l.passes[i&l.mask]; p.ends {
 			e.endSend(&p.sendOp, num)
 		}
 	}
 	for i := range l.pushes {
 		if p := &l.pushes[i]; p.is != pushFree {
-			if p.piece != nil && !over {
-				l.kept = append(l.kept, p.piece)
-				p.piece = nil
-			}
-			e.endSend(&p.sendOp, num)
+			e.conclude(&p.sendOp, num) // its piece may be read still
 		}
 	}
-	l.pushes = nil
 	l.endAsks(num)
 	l.later.fail(e, num)
 	bit := len(e.rows) + l.place
@@ -536,11 +522,23 @@ func (l *outLane) end(why error, num cq.Errno) {
 	switch {
 	case over:
 		l.p.outBit.CompareAndSwap(int32(bit+1), 0)
-		l.head.ID.Store(0)
-		e.out[l.place] = nil
+		l.reclaim()
 	case l.p.dead.Load(): // the notice came before, and its mark may be taken
 		e.bell.Mark(bit)
 	}
+}
+
+// reclaim takes back what the receiver may have read of a lane that has ended, and its place.
+func (l *outLane) reclaim() {
+	e := l.p.e
+	for i := range l.passes {
+		l.giveBack(&l.passes[i])
+	}
+	for i := range l.pushes {
+		e.pool.release(&l.pushes[i].sendOp)
+	}
+	l.head.ID.Store(0)
+	e.out[l.place] = nil
 }
 
 // finish publishes the end of the lane, for which a slot is kept.
@@ -553,6 +551,11 @@ func (l *outLane) finish() {
 // endSend ends a send, which went well if num is 0.
 func (e *Endpoint) endSend(o *sendOp, num cq.Errno) {
 	e.pool.release(o)
+	e.conclude(o, num)
+}
+
+// conclude tells of one that has ended, or notes that of a part.
+func (e *Endpoint) conclude(o *sendOp, num cq.Errno) {
 	if o.flags&cq.FlagMulticast != 0 {
 		e.endPart(o, num)
 	} else {
