@@ -361,9 +361,9 @@ func serve(ctx context.Context, c *conn, handler func(context.Context, []byte) [
 			_ = c.SetWriteDeadline(time.Now().Add(10 * c.m.patience))
 		})
 		sent, err := c.writeBoth(&reply, answer[:min(uint64(len(answer)), room)])
+		late()
 		if runs = sent == 0; err != nil {
 			return
 		}
-		late()
 	}
 }

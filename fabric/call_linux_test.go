@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -431,6 +433,67 @@ func TestServeHeld(t *testing.T) {
 		t.Error("it waits")
 	}
 	noError(t, c.Close())
+}
+
+// noting is a context that notes what is to be called at its end.
+type noting struct {
+	context.Context
+	mu    sync.Mutex
+	noted map[*func()]bool
+}
+
+// AfterFunc is what package context asks for it.
+func (c *noting) AfterFunc(f func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.noted == nil {
+		c.noted = map[*func()]bool{}
+	}
+	c.noted[&f] = true
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		was := c.noted[&f]
+		delete(c.noted, &f)
+		return was
+	}
+}
+
+// Value hides what the context is made of.
+func (c *noting) Value(any) any { return nil }
+
+// TestServeForgets: a server remembers nothing of who has gone in the middle of a reply.
+func TestServeForgets(t *testing.T) {
+	d := directory(t)
+	inner, cancel := context.WithCancel(t.Context())
+	ctx, done := &noting{Context: inner}, make(chan error, 1)
+	go func() {
+		done <- fabric.Serve(ctx, d, "callee", func(context.Context, []byte) []byte {
+			return make([]byte, 1<<20)
+		})
+	}()
+	noted := func(n int) func() bool {
+		return func() bool {
+			ctx.mu.Lock()
+			defer ctx.mu.Unlock()
+			return len(ctx.noted) == n
+		}
+	}
+	shmtest.Eventually(t, "a server", noted(1))
+	c := dials(t, d, "callee")
+	writes(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff")
+	reads(t, c, "\x00\x00\x10\x00\x00\x00\x00\x00")
+	shmtest.Eventually(t, "a reply", noted(3))
+	noError(t, c.Close())
+	shmtest.Eventually(t, "the end of the reply", noted(1))
+	cancel()
+	ctx.mu.Lock()
+	end := slices.Collect(maps.Keys(ctx.noted))
+	ctx.mu.Unlock()
+	for _, f := range end {
+		(*f)()
+	}
+	noError(t, <-done)
 }
 
 // TestServeUnsaid: a server that ends, and finds no room for a reply, says that there is none
