@@ -2,8 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -291,7 +289,7 @@ func CreateCounter(p Place, o CounterOptions) (*Counter, error) {
 	}
 	for range openTries {
 		c, err := createCounter(p, o)
-		if !errors.Is(err, errCounterGone) {
+		if !errors.Is(err, collect.ErrGone) {
 			return c, failed(op, p.name, err)
 		}
 	}
@@ -320,7 +318,7 @@ func AttachCounter(p Place, o CounterOptions) (*Counter, error) {
 			return nil, err
 		}
 		c, err := openCounter(op, obj, name, p.dir, o)
-		if !errors.Is(err, errCounterGone) {
+		if !errors.Is(err, collect.ErrGone) {
 			return c, failed(op, name, err)
 		}
 	}
@@ -329,9 +327,6 @@ func AttachCounter(p Place, o CounterOptions) (*Counter, error) {
 
 // openTries bounds how often a counter that goes away while it is opened is looked for again.
 const openTries = 16
-
-// errCounterGone: the last process closed it between our finding and our opening it.
-var errCounterGone = fmt.Errorf("cq: counter is just removed: %w", fs.ErrNotExist)
 
 // openCounter takes over the object.
 func openCounter(op string, obj *shm.Object, name string, d *shm.Dir,
@@ -404,18 +399,8 @@ func (c *Counter) start() (err error) {
 			ErrCorrupt)
 	}
 	c.seats = c.obj.Seats(end.Seats[:])
-	if err = c.sit(); err != nil {
+	if c.seat, err = collect.Sit(c.obj, c.seats, c.dir != nil); err != nil {
 		return err
-	}
-	if c.dir != nil {
-		// Whoever had the whole object before us may have removed it; now nobody can.
-		linked, err := c.obj.Linked()
-		if err == nil && !linked {
-			err = errCounterGone
-		}
-		if err != nil {
-			return err
-		}
 	}
 	if c.window, err = c.obj.Window(kind.SectCounter, 0); err != nil {
 		return err
@@ -432,21 +417,6 @@ func (c *Counter) start() (err error) {
 	}
 	c.register()
 	return nil
-}
-
-// sit takes a seat, which says whose death the others must watch, before anything is added. Whoever
-// creates or removes the counter has all of them for a moment.
-func (c *Counter) sit() (err error) {
-	const tries = 2000
-	for range tries {
-		c.seat, err = c.seats.Take()
-		var busy *shm.BusyError
-		if !errors.As(err, &busy) {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return err
 }
 
 // register tells the others that somebody came.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
@@ -224,33 +223,9 @@ func (g *Group) sit() (err error) {
 		return err
 	}
 	g.GroupWords = is.WordsIn(mem)
-	if err = g.take(); err != nil {
-		return err
-	}
-	linked, err := g.obj.Linked() // whoever removed it before has the name no more
-	switch {
-	case err != nil:
-		return err
-	case !linked:
-		return fs.ErrNotExist
-	case g.seat.Index() < 0:
-		return ErrPeers
-	}
-	return nil
-}
-
-// take takes a seat, after who makes or removes the group for a moment.
-func (g *Group) take() (err error) {
-	for range 1000 {
-		g.seat, err = g.obj.Seats(g.Seats).Take()
-		var busy *shm.BusyError
-		if !errors.As(err, &busy) {
-			return err
-		}
-		if linked, err := g.obj.Linked(); err != nil || !linked {
-			return errors.Join(err, fs.ErrNotExist)
-		}
-		time.Sleep(time.Millisecond)
+	g.seat, err = collect.Sit(g.obj, g.obj.Seats(g.Seats), true)
+	if err == nil && g.seat.Index() < 0 {
+		err = ErrPeers
 	}
 	return err
 }

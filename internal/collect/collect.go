@@ -11,6 +11,7 @@ package collect
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"syscall"
@@ -278,6 +279,40 @@ func (c *Contest) Outcome(err error) error {
 		return taken.Err
 	}
 	return err
+}
+
+// ErrGone: the last who had an object removed it between our finding it and our taking a seat there.
+var ErrGone = fmt.Errorf("the object is just removed: %w", fs.ErrNotExist)
+
+// Sit takes a seat at an object that nobody owns. Whoever creates or removes it has all of them for
+// a moment. Once there is a seat nobody can remove the object. If it had a name, and has none by
+// then, it is ErrGone.
+func Sit(obj *shm.Object, seats shm.Seats, named bool) (seat *shm.Seat, err error) {
+	const tries = 2000
+	var busy *shm.BusyError
+	for range tries {
+		seat, err = seats.Take()
+		if err != nil && !errors.As(err, &busy) {
+			return nil, err
+		}
+		if named {
+			linked, e := obj.Linked()
+			if e == nil && !linked {
+				e = ErrGone
+			}
+			if e != nil {
+				if seat != nil {
+					seat.Leave()
+				}
+				return nil, e
+			}
+		}
+		if err == nil {
+			return seat, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil, err
 }
 
 // TakenError is an error for want of something that somebody may give back in a moment.
