@@ -135,8 +135,7 @@ func DialOver(ctx context.Context, socket *net.UnixConn, allow *shm.AllowList) (
 	m.pins++
 	go m.keep() // once ask sleeps, or it finds the peer gone before that is asked
 	c, err := m.ask(ctx, m.e.byAddr[0])
-	m.pins--
-	m.settle()
+	m.unpin()
 	if err != nil {
 		go m.leave()
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: socket.RemoteAddr(), Err: err}
