@@ -297,7 +297,8 @@ func TestNoticesComeBack(t *testing.T) {
 		}
 	}()
 	dst := make([]cq.Msg, 2)
-	restore := shmtest.LimitFiles(uint64(slices.Max(open) + 2)) // there is one for the lane, and none for its writer
+	// There is one for the lane, and none for its writer.
+	restore := shmtest.LimitFiles(uint64(slices.Max(open) + 2))
 	defer restore()
 	if n, err := cq.Read(q, dst); n != 1 {
 		t.Fatal(n, err)

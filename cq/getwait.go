@@ -183,10 +183,10 @@ func readable(fd uintptr) bool {
 // one wait of its reader, without a lane. Nothing is done to a queue whose reader died or left it:
 // a signal would stay and end the first wait of a successor, to whom nobody meant it. Then it is
 // ErrPeerGone, also if it goes during the call and does not take the signal, which stays then.
-// Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait object, and those
-// of opening shared memory. After one of these the signal may be there, and who waits on a
-// descriptor or a set not be woken: a second call does that, signals do not add up. It may be called
-// from anywhere.
+// Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait object, and
+// those of opening shared memory. After one of these the signal may be there, and who waits on a
+// descriptor or a set not be woken: a second call does that, signals do not add up. It may be
+// called from anywhere.
 func SignalQueue(p Place) error {
 	if err := p.only("signal", placeNamed); err != nil {
 		return err

@@ -387,17 +387,13 @@ func historyOfAQueue(t *testing.T, seed uint32, events bool, part int) porcupine
 	const size = 4
 	d := openDir(t)
 	h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
-	var err error
 	if events {
-		var e *cq.EventQueue
 		h.env = append(h.env, envEvents+"=1")
-		e, err = cq.CreateEvents(cq.Named(d, h.name), cq.EventOptions{Size: size, MaxLanes: 4})
-		must(t, err)
-		must(t, e.Detach())
+		o := cq.EventOptions{Size: size, MaxLanes: 4}
+		must(t, shmtest.Got(cq.CreateEvents(cq.Named(d, h.name), o)).Or(t).Detach())
 	} else {
-		var q *cq.Queue
-		q = shmtest.Got(cq.Create(cq.Named(d, h.name), cq.Options{Size: size, MaxLanes: 4})).Or(t)
-		must(t, q.Detach())
+		o := cq.Options{Size: size, MaxLanes: 4}
+		must(t, shmtest.Got(cq.Create(cq.Named(d, h.name), o)).Or(t).Detach())
 	}
 	h.run(seed, part)
 	h.empty(events)

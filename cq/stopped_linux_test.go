@@ -56,7 +56,10 @@ func byFreezer(t *testing.T) stopping {
 // eachStop runs a case with a process that a signal stops at each site, and one that is frozen.
 func eachStop(t *testing.T, all []site, f func(t *testing.T, at site, by stopping)) {
 	for _, at := range all {
-		t.Run(at.String(), func(t *testing.T) { t.Parallel(); f(t, at, stopping{(*shmtest.Proc).Halt, (*shmtest.Proc).GoOn}) })
+		t.Run(at.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, at, stopping{(*shmtest.Proc).Halt, (*shmtest.Proc).GoOn})
+		})
 	}
 	t.Run("frozen", func(t *testing.T) { t.Parallel(); f(t, namedSite, byFreezer(t)) })
 }

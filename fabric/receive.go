@@ -425,8 +425,8 @@ func (l *inLane) refuse() {
 	l.silent()
 }
 
-// markDone tells the outbox that nothing in the lane is for us any more. A sender may have taken its
-// claim back meanwhile: what the place's next receiver said, by a higher number, stays.
+// markDone tells the outbox that nothing in the lane is for us any more. A sender may have taken
+// its claim back meanwhile: what the place's next receiver said, by a higher number, stays.
 func (l *inLane) markDone() {
 	if l.done == nil {
 		return

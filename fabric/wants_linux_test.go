@@ -135,7 +135,8 @@ func TestNoLaneUnmaps(t *testing.T) {
 	}
 }
 
-// TestKilledUnmaps: what was mapped of a peer that is killed is given up, whichever of the two sent.
+// TestKilledUnmaps: what was mapped of a peer that is killed is given up, whichever of the two
+// sent.
 func TestKilledUnmaps(t *testing.T) {
 	for name, ways := range map[string][2]bool{"to it": {true, false}, "from it": {false, true},
 		"both ways": {true, true}} {

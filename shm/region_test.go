@@ -36,7 +36,7 @@ func lendRegion(t testing.TB) (mine, theirs *Region) {
 	if theirs, err = NewRegion(p, secData); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { must(t, errors.Join(o.Close(), p.Close())) })
+	t.Cleanup(func() { shmtest.Must(t, errors.Join(o.Close(), p.Close())) })
 	return mine, theirs
 }
 
@@ -116,7 +116,7 @@ func TestRegionCloseWaits(t *testing.T) {
 	}
 	l.Release()
 	wg.Wait()
-	must(t, r.Close(t.Context()))
+	shmtest.Must(t, r.Close(t.Context()))
 }
 
 func TestRegionConcurrentLoans(t *testing.T) {
@@ -138,7 +138,7 @@ func TestRegionConcurrentLoans(t *testing.T) {
 			}
 		})
 	}
-	must(t, r.Close(t.Context()))
+	shmtest.Must(t, r.Close(t.Context()))
 	wg.Wait()
 }
 
@@ -179,7 +179,7 @@ func makeObject(t testing.TB, d *Dir, name string) *Object {
 	o := shmtest.Got(d.Create(name, specFor(""), nil)).Or(t)
 	t.Cleanup(func() {
 		_ = o.Unlink() // some test may have done it, or let go of the object
-		must(t, o.Close())
+		shmtest.Must(t, o.Close())
 	})
 	return o
 }

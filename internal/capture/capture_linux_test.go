@@ -30,8 +30,6 @@ func TestMain(m *testing.M) {
 
 var must = shmtest.Must
 
-var need = shmtest.Need // in a child
-
 var local, remote = netip.MustParseAddrPort("192.0.2.1:4791"),
 	netip.MustParseAddrPort("192.0.2.2:4791")
 

@@ -281,7 +281,8 @@ func (c *Contest) Outcome(err error) error {
 	return err
 }
 
-// ErrGone: the last who had an object removed it between our finding it and our taking a seat there.
+// ErrGone: the last who had an object removed it between our finding it and our taking a seat
+// there.
 var ErrGone = fmt.Errorf("the object is just removed: %w", fs.ErrNotExist)
 
 // Sit takes a seat at an object that nobody owns. Whoever creates or removes it has all of them for
