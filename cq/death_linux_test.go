@@ -347,6 +347,9 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 		if ev.Event != cq.EventPeerNew || p.Role != cq.PeerReader || p.PID != c.Process.Pid {
 			t.Errorf("%v %+v", ev.Event, p)
 		}
+		if ev.FID.Generation != p.Generation || p.Object != w.Stats().QueueID {
+			t.Errorf("%v %+v, of %v", ev.FID, p, w.Stats().QueueID)
+		}
 		if i == 0 {
 			c.expect("read", 1, "0")
 		}
@@ -358,8 +361,8 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 	}
 	noNews(t, e)
 	q := shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
-	if ev, p := nextPeer(t, e); ev.Event != cq.EventPeerNew || p.Generation != 5 {
-		t.Errorf("%v %+v", ev.Event, p)
+	if ev, p := nextPeer(t, e); ev.Event != cq.EventPeerNew || p.Generation != 5 || ev.FID != q.FID() {
+		t.Errorf("%v of %v %+v", ev.Event, ev.FID, p)
 	}
 	own := shmtest.Got(q.Writer()).Or(t)
 	wantErr(t, "own", own.BindEvents(e), cq.ErrInvalid)

@@ -269,12 +269,14 @@ func (m *readerChanges) entry(o shm.Owner) PeerEntry {
 }
 
 // BindEvents makes the writer report the deaths and successors of the queue's reader to an event
-// queue. A reader that is proved dead is an EventPeerDeath with the queue's FID. After that posts
-// of a queue with CrossUser are ErrPeerGone; others go on until the lane is full. A process that
-// takes the queue over is an EventPeerNew with the FID that the queue has then; so is the successor
-// whose queue this writer follows to, and the binding goes along. The payload is a [PeerEntry].
-// When events come, and how often, is as with [Queue.BindEvents]. A reader that closes or detaches
-// is not dead.
+// queue. A reader that is proved dead is an EventPeerDeath with the FID that the queue had then.
+// After that posts of a queue with CrossUser are ErrPeerGone; others go on until the lane is full.
+// A process that takes the queue over is an EventPeerNew with the FID that the queue has then; so
+// is the successor whose queue this writer follows to, and the binding goes along. When events
+// come, and how often, is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
+//
+// The payload is a [PeerEntry]. Where several writers report to one event queue, an event is of the
+// one whose [WriterStats].QueueID is PeerEntry.Object, and whose lane is PeerEntry.Lane.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
 // the first. nil ends the binding, as does closing the writer; events that were reported stay. A

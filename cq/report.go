@@ -429,6 +429,9 @@ func (r *deathReport) write(n *peerNews) error {
 	r.who.telling(n)
 	r.buf = n.appendTo(r.buf[:0])
 	ev := Event{Event: n.kind, FID: r.fid, Data: uint64(n.Lane), Payload: r.buf}
+	if n.Role == PeerReader { // each has the queue under a FID of its own
+		ev.FID.Generation = n.Generation
+	}
 	if n.kind == EventPeerDeath {
 		crash.At(crash.DeathTelling)
 	}
