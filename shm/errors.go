@@ -127,6 +127,9 @@ func osHint(err error) string {
 		return "it is not made yet, was removed, or " + EnvDir + " differs from its owner's"
 	case errors.Is(err, syscall.EEXIST):
 		return "open what is there, remove it when nobody uses it, or take another name"
+	case errors.Is(err, syscall.EACCES):
+		return "it, or a directory above it, is another user's: set " + EnvDir +
+			" to a directory of your own, or run as that user"
 	}
 	return ""
 }

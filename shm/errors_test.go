@@ -30,6 +30,9 @@ func TestErrorText(t *testing.T) {
 			`SHMRING_DIR differs from its owner's`: named("open", "x", syscall.ENOENT),
 		`shm: create "x": file exists; open what is there, remove it when nobody uses it, or ` +
 			`take another name`: named("create", "x", syscall.EEXIST),
+		`shm: open directory "/x": permission denied; it, or a directory above it, is another ` +
+			`user's: set SHMRING_DIR to a directory of your own, or run as that user`: named(
+			"open directory", "/x", syscall.EACCES),
 	} {
 		if got := err.Error(); got != want {
 			t.Errorf("\n%s\n%s", got, want)
