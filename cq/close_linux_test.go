@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -167,6 +168,13 @@ func TestCloseAllButOne(t *testing.T) {
 			err := cq.CloseAll(e.all(0, false, one)...)
 			if busy := errors.Is(err, cq.ErrBusy); busy != (len(want) > 0) {
 				t.Errorf("%v, though it keeps %v", err, want)
+			}
+			what := one[strings.LastIndex(one, " ")+1:]
+			if one == "binding" {
+				what = "endpoint"
+			}
+			if err != nil && !strings.Contains(strings.ToLower(err.Error()), what) {
+				t.Errorf("%v, which does not name a %s", err, what)
 			}
 			for name, o := range e.objects {
 				if name == one {

@@ -433,7 +433,8 @@ func (c *Counter) register() {
 func (c *Counter) Close() error {
 	if err := c.holders.close(); err != nil {
 		return &Error{Pkg: kind.Pkg, Op: "close", Name: c.name, Err: err,
-			Hint: "take it out of its sets and close what feeds it first"}
+			Hint: "take it out of its sets, and close the memory regions and endpoints that feed it" +
+				hintCloseAll}
 	}
 	first, err := c.guard.close(c.turnOut)
 	if err != nil || !first {

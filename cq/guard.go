@@ -258,10 +258,16 @@ func (q *core) refuseHolders(op string) error {
 	return nil
 }
 
+// hintCloseAll ends a hint that says what to close before.
+const hintCloseAll = "; CloseAll does so if it is given these too"
+
 func (q *core) errHeld(op string) error {
-	return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
-		Hint: "take it out of its sets and channels, and close what is bound to it: " +
-			"CloseAll does so in order"}
+	hint := "take it out of its sets and channels, and close the endpoints that use it or its writers"
+	if q.opt.events {
+		hint = "take it out of its sets, and close the queues, writers, counters, memory regions, " +
+			"address vectors and endpoints that report to it"
+	}
+	return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: hint + hintCloseAll}
 }
 
 // queueHere returns which queue of this process, if any, a writer holds. What a reader of another
