@@ -81,7 +81,11 @@ func Attach(ctx context.Context, p Place, o WriterOptions) (*Writer, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("cq: attach %q: %w", p.name, kind.Ended(ctx))
+			e, why := &Error{Pkg: kind.Pkg, Op: "attach", Name: p.name, Err: kind.Ended(ctx)}, (*Error)(nil)
+			if errors.As(err, &why) {
+				e.Hint = why.Hint
+			}
+			return nil, e
 		case <-time.After(pause):
 		}
 	}

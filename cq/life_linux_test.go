@@ -73,10 +73,14 @@ func TestAttachWaits(t *testing.T) {
 	name := queueName(t)
 	_, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	wantErr(t, "no queue", err, fs.ErrNotExist, syscall.ENOENT)
+	_, hint, _ := strings.Cut(err.Error(), "; ")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err = cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{Wait: true})
 	wantErr(t, "no queue in time", err, context.DeadlineExceeded)
+	if hint == "" || !strings.HasSuffix(err.Error(), hint) {
+		t.Errorf("%v, without the hint %q", err, hint)
+	}
 	got := make(chan *cq.Writer, 1)
 	go func() {
 		w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{Wait: true})
