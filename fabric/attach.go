@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/wake"
+	"github.com/shmring/shmring/shm"
 )
 
 // attach takes a place in our outbox and a row of the peer's, and tells it.
@@ -23,10 +24,10 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 		return nil, ErrPeerDied
 	}
 	if err := p.open(); err != nil {
-		return nil, fault("send", p.addr.String(), err)
+		return nil, p.fault(err)
 	}
 	if p.words.page.Type.Load() != e.typeWord() {
-		return nil, fault("send", p.addr.String(), ErrType)
+		return nil, p.fault(ErrType)
 	}
 	place := e.freePlace()
 	if place < 0 {
@@ -66,7 +67,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 		if !closed {
 			return nil, e.noPeers(p)
 		}
-		return nil, fault("send", p.addr.String(), ErrNoPeer)
+		return nil, p.fault(ErrNoPeer)
 	}
 	l.ringer = p.ringer(&l.row.Bell, row, &l.head.Rung)
 	p.out, e.out[place], p.missed = l, l, 0
@@ -99,6 +100,15 @@ func (e *Endpoint) seekPlace() {
 	}
 }
 
+// fault is an error of a send that has no lane.
+func (p *peer) fault(err error) error {
+	e := &shm.Error{Pkg: pkg, Op: "send", Name: p.addr.String(), Err: err}
+	if err == ErrNoPeer {
+		e.Hint = "ask for its address again"
+	}
+	return e
+}
+
 // noPeers says that there is no room for one more peer, or not yet.
 func (e *Endpoint) noPeers(p *peer) error {
 	for _, l := range e.out {
@@ -106,7 +116,7 @@ func (e *Endpoint) noPeers(p *peer) error {
 			return cq.ErrFull
 		}
 	}
-	return fault("send", p.addr.String(), ErrPeers)
+	return p.fault(ErrPeers)
 }
 
 // freePlace returns a place that nobody has, or -1. One that has refused us, and closes its

@@ -48,6 +48,13 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+func wantText(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}
+
 // TestRefusedCalls: what cannot be is an error of the call, and leaves nothing.
 func TestRefusedCalls(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
@@ -66,9 +73,12 @@ func TestRefusedCalls(t *testing.T) {
 	if err := a.Send(nil, 99, 1); !errors.Is(err, fabric.ErrAddress) {
 		t.Errorf("no such number: %v", err)
 	}
-	if _, err := a.Resolve("nobody"); !errors.Is(err, fabric.ErrNoPeer) {
+	_, err = a.Resolve("nobody")
+	if !errors.Is(err, fabric.ErrNoPeer) {
 		t.Errorf("no such name: %v", err)
 	}
+	wantText(t, err, `fabric: resolve "nobody": no such endpoint; start who has that name, or `+
+		`SHMRING_DIR differs from its`)
 	address, err := fabric.ParseAddress(b.Address().Append(nil))
 	if err != nil || address != b.Address() {
 		t.Errorf("an address that came by: %v, %v", address, err)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -353,8 +354,8 @@ func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	c, err := m.dial(ctx, name)
 	m.unpin()
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: connAddr(m.e.name),
-			Addr: connAddr(name), Err: err}
+		// It has no Source: that is a name of this process which nobody knows.
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: connAddr(name), Err: err}
 	}
 	return c, nil
 }
@@ -393,6 +394,9 @@ func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
 func (m *mux) reach(name string) (*peer, error) {
 	m.e.seekPlace() // it may forget peers that have gone
 	p, err := m.e.resolve(name)
+	if errors.Is(err, ErrNoPeer) {
+		return nil, fmt.Errorf("%w; %s", os.NewSyscallError("connect", syscall.ECONNREFUSED), hintName)
+	}
 	if err == nil {
 		err = p.open()
 	}

@@ -166,7 +166,7 @@ func (o *Options) resolve() error {
 // compared with errors.Is, as are the numbers in brackets; an error entry has the number.
 var (
 	// ErrNoPeer: no endpoint has this name or address, or it has been closed (EHOSTUNREACH).
-	ErrNoPeer = oserror.New("no such endpoint: ask for its address again", syscall.EHOSTUNREACH)
+	ErrNoPeer = oserror.New("no such endpoint", syscall.EHOSTUNREACH)
 	// ErrPeerDied: the process of the peer has ended (ECONNRESET).
 	ErrPeerDied = oserror.New("the peer's process has ended", syscall.ECONNRESET)
 	// ErrPeerClosed: the peer has closed its endpoint (EPIPE).
@@ -207,6 +207,9 @@ const pkg = "fabric" // of errors
 
 // errKeyRejected is EKEYREJECTED, which other systems have no name for.
 const errKeyRejected = syscall.Errno(129)
+
+// hintName says what to do about a name that nobody has.
+const hintName = "start who has that name, or " + shm.EnvDir + " differs from its"
 
 func fault(op, name string, err error) error {
 	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err}

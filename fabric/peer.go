@@ -113,6 +113,10 @@ func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
 		return cq.AddrNotAvail, err
 	}
 	p, err := e.resolve(name)
+	if err == ErrNoPeer {
+		err = &shm.Error{Pkg: pkg, Op: "resolve", Name: name, Err: err, Hint: hintName}
+		return cq.AddrNotAvail, err
+	}
 	if err != nil {
 		return cq.AddrNotAvail, fault("resolve", name, err)
 	}
