@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
@@ -134,9 +135,12 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		loans: map[shm.Ref]*loan{},
 		uses:  make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
 	e.later.Try = e.markAgain
-	err := futex.HasWaitMany()
+	hint, err := "", futex.HasWaitMany()
 	if err == nil {
 		err = e.create()
+	}
+	if errors.Is(err, fs.ErrExist) {
+		hint, err = "close the endpoint that has it, or take another name", syscall.EEXIST
 	}
 	if err == nil && o.Events != nil {
 		e.link = &link{news: news{e: e}}
@@ -149,7 +153,7 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		e.unbind()
 		e.remove()
 		_ = e.dir.Close()
-		return nil, fault("open", name, err)
+		return nil, &shm.Error{Pkg: pkg, Op: "open", Name: name, Err: err, Hint: hint}
 	}
 	return e, nil
 }

@@ -1,10 +1,13 @@
 package fabric
 
 import (
+	"fmt"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/posted"
+	"github.com/shmring/shmring/shm"
 )
 
 // Alloc takes n bytes of Options.Pool, which peers can read in place. A send of them, or of a part,
@@ -21,8 +24,8 @@ func (e *Endpoint) Alloc(n int) ([]byte, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	if n < 1 || n > min(len(e.pool.FabricPool)-e.pool.chunks*chunkBytes, MaxMessage) {
-		return nil, fault("allocate", e.name, ErrTooLong)
+	if most := len(e.pool.FabricPool) - e.pool.chunks*chunkBytes; n < 1 || n > min(most, MaxMessage) {
+		return nil, e.outOf("allocate", "Options.Pool", most, n)
 	}
 	x := e.pool.alloc(n)
 	if x == nil {
@@ -34,6 +37,12 @@ func (e *Endpoint) Alloc(n int) ([]byte, error) {
 	}
 	mem, _ := e.pool.At(uint64(x.at), n)
 	return mem, nil
+}
+
+// outOf says which option bounds what was asked for.
+func (e *Endpoint) outOf(op, option string, most, n int) error {
+	return &shm.Error{Pkg: pkg, Op: op, Name: e.name, Field: "length", Got: n,
+		Want: fmt.Sprintf("1 or more, and no more than the %d of %s", most, option), Err: ErrTooLong}
 }
 
 // Free gives memory of Alloc up, which may begin anywhere in it, and is not to be touched then. It

@@ -97,7 +97,7 @@ func (e *Endpoint) Register(n int, access cq.Flags) (*Region, error) {
 	case access != 0, bits&^kind.FabricEvents == 0:
 		return nil, ErrFlags
 	case n < 1, n > len(m.Mem):
-		return nil, fault("register", e.name, ErrTooLong)
+		return nil, e.outOf("register", "Options.Remote", len(m.Mem), n)
 	}
 	e.poll() // it learns who died
 	e.reclaim()
