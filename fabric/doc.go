@@ -54,6 +54,23 @@
 // receive completes when the bytes are in its buffer; it stays posted whoever dies. Both reserve
 // their room in the queue, and are EAGAIN if there is none.
 //
+// # Replies
+//
+// The Src of a receive's [cq.Entry] is the number of the sender if the receiver has inserted its
+// address, and none before. So a request carries the bytes of its sender's address, and whoever
+// replies inserts that:
+//
+//	request = e.Address().Append(request)                         // who asks
+//	a, err := fabric.ParseAddress(buf[n-fabric.AddressBytes : n]) // who replies
+//	to, err := e.Insert(a)
+//
+// The death of the process that should reply ends no receive, and so no wait for one. Bound the
+// wait, and ask again: a send to a dead peer is [ErrPeerDied]. Some requests fail by themselves:
+// those of more than [MaxInline] bytes in memory of [Endpoint.Alloc], which complete when they are
+// given back. Whoever takes them by FlagFrame replies before Release. With Options.Events the death
+// of the one peer is an EventShutdown, and ends all receives. [Serve] and [Caller] do what is said
+// here on connections.
+//
 // # Progress
 //
 // Nothing moves by itself (FI_PROGRESS_MANUAL): the calls of the endpoint move it, and reads of its

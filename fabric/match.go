@@ -38,7 +38,8 @@ const Anybody = cq.AddrNotAvail
 // endpoint's until the completion, which carries the context. Messages fill buffers in the order in
 // which they came, and those that came before go first. One that is longer than its buffer ends it
 // with ETRUNC: an error entry with the bytes that fit in Len, and the number of those that did not
-// in OverrunBytes.
+// in OverrunBytes. A receive stays posted when a peer dies: for replies, and how to learn of that,
+// see Replies in the package's comment.
 //
 // Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion; cq.ENoCQ
 // without Options.Receive and a counter; errors of the queue; os.ErrClosed.
