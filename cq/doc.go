@@ -61,12 +61,12 @@
 //
 // # Closing
 //
-// What something is bound to cannot be closed (EBUSY, [ErrBusy]): an event queue that a queue
-// reports to, a queue in a set, a writer that an endpoint posts with. So what is bound is closed
-// first: endpoints, writers, queues, counters and vectors, event queues, sets and channels, the
-// directory. Deferred calls run backwards, which is that order if the objects are opened in the
-// opposite one; an event queue that is opened after the queue that reports to it is closed before
-// that, in vain. [CloseAll] takes them as they come.
+// No object can be closed while another one is bound to it (EBUSY, [ErrBusy]): an event queue while
+// a queue reports to it, a queue while it is in a set, a writer while an endpoint posts with it. So
+// what is bound is closed first: endpoints, writers, queues, counters and vectors, event queues,
+// sets and channels, the directory. Deferred calls run backwards, which is that order if the
+// objects are opened in the opposite one; an event queue that is opened after the queue that
+// reports to it is closed before that, in vain. [CloseAll] takes them as they come.
 //
 // # Death
 //

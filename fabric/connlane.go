@@ -230,7 +230,7 @@ func (l *listener) waits() []*conn {
 }
 
 // yield closes a connection that the peer with most of them has not opened, if p has fewer: one
-// that stands, or never opens any, keeps nobody else out.
+// that is stopped, or never opens any, keeps nobody else out.
 func (l *listener) yield(p *peer) {
 	var most *conn
 	offered := map[*peer]int{}

@@ -112,8 +112,8 @@ func (m *mux) keep() {
 var closePatience = time.Second // a variable for tests only
 
 // leave waits for the end of a mux that its program has left, so that a process which ends next
-// leaves nothing behind. Who stands at the other end is not waited for long, and of one that was
-// met over a socket, who may never answer, nothing is kept for long.
+// leaves nothing behind. Who is stopped at the other end is not waited for long, and of one that
+// was met over a socket, who may never answer, nothing is kept for long.
 func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0
@@ -185,7 +185,7 @@ type listener struct {
 // of them; more are refused, or take the place of one that a process with several has not opened.
 // Close ends those that nobody accepted, and leaves the others; the name can be used again at once.
 // As the last Close of a connection it waits for the end of what is shared, up to a second while a
-// peer stands.
+// peer is stopped.
 //
 // Errors are *[net.OpError], with EADDRINUSE if a living process has the name, and with the errors
 // of [Open].
@@ -335,15 +335,15 @@ func dialMux(d *shm.Dir) (*mux, error) {
 //
 // A Write returns when all of it is on its way: it is read even if this process ends. It waits
 // while 256 KiB have not been read. Close delivers what was written, and then the end, for which
-// the peer reads [io.EOF]. It takes up to a second while the peer's process stands, and leaves what
-// is to be said to a goroutine then. CloseWrite() error, as *[net.TCPConn] has it, ends one
+// the peer reads [io.EOF]. It takes up to a second while the peer's process is stopped, and leaves
+// what is to be said to a goroutine then. CloseWrite() error, as *[net.TCPConn] has it, ends one
 // direction. Writes after the peer's Close fail with EPIPE; after the end of its process with
 // ECONNRESET, as do reads when all that it had written was read. Errors are *[net.OpError]; blocked
 // calls end at deadlines and by Close.
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
-// wait for it; as the context ends if its process stands; and with [ErrCorrupt] or the errors of
-// [Open], also if the memory with the answer cannot be mapped.
+// wait for it; as the context ends if its process is stopped; and with [ErrCorrupt] or the errors
+// of [Open], also if the memory with the answer cannot be mapped.
 func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {

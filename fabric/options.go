@@ -67,7 +67,8 @@ type Options struct {
 	TransmitFlags cq.Flags
 	// Chunks is how many pieces of 32 KiB of shared memory the endpoint has for payload that fits no
 	// slot, up to 4096, by default 8; -1 is none. Without a free one such messages go by 192 bytes.
-	// A peer that stands keeps half of those that are left at most, so 2^n leave one where n stand.
+	// A peer that is stopped keeps at most half of the chunks that are free when it gets its own. So
+	// of 2^n chunks one is left for others when n peers are stopped.
 	Chunks int
 	// Pool is how many bytes of shared memory there are for [Endpoint.Alloc], rounded up to 32 KiB,
 	// up to 1 GiB. By default there is none.

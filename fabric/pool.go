@@ -159,7 +159,7 @@ func (p *pool) count() (free, held, lent uint64) {
 }
 
 // hasChunk reports whether a lane can have one more chunk. It has no more than are left, so a peer
-// that stands keeps half of what it finds at most, and the next one finds the rest.
+// that is stopped keeps half of what it finds at most, and the next one finds the rest.
 func (l *outLane) hasChunk() bool { return l.chunks < l.p.e.pool.free.len() }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.
