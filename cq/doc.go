@@ -46,8 +46,8 @@
 // another object to work on, as Read, Drain and TryWait do, count as a call of its methods, whose
 // rule is with their type.
 //
-// What each sentence of the manual pages became is in testdata/conformance.tsv: a test, a deviation
-// with its reason, or endpoints, which do not exist yet.
+// What each sentence of the manual pages became is in testdata/conformance.tsv: a test, or a
+// deviation with its reason. Endpoints are those of packages fabric and xdp/endpoint.
 //
 // # What is promised
 //
