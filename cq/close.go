@@ -30,7 +30,8 @@ func (q *Queue) Close() error {
 
 // Detach leaves the queue to a successor, which finds it with Open: nothing is lost, and writers
 // go on until their lanes are full, with all that is bound to them. All
-// else, and when it is ErrBusy, is as with Close.
+// else, and when it is ErrBusy, is as with Close. The queue stays until it has a successor, or
+// until [Remove], also if it is Ephemeral.
 //
 // A queue for other users has no name either, but each of its writers has what was not read: they
 // get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is

@@ -30,7 +30,8 @@ func (o Overrun) String() string { return text.Name(o, "overrun", "back-pressure
 type Lifetime uint32
 
 const (
-	// Ephemeral queues are garbage once reader and writers are provably dead.
+	// Ephemeral queues are garbage once reader and writers are provably dead, unless the reader left
+	// by Detach: then they wait for a successor, or [Remove].
 	Ephemeral Lifetime = iota
 	// Persistent queues with unread entries wait for a reader as long as it takes.
 	Persistent
