@@ -87,6 +87,22 @@ func TestClaimantKilled(t *testing.T) {
 	noError(t, next.Send(nil, to, 1))
 }
 
+// TestClaimantSentTo: a peer that had claimed a row, and was killed before it rang, is buried by
+// who sent to it, lane and all.
+func TestClaimantSentTo(t *testing.T) {
+	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+	c := claimant(t, e, next, 1)
+	noError(t, e.Inject(nil, e.knows(t, "idle")))
+	c.Kill()
+	shmtest.Eventually(t, "the death", func() bool {
+		e.steps(t)
+		return e.Stats().Died > 0
+	})
+	e.steps(t)
+	noError(t, next.Send(nil, next.knows(t, "main"), 1))
+	nothingLeft(t, e, "main", "next")
+}
+
 // TestClaimantCollected: a collector leaves nothing of a sender that was killed before it sent,
 // however far it came, while its receiver lives and does not look; and all that is to arrive.
 func TestClaimantCollected(t *testing.T) {

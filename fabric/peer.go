@@ -278,7 +278,7 @@ func (p *peer) hasClosed() bool {
 }
 
 // bury removes the objects of a peer that is proved dead, once there is nothing in them for us. It
-// may have claimed a row, and died before it rang.
+// may have claimed a row, and died before it rang: then its lane is adopted now, and looked at.
 func (p *peer) bury() (claimed bool) {
 	e := p.e
 	for row := range e.claims {
@@ -287,7 +287,7 @@ func (p *peer) bury() (claimed bool) {
 			e.bell.Consider(row)
 		}
 	}
-	if p.buried {
+	if p.in != nil || p.buried {
 		return claimed
 	}
 	p.buried = true
@@ -330,6 +330,9 @@ func (p *peer) forget() {
 	}
 	p.buried = p.buried || p.hasClosed()
 	claimed := p.dead.Load() && p.bury()
+	if p.in != nil {
+		return
+	}
 	p.close()
 	if p.index == cq.AddrNotAvail && p.stored == 0 && !claimed {
 		delete(p.e.peers, p.addr)
