@@ -167,6 +167,12 @@ func TestCollect(t *testing.T) {
 	mark("unread", "unread", "events-unread")
 	mark("persistent", "drained", "events-drained", "count-kept", "peers-kept", "region")
 	mark("foreign", "kind-77")
+	for name, state := range map[string]string{"count": ctl.StateDead,
+		"count-kept": ctl.StateReleased, "peers": ctl.StateDead} {
+		if o := shmtest.Got(ctl.ShowObject(d, name)).Or(t); o.State != state {
+			t.Errorf("%s is shown as %s, want %s", name, o.State, state)
+		}
+	}
 	before := tree(t, d)
 	wantFates(t, d, ctl.CollectOptions{}, want, "to be looked at")
 	if diff := cmp.Diff(before, tree(t, d)); diff != "" {

@@ -22,10 +22,10 @@ const (
 	StateError    = "error"     // cannot be looked at for another reason
 	StateClosed   = "closed"    // destroyed by its owner
 	StateOverrun  = "overrun"   // entries were lost
-	StateDead     = "dead"      // its owner died
+	StateDead     = "dead"      // its owner died, or all who had it open
 	StateLockKept = "lock-kept" // its owner died, and a process that it forked keeps the lock
 	StateLockLost = "lock-lost" // its owner lives without the lock, so that nobody may take it
-	StateReleased = "released"  // left by its owner to a successor
+	StateReleased = "released"  // left to a successor
 	StateStopped  = "stopped"   // its owner lives and is stopped by a signal or debugger
 	StateFull     = "full"      // a lane has no room
 	StateOpen     = "open"      // all is well
@@ -128,8 +128,13 @@ func (o *Object) state() string {
 	switch {
 	case o.Addresses != nil && o.Addresses.Closed, o.Fabric != nil && o.Fabric.Closed:
 		return StateClosed
-	case o.Counter != nil && len(o.Counter.Handles) == 0:
-		return StateReleased
+	case o.Counter != nil && len(o.Counter.Handles) == 0 && !o.Counter.More:
+		if o.Counter.Lifetime == cq.Persistent.String() {
+			return StateReleased
+		}
+		return StateDead // the last that closed it would have removed it
+	case o.Group != nil && len(o.Group.Members) == 0:
+		return StateDead
 	}
 	return o.Process.state()
 }

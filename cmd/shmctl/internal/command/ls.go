@@ -36,8 +36,9 @@ OUT-AGO say how long ago something was seen to be posted and read, > if not sinc
 
 STATE is one word, here, in show and in JSON, the first that applies of: version (made by another
 version of the library), denied (of another user), corrupt (damaged, or a lane is), error, closed
-(destroyed), overrun (entries were lost), dead (its owner died), lock-kept (it did, and a child that
-it forked keeps the lock), lock-lost (it lives without the lock), released (left to a successor),
+(destroyed), overrun (entries were lost), dead (its owner died, or of a counter or group all who had
+it open), lock-kept (its owner died, and a child that it forked keeps the lock), lock-lost (it lives
+without the lock), released (left to a successor, or a persistent counter that nobody has open),
 stopped (by a signal or debugger), full (a lane is), open. Below the table is what there is to say.
 
 Numbers of a queue in use are each true at some moment, not all at the same one.`,
