@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -212,6 +213,19 @@ func (o *target) open(name string) (*shm.Dir, error) {
 		return nil, opFailed(name, err)
 	}
 	return d, nil
+}
+
+// sayAbsent says that the directory which the environment names is not there. It may not be made
+// yet, so that it is no failure, or be mistyped.
+func (o *target) sayAbsent(stderr io.Writer) {
+	path := os.Getenv(shm.EnvDir)
+	if path == "" || o.dir != "" {
+		return
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(stderr, "%s of %s does not exist: it is made with the first queue\n",
+			printable(path), shm.EnvDir)
+	}
 }
 
 // make is open for a queue that is waited for, whose directory may not be there yet either.

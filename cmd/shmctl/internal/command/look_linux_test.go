@@ -268,8 +268,15 @@ func TestListKeepsGoing(t *testing.T) {
 func TestNoDirectoryYet(t *testing.T) {
 	path := filepath.Join(newDir(t).Path(), "later")
 	t.Setenv(shm.EnvDir, path)
-	if q := queues(t, ok(t, "ls", "-j")); len(q) != 0 {
+	absent := path + " of " + shm.EnvDir + " does not exist"
+	r := refused(t, "ls -j", 0, absent)
+	if q := queues(t, r.stdout); len(q) != 0 {
 		t.Errorf("%v", q)
+	}
+	refused(t, "ls x*", 0, absent)
+	refused(t, "xdp", 0, absent)
+	if r := refused(t, "ls --dir "+path, 3); strings.Contains(r.stderr, shm.EnvDir) {
+		t.Errorf("--dir is taken for the environment: %s", r.stderr)
 	}
 	refused(t, "show orders", 3)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {

@@ -41,7 +41,9 @@ it open), lock-kept (its owner died, and a child that it forked keeps the lock),
 without the lock), released (left to a successor, or a persistent counter that nobody has open),
 stopped (by a signal or debugger), full (a lane is), open. Below the table is what there is to say.
 
-Numbers of a queue in use are each true at some moment, not all at the same one.`,
+Numbers of a queue in use are each true at some moment, not all at the same one. A directory that
+--dir names must exist. One that $` + shm.EnvDir + ` names may come later: that it does not exist
+is said on standard error, and the list is empty.`,
 		Example: `  shmctl ls                     all queues of this user
   shmctl ls 'order*' -w         those that match, once a second
   shmctl ls -w 200ms -H         five times a second, without heading
@@ -219,6 +221,9 @@ func (l *look) run(cmd *cobra.Command, args []string) error {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return wrong("pattern %q: %w", pattern, err)
 		}
+	}
+	if onlyPatterns(args) {
+		l.sayAbsent(cmd.ErrOrStderr())
 	}
 	src := &source{path: l.dir}
 	defer src.close()

@@ -91,6 +91,9 @@ What a dead process has left is removed.`,
 }
 
 func listEndpoints(cmd *cobra.Command, o *output, one *target, args []string) error {
+	if onlyPatterns(args) {
+		one.sayAbsent(cmd.ErrOrStderr())
+	}
 	infos, err := endpoints(one, args)
 	if err != nil {
 		return err
