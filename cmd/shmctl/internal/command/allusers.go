@@ -104,7 +104,7 @@ const allUsers = "all-users"
 // that user, without privilege: whatever stands there can deceive and harm nobody else.
 func forAllUsers(cmd *cobra.Command) *cobra.Command {
 	all := cmd.Flags().Bool(allUsers, false, "work in the directories of all users, as a process "+
-		"of each; needs root")
+		"of each;\nneeds root; with -j a line for each user who has something")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !*all {
@@ -125,6 +125,10 @@ func forAllUsers(cmd *cobra.Command) *cobra.Command {
 
 // eachUser runs the verb for each user, one after the other. What one has not got another may have.
 func eachUser(cmd *cobra.Command, args []string) error {
+	if os.Geteuid() != 0 { // also if nobody else has anything just now
+		return &opError{problem: &ctl.Problem{Code: ctl.CodePermission, Message: "--" + allUsers +
+			" needs root", Hint: new("run as root, or without it to look at what is your own")}}
+	}
 	dirs, err := dirsOfUsers(usersAt)
 	if err != nil {
 		return opFailed(usersAt, err)
@@ -149,6 +153,9 @@ func eachUser(cmd *cobra.Command, args []string) error {
 	}
 	if done == 0 && len(failed) == 0 {
 		failed = missed
+		if len(missed) == 0 {
+			fmt.Fprintln(cmd.ErrOrStderr(), "no user has anything in", usersAt)
+		}
 	}
 	return errors.Join(failed...)
 }
@@ -163,7 +170,7 @@ func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
 	// Its user may trace it: it gets neither our terminal nor our environment, and what it says is
 	// bounded and cannot give orders to a terminal.
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if d.uid != os.Geteuid() {
+	if d.uid != 0 {
 		child.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.uid), Gid: uint32(d.gid)}
 	}
 	var out, diag heard
@@ -172,9 +179,7 @@ func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
 	err := child.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		e := asOpError(opFailed(d.path, err), "")
-		e.problem.Hint = new("run as root to look at what belongs to others")
-		return e
+		return opFailed(d.path, err)
 	}
 	if err := printUser(cmd, d, out.text(), more); err != nil {
 		return err
