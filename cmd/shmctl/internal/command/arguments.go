@@ -244,6 +244,9 @@ func (o *target) failed(name string, err error) error {
 	case kind != "":
 		p.Code, p.Message = ctl.CodeFailure, "it is of kind "+kind+", not a queue"
 		p.Hint = new("shmctl show " + printable(name))
+	case errors.Is(err, syscall.ENOENT) && isPattern(name):
+		p.Message = "it is taken as one name, not as a pattern, and no queue has it"
+		p.Hint = new("shmctl ls " + strconv.Quote(name) + " lists what matches it")
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, fs.ErrNotExist) && p.Hint == nil:
 		p.Hint = new(listHint(o.dir))
 		if errors.Is(err, syscall.ENOENT) {

@@ -192,6 +192,9 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"show good", 0, ""}, {"ls good", 0, ""}, {"ls", 0, ""}, {"ls nothing*", 0, ""},
 		{"show nope", 3, "shmctl ls lists"}, {"ls nope", 3, "shmctl ls lists"},
+		{"show nothing*", 3, "matches"}, {"show good g*", 0, ""}, {"show g* nothing*", 3, "matches"},
+		{"show -w nothing*", 3, "matches"}, {"tail g*", 3, "shmctl ls \"g*\" lists"},
+		{"signal g*", 3, "one name, not as a pattern"},
 		{"show damaged", 1, "remove the object"}, {"show cut", 1, "cut"},
 		{"show version", 6, "one version of the library"}, {"show loose", 4, "chmod"},
 		{"show a/b", 2, "slash"}, {"show good nope", 3, "shmctl ls lists"},

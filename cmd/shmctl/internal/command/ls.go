@@ -193,6 +193,7 @@ type look struct {
 	target
 	every  time.Duration
 	render func(f found, o *output, p page) []string
+	needs  bool // a pattern must match something
 }
 
 // found is what there was to be seen.
@@ -222,7 +223,7 @@ func (l *look) run(cmd *cobra.Command, args []string) error {
 			return wrong("pattern %q: %w", pattern, err)
 		}
 	}
-	if onlyPatterns(args) {
+	if l.mayBeEmpty(args) {
 		l.sayAbsent(cmd.ErrOrStderr())
 	}
 	src := &source{path: l.dir}
@@ -242,7 +243,10 @@ func (l *look) run(cmd *cobra.Command, args []string) error {
 	return errors.Join(failed...)
 }
 
-// onlyPatterns reports whether nothing in args must exist.
+// mayBeEmpty reports whether nothing in args must exist.
+func (l *look) mayBeEmpty(args []string) bool { return !l.needs && onlyPatterns(args) }
+
+// onlyPatterns reports whether nothing in args is a name.
 func onlyPatterns(args []string) bool {
 	return !slices.ContainsFunc(args, func(a string) bool { return !isPattern(a) })
 }
@@ -255,7 +259,7 @@ func isPattern(arg string) bool { return strings.ContainsAny(arg, `*?[\`) }
 func (l *look) collect(src *source, args []string) (all found, failed []error, err error) {
 	if err := src.refresh(); err != nil {
 		// Before the first queue was made there is no directory: that is an empty list.
-		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && onlyPatterns(args) {
+		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && l.mayBeEmpty(args) {
 			return all, nil, nil
 		}
 		return all, nil, opFailed(strings.Join(args, " "), err)
@@ -276,7 +280,10 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 			return all, nil, opFailed(arg, err)
 		}
 		if isPattern(arg) {
-			all.matching(src, arg, queues, objects, seen)
+			if n := all.matching(src, arg, queues, objects, seen); n == 0 && l.needs {
+				failed = append(failed, &opError{arg, &ctl.Problem{Code: ctl.CodeNotFound,
+					Message: "nothing in " + printable(pathOf(l.dir)) + " matches", Hint: new(listHint(l.dir))}})
+			}
 		} else if !seen[arg] {
 			if err := all.named(src, arg, slices.Contains(objects, arg)); err != nil {
 				failed = append(failed, l.failed(arg, err))
@@ -301,11 +308,14 @@ func (f *found) named(src *source, name string, isObject bool) error {
 	return err
 }
 
-// matching looks at what a pattern matches.
+// matching looks at what a pattern matches, and counts it, also what was seen before.
 func (f *found) matching(src *source, pattern string, queues, objects []string,
-	seen map[string]bool) {
+	seen map[string]bool) (n int) {
 	matches := func(name string) bool {
 		ok, _ := path.Match(pattern, name)
+		if ok {
+			n++
+		}
 		return ok && !seen[name]
 	}
 	for _, name := range queues {
@@ -325,6 +335,7 @@ func (f *found) matching(src *source, pattern string, queues, objects []string,
 	for _, o := range f.objects {
 		seen[o.Name] = true
 	}
+	return n
 }
 
 func (l *look) print(cmd *cobra.Command, all found) error {

@@ -16,7 +16,7 @@ import (
 )
 
 func newShow() *cobra.Command {
-	l := &look{render: showAll}
+	l := &look{render: showAll, needs: true}
 	cmd := &cobra.Command{
 		Use:   "show NAME|GLOB...",
 		Short: "Show all that is known of queues and their lanes, or of other objects",
