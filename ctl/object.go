@@ -51,10 +51,11 @@ type Counter struct {
 
 // CounterHandle is a process that has a counter open.
 type CounterHandle struct {
-	Seat      int     `json:"seat"`
-	PID       *int    `json:"pid"`
-	Command   *string `json:"command"`
-	Threshold *uint64 `json:"threshold"` // that somebody sleeps for; nil: nobody does
+	Seat    int     `json:"seat"`
+	PID     *int    `json:"pid"`
+	Command *string `json:"command"`
+	// Threshold is what somebody sleeps for, 0 if it is any change, as in a set; nil: nobody sleeps.
+	Threshold *uint64 `json:"threshold"`
 }
 
 // Addresses is what an address vector holds.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
@@ -43,15 +44,21 @@ func arguments(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// joinInterval makes "-w 200ms" of one piece. The interval may be left out, so that the parser
-// would take it for a name; what is a number or a time and follows -w is one.
+// joinInterval makes "-w=200ms" of "-w 200ms" and of "-w200ms". The interval may be left out, so
+// that the parser would take it for a name or for letters; what is a number or a time and follows -w
+// is one.
 func joinInterval(root *cobra.Command, args []string) []string {
 	cmd, _, err := root.Find(args)
 	if err != nil || cmd.Flags().Lookup("watch") == nil {
 		return args
 	}
-	for i := 0; i+1 < len(args) && args[i] != "--"; i++ {
-		if wantsInterval(args[i]) && isInterval(args[i+1]) {
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		letters, interval, _ := strings.Cut(args[i], "w")
+		switch {
+		case wantsInterval(letters+"w") && isInterval(interval):
+			joined := letters + "w=" + interval
+			return slices.Concat(args[:i], []string{joined}, args[i+1:])
+		case i+1 < len(args) && wantsInterval(args[i]) && isInterval(args[i+1]):
 			joined := args[i] + "=" + args[i+1]
 			return slices.Concat(args[:i], []string{joined}, args[i+2:])
 		}
@@ -86,8 +93,20 @@ var habits = []struct{ verb, letter, meant string }{
 	{"post", "n", "-c, --count says how many; -n is --numeric, in other verbs"},
 }
 
-// meant adds to an error of the parser what was perhaps meant, as its second line.
+// meant says an error of the parser in our words, and adds what was perhaps meant as its second
+// line.
 func meant(cmd *cobra.Command, err error) error {
+	var word string
+	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q", &word); n == 1 {
+		cmd.SuggestionsMinimumDistance = min(2, len(word)/2) // of three letters one may be wrong
+		if near := cmd.SuggestionsFor(word); len(near) > 0 {
+			return fmt.Errorf("%w\ndid you mean %s?", err, strings.Join(near, " or "))
+		}
+	}
+	var value *pflag.InvalidValueError
+	if errors.As(err, &value) {
+		return badValue(value)
+	}
 	for _, h := range habits {
 		if verbPath(cmd) == h.verb &&
 			strings.Contains(err.Error(), "unknown shorthand flag: '"+h.letter+"'") {
@@ -95,6 +114,27 @@ func meant(cmd *cobra.Command, err error) error {
 		}
 	}
 	return err
+}
+
+// badValue says what is wrong with a value of a flag, where the parser names a function of Go.
+func badValue(e *pflag.InvalidValueError) error {
+	cause, kind := errors.Unwrap(e), e.GetFlag().Value.Type()
+	why := ""
+	switch {
+	case kind == "bool":
+		why = "it is neither true nor false"
+	case errors.Is(cause, strconv.ErrRange):
+		why = "it is too large or too small"
+	case errors.Is(cause, strconv.ErrSyntax):
+		why = "it is no number"
+	case kind == "duration" && isInterval(e.GetValue()):
+		why = "it has no unit: say " + e.GetValue() + "s for seconds"
+	case kind == "duration":
+		why = "it is no time, as 5s or 200ms"
+	default:
+		return e
+	}
+	return errors.New(strings.TrimSuffix(e.Error(), cause.Error()) + why)
 }
 
 // byDevice lets a verb of network devices take the interface as its argument or by --dev, whichever

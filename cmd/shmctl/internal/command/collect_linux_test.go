@@ -177,7 +177,7 @@ func TestGC(t *testing.T) {
 	before := state(t, d.Path())
 	text := ok(t, "gc")
 	has(t, text, "orders", "living", "left by its owner", "garbage",
-		"no object of this library", "1 of 8 would be removed, 0: shmctl gc --remove")
+		"no object of this library", "1 of 8 would be removed, 0 bytes: shmctl gc --remove")
 	r := collected(t, ok(t, "gc", "-j"))
 	if r.Remove || r.Garbage != 1 || r.Removed+r.Failed != 0 || len(r.Remains) != 8 {
 		t.Errorf("%+v", r)

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -154,6 +155,10 @@ func gcLines(r *gcResult, o *output, p page) []string {
 	if o.noHeader {
 		return out
 	}
+	size := o.bytes(r.Bytes)
+	if strings.Trim(size, "0123456789") == "" {
+		size += " bytes"
+	}
 	unread := ""
 	if r.Unread > 0 {
 		unread = ", with " + o.number(r.Unread) + " unread"
@@ -161,10 +166,10 @@ func gcLines(r *gcResult, o *output, p page) []string {
 	switch {
 	case r.Remove:
 		out = append(out, "", fmt.Sprintf("%d of %d removed, %s%s", r.Removed, len(r.Remains),
-			o.bytes(r.Bytes), unread))
+			size, unread))
 	case r.Garbage > 0:
 		out = append(out, "", fmt.Sprintf("%d of %d would be removed, %s%s: shmctl gc --remove",
-			r.Garbage, len(r.Remains), o.bytes(r.Bytes), unread))
+			r.Garbage, len(r.Remains), size, unread))
 	default:
 		out = append(out, "", fmt.Sprintf("nothing of %d would be removed", len(r.Remains)))
 	}

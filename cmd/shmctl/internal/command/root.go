@@ -62,6 +62,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
+	root.DisableSuggestions = true // they come with the hint, see meant
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(forAllUsers(newList()), forAllUsers(newShow()), forAllUsers(newTail()), newPost(),
 		newSignal(), forAllUsers(byDevice(newXDP())), byDevice(newProbe()), byDevice(newCapture()),

@@ -371,7 +371,11 @@ func addHandles(add func(key, value string), handles []ctl.CounterHandle, o *out
 		if h.Command != nil {
 			words = append(words, "command "+printable(*h.Command))
 		}
-		if h.Threshold != nil {
+		switch {
+		case h.Threshold == nil:
+		case *h.Threshold == 0: // as in a set
+			words = append(words, "sleeps until anything changes")
+		default:
 			words = append(words, "sleeps until "+o.number(*h.Threshold))
 		}
 		add("handle "+strconv.Itoa(h.Seat), strings.Join(words, ", "))

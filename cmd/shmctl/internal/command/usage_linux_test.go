@@ -63,7 +63,15 @@ func TestUsage(t *testing.T) {
 		usage(line, "")
 	}
 	for line, want := range map[string]string{
-		"lss":             "Did you mean this? ls",
+		"lss":             "did you mean ls? see: shmctl --help",
+		"porbe":           "did you mean probe? see",
+		"top":             "for \"shmctl\"\n  see: shmctl --help",
+		"check --all=x":   "it is neither true nor false",
+		"check --pid abc": `"--pid" flag: it is no number`,
+		"tail a -c 1x":    "it is no number",
+		"post a --wait 5": "it has no unit: say 5s",
+		"post a --wait x": "it is no time, as 5s",
+		"ls -w5":          "it has no unit: say 5s",
 		"gc orders":       `stray argument "orders": gc takes none`,
 		"serve lo eth0":   `stray argument "eth0"`,
 		"version x":       `stray argument "x": version takes none`,
@@ -78,10 +86,11 @@ func TestUsage(t *testing.T) {
 		"gc -f":           "-r, --remove removes",
 		"capture lo -w x": "the file is named by --write",
 		"tail a -n 3":     "-c, --count says how many",
-		"ls -w 5":         "missing unit",
+		"ls -w 5":         "it has no unit: say 5s",
 	} {
 		usage(line, want)
 	}
+	usage("check --pid "+strings.Repeat("9", 20), "it is too large or too small")
 }
 
 // verbs calls f with each verb, below others too.
@@ -186,7 +195,8 @@ func TestJoinInterval(t *testing.T) {
 	for line, want := range map[string]string{
 		"ls -w 200ms": "ls -w=200ms", "ls -Hw 1s a": "ls -Hw=1s a",
 		"show a --watch 2s": "show a --watch=2s",
-		"ls -w orders":      "ls -w orders", "ls 200ms -w": "ls 200ms -w", "ls -w": "ls -w",
+		"ls -w200ms a":      "ls -w=200ms a", "ls -Hw5": "ls -Hw=5", "ls -wn": "ls -wn",
+		"ls -w orders": "ls -w orders", "ls 200ms -w": "ls 200ms -w", "ls -w": "ls -w",
 		"ls -w -- 200ms": "ls -w -- 200ms", "ls -w=1s 2s": "ls -w=1s 2s", "gc -w 1s": "gc -w 1s",
 		"ls --dir x -w -1s": "ls --dir x -w=-1s", "tail orders 1s": "tail orders 1s", "-w 1s": "-w 1s",
 	} {
@@ -406,6 +416,11 @@ func TestTables(t *testing.T) {
 	golden(t, "ls-60", listLines(samples(), human, page{columns: 60}))
 	golden(t, "show-80", showAll(found{queues: all[:1]}, human, page{columns: 80}))
 	golden(t, "ls-none", listLines(nil, human, page{}))
+	c := ctl.Counter{Handles: []ctl.CounterHandle{{Threshold: new(uint64(0))},
+		{Seat: 1, Threshold: new(uint64(5))}, {Seat: 2}}}
+	lines := showAll(found{objects: []ctl.Object{{Counter: &c}}}, human, page{})
+	has(t, strings.Join(lines, "\n")+"\n", "pid -, sleeps until anything changes\n",
+		"pid -, sleeps until 5\n", "pid -\n")
 }
 
 func TestScaled(t *testing.T) {
