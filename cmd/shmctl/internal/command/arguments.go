@@ -45,8 +45,8 @@ func arguments(least, most int, what string) cobra.PositionalArgs {
 }
 
 // joinInterval makes "-w=200ms" of "-w 200ms" and of "-w200ms". The interval may be left out, so
-// that the parser would take it for a name or for letters; what is a number or a time and follows -w
-// is one.
+// that the parser would take it for a name or for letters; what is a number or a time and follows
+// -w is one.
 func joinInterval(root *cobra.Command, args []string) []string {
 	cmd, _, err := root.Find(args)
 	if err != nil || cmd.Flags().Lookup("watch") == nil {
