@@ -2,7 +2,6 @@ package ctl_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
@@ -429,11 +428,7 @@ func manyLocks(t *testing.T, fd int) {
 func TestCheckProcessLocks(t *testing.T) {
 	d := ownDir(t)
 	whole := specimens(t, d)
-	rd, lane := slices.Clone(whole["q/reader"]), slices.Clone(whole["q/lane-0001"])
-	newQueue(rd, lane)
-	binary.LittleEndian.PutUint64(rd[section(t, rd, sectRows)+rowBytes+128:], 7) // ahead of its lane
-	reader := hold(t, "q", rd, memfdSeals)
-	hold(t, "lane", lane, memfdSeals)
+	reader, _ := holdAhead(t, whole)
 	manyLocks(t, reader)
 	for range 20 {
 		again := shmtest.Got(unix.FcntlInt(uintptr(reader), unix.F_DUPFD_CLOEXEC, 0)).Or(t)

@@ -164,16 +164,24 @@ func TestCheckProcessSeals(t *testing.T) {
 	}
 }
 
+// holdAhead holds a queue and its lane as memory without a name. The queue's row is ahead of the
+// lane. It returns the descriptor of the queue, and what the lane is.
+func holdAhead(t *testing.T, whole map[string][]byte) (reader int, lane []byte) {
+	t.Helper()
+	rd := slices.Clone(whole["q/reader"])
+	lane = slices.Clone(whole["q/lane-0001"])
+	newQueue(rd, lane)
+	binary.LittleEndian.PutUint64(rd[section(t, rd, sectRows)+rowBytes+128:], 7)
+	reader = hold(t, "q", rd, memfdSeals)
+	hold(t, "lane", lane, memfdSeals)
+	return reader, lane
+}
+
 // TestCheckProcessStaleLane: only the process that reads a queue knows which lane is the row's, and
 // of two it is not told.
 func TestCheckProcessStaleLane(t *testing.T) {
 	d := ownDir(t)
-	whole := specimens(t, d)
-	rd, lane := slices.Clone(whole["q/reader"]), slices.Clone(whole["q/lane-0001"])
-	newQueue(rd, lane)
-	binary.LittleEndian.PutUint64(rd[section(t, rd, sectRows)+rowBytes+128:], 7) // ahead of its lane
-	reader := hold(t, "q", rd, memfdSeals)
-	hold(t, "lane", lane, memfdSeals)
+	reader, lane := holdAhead(t, specimens(t, d))
 	if _, byFD := ofProcess(t, ctl.CheckOptions{}); len(byFD) > 0 {
 		t.Errorf("a writer: %v", byFD)
 	}

@@ -27,7 +27,6 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/testdata"
 )
 
 // createQueue makes a queue that the test reads.
@@ -436,16 +435,10 @@ func TestDemoKeys(t *testing.T) {
 	must(t, json.Unmarshal(printed["rx"], &direction))
 	latency := map[string]json.RawMessage{}
 	must(t, json.Unmarshal(direction["latency_ns"], &latency))
-	var doc struct {
-		Defs map[string]struct {
-			Required   []string
-			Properties map[string]any
-		} `json:"$defs"`
-	}
-	must(t, json.Unmarshal(testdata.Schema, &doc))
+	defs := schemaDefs(t)
 	for def, got := range map[string]map[string]json.RawMessage{"demo": printed,
 		"direction": direction, "latency": latency} {
-		d := doc.Defs[def]
+		d := defs[def]
 		if len(d.Required) == 0 {
 			t.Errorf("%s: nothing is demanded", def)
 		}
@@ -462,7 +455,7 @@ func TestDemoKeys(t *testing.T) {
 	}
 	for _, key := range []string{"path", "mode", "kernel", "pids", "rx", "tx", "wakes",
 		"wakes_suppressed", "library_syscalls_per_1000"} {
-		if !slices.Contains(doc.Defs["demo"].Required, key) {
+		if !slices.Contains(defs["demo"].Required, key) {
 			t.Errorf("%q is not demanded", key)
 		}
 	}

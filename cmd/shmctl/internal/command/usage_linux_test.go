@@ -250,16 +250,25 @@ func TestFailuresHaveRemedies(t *testing.T) {
 	}
 }
 
+// schemaDef is what the schema says of one kind of object.
+type schemaDef struct {
+	Required   []string
+	Properties map[string]any
+}
+
+func schemaDefs(t *testing.T) map[string]schemaDef {
+	t.Helper()
+	var doc struct {
+		Defs map[string]schemaDef `json:"$defs"`
+	}
+	must(t, json.Unmarshal(testdata.Schema, &doc))
+	return doc.Defs
+}
+
 // TestSchemaKeys compares the keys of the structs with those that the schema demands: an object
 // with keys that the schema does not name would pass it.
 func TestSchemaKeys(t *testing.T) {
-	var doc struct {
-		Defs map[string]struct {
-			Required   []string
-			Properties map[string]any
-		} `json:"$defs"`
-	}
-	must(t, json.Unmarshal(testdata.Schema, &doc))
+	defs := schemaDefs(t)
 	for def, v := range map[string]any{"queue": ctl.Queue{}, "lane": ctl.Lane{},
 		"process": ctl.Process{}, "bell": ctl.Bell{}, "rates": ctl.Rates{},
 		"problem": ctl.Problem{}, "version": versionInfo{}, "tail": ctl.Tail{},
@@ -278,7 +287,7 @@ func TestSchemaKeys(t *testing.T) {
 		"gc": gcResult{}, "remains": ctl.Remains{},
 		"check": ctl.CheckReport{}, "violation": ctl.Finding{},
 		"soak": soak.Report{}, "soakFaults": soak.Faults{}, "soakRound": soak.Round{}} {
-		d := doc.Defs[def]
+		d := defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)
 		got := slices.Sorted(slices.Values(d.Required))
