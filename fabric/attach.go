@@ -33,8 +33,8 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 	if place < 0 {
 		return nil, e.noPeers(p)
 	}
-	// The place may have had this number before. Nobody stores it any more: a receiver says that it
-	// is done before its lane can have ended here.
+	// The place may have had this number before. Who is late with a word about a former lane, whose
+	// claim was taken back, leaves that of the next: see markDone.
 	e.uses[place] = e.uses[place]%kind.FabricMostUses + 1
 	e.done[place].Store(0)
 	n := e.opt.Slots
@@ -58,7 +58,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 	l.head.ID.Store(l.id) // whole before anybody can find it
 	crash.At(crash.FabricLaneNamed)
 	row := l.claim()
-	closed := !e.met() && p.words.page.State.Load() == kind.FabricClosed
+	closed := !e.met() && p.hasClosed()
 	if row < 0 || closed {
 		if row >= 0 {
 			p.words.claims[row].CompareAndSwap(l.id, 0)

@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -101,6 +102,52 @@ func TestClaimantSentTo(t *testing.T) {
 	e.steps(t)
 	noError(t, next.Send(nil, next.knows(t, "main"), 1))
 	nothingLeft(t, e, "main", "next")
+}
+
+// TestClaimantStarved: a lane that cannot be mapped of a peer that is buried already is looked at
+// again later, and is over then.
+func TestClaimantStarved(t *testing.T) {
+	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
+	c, bell := claimant(t, e, next, 1), scribble(t, e, "main")
+	noError(t, e.Inject(nil, e.knows(t, "idle")))
+	c.Kill()
+	restore := shmtest.LimitFiles(0)
+	defer restore()
+	shmtest.Eventually(t, "the death", func() bool {
+		e.steps(t)
+		return e.Stats().Died > 0
+	})
+	restore()
+	f := shmtest.Got(os.Open(os.DevNull)).Or(t)
+	first := uint64(f.Fd())
+	noError(t, f.Close())
+	for n := range uint64(4) { // for the outbox, then for less than the endpoint takes
+		shmtest.LimitFiles(first + n)
+		bell.rings()
+		e.steps(t)
+		restore()
+	}
+	to := next.knows(t, "main")
+	shmtest.Eventually(t, "the row", func() bool {
+		e.steps(t)
+		return next.Send(nil, to, 1) == nil
+	})
+	_, err := ctl.Collect(e.d, ctl.CollectOptions{Remove: true})
+	noError(t, err)
+	nothingLeft(t, e, "main", "next")
+}
+
+// TestCloserKilled: of a sender that is killed while it closes its endpoint nothing is left.
+func TestCloserKilled(t *testing.T) {
+	e, beside := opened(t, "main", fabric.Options{}), opened(t, "beside", fabric.Options{})
+	c := started(t, "idle")
+	a := shmtest.Got(beside.Lookup(beside.knows(t, "idle"))).Or(t)
+	s := scribbleOn(t, e, "idle", a)
+	c.obeys(t, "send", "0")
+	e.steps(t)
+	s.page.State.Store(kind.FabricClosed)
+	c.Kill()
+	nothingLeft(t, e, "main", "beside")
 }
 
 // TestClaimantCollected: a collector leaves nothing of a sender that was killed before it sent,

@@ -30,6 +30,7 @@ type peer struct {
 	in       *inLane
 	out      *outLane
 	unfollow func()
+	burying  bool     // its claims are looked at
 	buried   bool     // its objects are removed, if nobody needs them
 	leaving  *outLane // another one, whose end it has not examined
 	missed   uint64   // by it, when that ended
@@ -278,8 +279,14 @@ func (p *peer) hasClosed() bool {
 }
 
 // bury removes the objects of a peer that is proved dead, once there is nothing in them for us. It
-// may have claimed a row, and died before it rang: then its lane is adopted now, and looked at.
+// may have claimed a row, and died before it rang: then its lane is adopted now, and looked at. It
+// reports whether a row is claimed still: then the peer is to stay known.
 func (p *peer) bury() (claimed bool) {
+	if p.burying {
+		return true // to adopt its lane failed, and would again: that is tried later
+	}
+	p.burying = true
+	defer func() { p.burying = false }()
 	e := p.e
 	for row := range e.claims {
 		if box, _ := kind.FabricLaneOf(e.claims[row].Load()); box == p.addr.Outbox {
@@ -291,7 +298,9 @@ func (p *peer) bury() (claimed bool) {
 		return claimed
 	}
 	p.buried = true
-	e.stats.Died++
+	if !p.hasClosed() { // else it died over that, or later
+		e.stats.Died++
+	}
 	crash.At(crash.FabricBurying)
 	if !e.met() {
 		_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
@@ -328,9 +337,8 @@ func (p *peer) forget() {
 	if p.in != nil || p.out != nil && p.out.err == nil || p.leaving != nil || p.outBit.Load() != 0 {
 		return // its end is waited for, if it was cut off
 	}
-	p.buried = p.buried || p.hasClosed()
 	claimed := p.dead.Load() && p.bury()
-	if p.in != nil {
+	if p.in != nil { // that adopted a lane, whose end is waited for
 		return
 	}
 	p.close()

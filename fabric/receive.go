@@ -426,12 +426,13 @@ func (l *inLane) refuse() {
 }
 
 // markDone tells the outbox that nothing in the lane is for us any more. A sender may have taken
-// its claim back meanwhile: what the place's next receiver said, by a higher number, stays.
+// its claim back meanwhile: what the receiver of a later lane of the place said stays.
 func (l *inLane) markDone() {
 	if l.done == nil {
 		return
 	}
 	word := &l.done[l.place]
-	for was := word.Load(); was < l.id && !word.CompareAndSwap(was, l.id); was = word.Load() {
+	for was := word.Load(); kind.FabricBefore(was, l.id) && !word.CompareAndSwap(was, l.id); {
+		was = word.Load()
 	}
 }

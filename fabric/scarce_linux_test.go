@@ -64,6 +64,20 @@ func TestPlaceNumbers(t *testing.T) {
 		}
 		done[0].Store(id)
 	})
+	t.Run("late at the turn", func(t *testing.T) { // the last number comes before the first
+		a := opened(t, "a", onePlace)
+		a.SetUses(kind.FabricMostUses)
+		lanes, done := boxWords(t, a)
+		b := opened(t, "b", onePlace)
+		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		b.steps(t)
+		id := lanes[0].ID.Load()
+		done[0].Store(id + kind.FabricLaneID(0, 0, kind.FabricMostUses-1))
+		noError(t, b.close())
+		if got := done[0].Load(); got != id {
+			t.Errorf("%#x is done, want %#x", got, id)
+		}
+	})
 	t.Run("done", func(t *testing.T) { // what a former user with the number said is not believed
 		a := opened(t, "a", onePlace)
 		_, done := boxWords(t, a)

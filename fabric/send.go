@@ -407,7 +407,7 @@ func (l *outLane) look() (work int) {
 		return 0
 	}
 	l.rev = rev
-	closed := l.p.words.page.State.Load() == kind.FabricClosed // stored after the last head
+	closed := l.p.hasClosed() // stored after the last head
 	owner := l.row.Owner.Load()
 	switch {
 	case owner&^kind.FabricRefused == l.id:
@@ -504,6 +504,7 @@ func (l *outLane) end(why error) {
 	}
 	for i := range l.pushes {
 		if p := &l.pushes[i]; p.is != pushFree {
+			p.payload = nil
 			e.conclude(&p.sendOp, num) // its piece may be read still
 		}
 	}

@@ -100,6 +100,13 @@ func FabricLaneID(outbox uint64, place, use int) uint64 {
 	return outbox | uint64(place)<<fabricPlace | uint64(use)<<1
 }
 
+// FabricBefore reports whether a lane of a place came before another one of it, whose numbers come
+// again, or there was none.
+func FabricBefore(was, id uint64) bool {
+	ahead := (id - was) >> 1 & FabricMostUses
+	return was == 0 || was != id && ahead <= FabricMostUses/2
+}
+
 // FabricOutboxID makes the number of an outbox of random bits.
 func FabricOutboxID(random uint64) uint64 { return (random>>fabricBox | 1) << fabricBox }
 
