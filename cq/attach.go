@@ -81,8 +81,8 @@ func Attach(ctx context.Context, p Place, o WriterOptions) (*Writer, error) {
 		}
 		select {
 		case <-ctx.Done():
-			e, why := &Error{Pkg: kind.Pkg, Op: "attach", Name: p.name, Err: kind.Ended(ctx)}, (*Error)(nil)
-			if errors.As(err, &why) {
+			e := &Error{Pkg: kind.Pkg, Op: "attach", Name: p.name, Err: kind.Ended(ctx)}
+			if why := new(Error); errors.As(err, &why) { // what it waited for
 				e.Hint = why.Hint
 			}
 			return nil, e

@@ -155,8 +155,8 @@ func formatOf[T Readable]() Format {
 }
 
 // ErrorEntry is a failed operation, as [Queue.ReadErr] returns it (struct fi_cq_err_entry). It is
-// an error too: it unwraps to Err. Whoever posted it gave a number alone: compare with that, and
-// not with errors that calls of the poster return.
+// an error too: it unwraps to Err. It has only a number: compare it with numbers, such as
+// syscall.ECONNRESET, and not with errors of calls, such as fabric.ErrPeerDied.
 type ErrorEntry struct {
 	Context      uint64
 	Flags        Flags

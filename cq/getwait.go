@@ -180,10 +180,9 @@ func readable(fd uintptr) bool {
 }
 
 // SignalQueue is [Queue.Signal] from outside (fi_cq_signal): any process of the queue's user ends
-// one wait of its reader, without a lane. Nothing is done to a queue whose reader died or left it:
-// a signal would stay and end the first wait of a successor, to whom nobody meant it. Then it is
-// ErrPeerGone, also if it goes during the call and does not take the signal, which stays then.
-// Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait object, and
+// one wait of its reader, without a lane. ErrPeerGone: the reader died, or left the queue. Nothing
+// is done then, since the signal would end the first wait of a successor, to whom nobody meant it;
+// if the reader goes during the call the signal can stay, and does that. Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait object, and
 // those of opening shared memory. After one of these the signal may be there, and who waits on a
 // descriptor or a set not be woken: a second call does that, signals do not add up. It may be
 // called from anywhere.
@@ -260,8 +259,8 @@ func signalFrom(side *place.Named, obj *shm.Object, o shape) error {
 	return signaled(obj, hints, errors.Join(err, hold.Err))
 }
 
-// signaled looks again, for a reader that went meanwhile: it may have taken the signal, and have
-// gone for that. Else nobody will, and how its end looked to who signaled is no error of its own.
+// signaled looks again, for a reader that went meanwhile. If it took the signal it may have gone
+// for that, and err tells only that its bell went with it.
 func signaled(obj *shm.Object, hints *wake.Hints, err error) error {
 	gone := hasReader(obj, obj.Header().Name)
 	switch {

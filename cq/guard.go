@@ -262,7 +262,8 @@ func (q *core) refuseHolders(op string) error {
 const hintCloseAll = "; CloseAll does so if it is given these too"
 
 func (q *core) errHeld(op string) error {
-	hint := "take it out of its sets and channels, and close the endpoints that use it or its writers"
+	hint := "take it out of its sets and channels, and close the endpoints that post to it or " +
+		"with its writers"
 	if q.opt.events {
 		hint = "take it out of its sets, and close the queues, writers, counters, memory regions, " +
 			"address vectors and endpoints that report to it"

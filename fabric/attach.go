@@ -7,7 +7,6 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/wake"
-	"github.com/shmring/shmring/shm"
 )
 
 // attach takes a place in our outbox and a row of the peer's, and tells it.
@@ -102,11 +101,11 @@ func (e *Endpoint) seekPlace() {
 
 // fault is an error of a send that has no lane.
 func (p *peer) fault(err error) error {
-	e := &shm.Error{Pkg: pkg, Op: "send", Name: p.addr.String(), Err: err}
+	hint := ""
 	if err == ErrNoPeer {
-		e.Hint = "ask for its address again"
+		hint = "ask for its address again"
 	}
-	return e
+	return hinted("send", p.addr.String(), hint, err)
 }
 
 // noPeers says that there is no room for one more peer, or not yet.

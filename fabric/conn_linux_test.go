@@ -145,8 +145,8 @@ func TestListen(t *testing.T) {
 	d := directory(t)
 	_, err := fabric.Dial(context.Background(), d, "server")
 	failsWith(t, "dial to nobody", err, syscall.ECONNREFUSED)
-	wantText(t, err, "dial shmring server: connect: connection refused; start who has that name, or "+
-		"SHMRING_DIR differs from its") // the same at each try
+	wantText(t, err, "dial shmring server: connect: connection refused; start the process "+
+		"that has that name, or set SHMRING_DIR to its directory") // the same at each try
 	l := listens(t, d, "server")
 	_, err = fabric.Listen(d, "server")
 	failsWith(t, "listen twice", err, syscall.EADDRINUSE)

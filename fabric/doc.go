@@ -64,10 +64,10 @@
 //	a, err := fabric.ParseAddress(buf[n-fabric.AddressBytes : n]) // who replies
 //	to, err := e.Insert(a)
 //
-// The death of the process that should reply ends no receive, and so no wait for one. Bound the
-// wait, and ask again: a send to a dead peer is [ErrPeerDied]. Some requests fail by themselves:
-// those of more than [MaxInline] bytes in memory of [Endpoint.Alloc], which complete when they are
-// given back. Whoever takes them by FlagFrame replies before Release. With Options.Events the death
+// If the process that should reply dies, no receive ends. So limit the wait, and ask again: a send
+// to a dead peer is [ErrPeerDied]. A request of more than [MaxInline] bytes in memory of
+// [Endpoint.Alloc] completes when its receiver has given it back, and fails if that dies before. So
+// who takes it with FlagFrame should reply before Release. With Options.Events the death
 // of the one peer is an EventShutdown, and ends all receives. [Serve] and [Caller] do what is said
 // here on connections.
 //

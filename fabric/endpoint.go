@@ -140,7 +140,7 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		err = e.create()
 	}
 	if errors.Is(err, fs.ErrExist) {
-		hint, err = "close the endpoint that has it, or take another name", syscall.EEXIST
+		hint, err = "close what has this name, or take another name", syscall.EEXIST
 	}
 	if err == nil && o.Events != nil {
 		e.link = &link{news: news{e: e}}
@@ -153,7 +153,7 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		e.unbind()
 		e.remove()
 		_ = e.dir.Close()
-		return nil, &shm.Error{Pkg: pkg, Op: "open", Name: name, Err: err, Hint: hint}
+		return nil, hinted("open", name, hint, err)
 	}
 	return e, nil
 }

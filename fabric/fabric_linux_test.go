@@ -62,7 +62,7 @@ func TestRefusedCalls(t *testing.T) {
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a name that is taken: %v", err)
 	}
-	wantText(t, err, `fabric: open "a": file exists; close the endpoint that has it, or take another `+
+	wantText(t, err, `fabric: open "a": file exists; close what has this name, or take another `+
 		`name`)
 	if _, err := fabric.Open(nil, "a", fabric.Options{}); !errors.Is(err, cq.ErrInvalid) {
 		t.Errorf("no directory: %v", err)
@@ -79,8 +79,8 @@ func TestRefusedCalls(t *testing.T) {
 	if !errors.Is(err, fabric.ErrNoPeer) {
 		t.Errorf("no such name: %v", err)
 	}
-	wantText(t, err, `fabric: resolve "nobody": no such endpoint; start who has that name, or `+
-		`SHMRING_DIR differs from its`)
+	wantText(t, err, `fabric: resolve "nobody": no such endpoint; start the process that `+
+		`has that name, or set SHMRING_DIR to its directory`)
 	_, err = a.Alloc(8)
 	wantText(t, err, `fabric: allocate "a": length is 8, want 1 or more, and no more than the 0 of `+
 		`Options.Pool: message is too long`)

@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -61,7 +60,7 @@ type news struct {
 type event struct {
 	is      cq.EventKind
 	failed  cq.Errno // it is an error event
-	why     error    // or nil, beside that
+	why     error    // of an error event, if more is known than failed says
 	payload []byte
 }
 
@@ -128,8 +127,12 @@ func (n *news) deliver() {
 func (n *news) write(ev *event) (err error) {
 	switch {
 	case ev.failed != 0:
+		known := ev.failed
+		if ev.why != nil {
+			known = number(ev.why)
+		}
 		_, err = n.sink.WriteErr(&cq.EventError{FID: n.fid, Err: ev.failed,
-			ProvErrno: int32(number(cmp.Or[error](ev.why, ev.failed))), ErrData: ev.payload})
+			ProvErrno: int32(known), ErrData: ev.payload})
 		return err
 	case ev.is == cq.EventConnected:
 		n.e.bell.Lock()

@@ -24,7 +24,7 @@ func (e *Endpoint) Alloc(n int) ([]byte, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	if most := len(e.pool.FabricPool) - e.pool.chunks*chunkBytes; n < 1 || n > min(most, MaxMessage) {
+	if most := len(e.pool.FabricPool) - e.pool.chunks*chunkBytes; n < 1 || n > most {
 		return nil, e.outOf("allocate", "Options.Pool", most, n)
 	}
 	x := e.pool.alloc(n)

@@ -214,10 +214,13 @@ const pkg = "fabric" // of errors
 const errKeyRejected = syscall.Errno(129)
 
 // hintName says what to do about a name that nobody has.
-const hintName = "start who has that name, or " + shm.EnvDir + " differs from its"
+const hintName = "start the process that has that name, or set " + shm.EnvDir + " to its directory"
 
-func fault(op, name string, err error) error {
-	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err}
+func fault(op, name string, err error) error { return hinted(op, name, "", err) }
+
+// hinted is fault that says what to do.
+func hinted(op, name, hint string, err error) error {
+	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err, Hint: hint}
 }
 
 // isAny reports whether an error is one of some.

@@ -115,8 +115,7 @@ func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
 	}
 	p, err := e.resolve(name)
 	if err == ErrNoPeer {
-		err = &shm.Error{Pkg: pkg, Op: "resolve", Name: name, Err: err, Hint: hintName}
-		return cq.AddrNotAvail, err
+		return cq.AddrNotAvail, hinted("resolve", name, hintName, err)
 	}
 	if err != nil {
 		return cq.AddrNotAvail, fault("resolve", name, err)

@@ -283,7 +283,7 @@ func (c *Contest) Outcome(err error) error {
 
 // ErrGone: the last who had an object removed it between our finding it and our taking a seat
 // there.
-var ErrGone = fmt.Errorf("the object is just removed: %w", fs.ErrNotExist)
+var ErrGone = fmt.Errorf("the object was just removed: %w", fs.ErrNotExist)
 
 // Sit takes a seat at an object that nobody owns. Whoever creates or removes it has all of them for
 // a moment. Once there is a seat nobody can remove the object. If it had a name, and has none by
