@@ -40,8 +40,8 @@ func (o *GroupOptions) resolve(datagram bool) error {
 		o.Access = cq.FlagSend | cq.FlagRecv
 	}
 	switch {
-	case o.Events != nil && kind.Absent(o.Events):
-		return refuse("join", "", "Events", nil, "a queue, as it is set")
+	case kind.NilPointer(o.Events):
+		return refuse("join", "", "Events", "a nil pointer", "a queue, or nil")
 	case o.Members < 1 || o.Members > kind.MostGroup:
 		return refuse("join", "", "Members", o.Members, [2]int{1, kind.MostGroup})
 	case o.Access&^(cq.FlagSend|cq.FlagRecv) != 0:

@@ -153,8 +153,11 @@ func (o *Options) resolve() error {
 	if o.RemoteFile != nil && o.Remote == 0 {
 		return refuse("open", "", "Remote", 0, "the length of RemoteFile")
 	}
-	if kind.Absent(o.Events) && (o.Events != nil || o.Request != nil) {
-		return refuse("open", "", "Events", nil, "a queue, as it or Request is set")
+	if kind.NilPointer(o.Events) {
+		return refuse("open", "", "Events", "a nil pointer", "a queue, or nil")
+	}
+	if o.Request != nil && o.Events == nil {
+		return refuse("open", "", "Events", nil, "a queue, as Request is set")
 	}
 	if bad := o.TransmitFlags &^ defaultFlags; bad != 0 {
 		return refuse("open", "", "TransmitFlags", bad, defaultFlags)

@@ -344,7 +344,7 @@ func TestTinyFileSystem(t *testing.T) {
 	}
 }
 
-func init() { forkRoles["commit"] = childCommit }
+func init() { moreRoles["commit"] = childCommit }
 
 // childCommit maps a file of 256 MiB while it may have only 128 MiB more of private memory that can
 // be written to. That is what the kernel adds up as promised, with vm.overcommit_memory=2 for the

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, forkRoles, map[string]func(){
+	shmtest.Main(m, moreRoles, map[string]func(){
 		"owner":   childOwner,
 		"loser":   childLoser,
 		"claimer": childClaimer,
@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// forkRoles are those of fork_linux_test.go.
-var forkRoles = map[string]func(){}
+// moreRoles are of children whose tests are in other files, which add them.
+var moreRoles = map[string]func(){}
 
 // envObject tells a child which object it works on.
 const envObject = "SHMRING_TEST_OBJECT"

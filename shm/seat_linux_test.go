@@ -225,9 +225,9 @@ func TestSeatMisuse(t *testing.T) {
 const envLeaves = "SHMRING_TEST_LEAVES"
 
 func init() {
-	forkRoles["splitter"] = childSplitter
-	forkRoles["leaver"] = childLeaver
-	forkRoles["elapsed"] = childElapsed
+	moreRoles["splitter"] = childSplitter
+	moreRoles["leaver"] = childLeaver
+	moreRoles["elapsed"] = childElapsed
 }
 
 // childSplitter makes an object, and a copy of its process that has the lock too.

@@ -82,6 +82,9 @@ func Absent(m any) bool {
 	return m == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
+// NilPointer says that an option is set, and to a nil pointer.
+func NilPointer(m any) bool { return m != nil && Absent(m) }
+
 // CheckKind returns an error that is [shm.ErrKind] unless an object is of the kind that is wanted.
 func CheckKind(h shm.Header, want shm.Kind) error {
 	if h.Kind == want {

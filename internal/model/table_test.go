@@ -339,7 +339,7 @@ sleep.go; S set.go and domain.go; N and C channel.go; F set.go and channel.go; L
 and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
 H ringer.go and sleep.go, K face_linux.go and internal/futex/sleepers_linux.go; C and W of
 counters internal/counterbell/counterbell.go and cq/counter_wait.go; D, G and H of frames
-xdp/frames.go and xdp/endpoint/release.go; W of
+xdp/frames.go and xdp/endpoint/receive.go; W of
 lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the
 count in cq/wait.go; F and A of readers that follow one another cq/handover.go, writerside.go and
 rendezvous.go, G peek.go; R, V and G of a look without the lock cq/read.go and

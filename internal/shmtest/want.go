@@ -46,26 +46,23 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // Opening is what was opened for a test, or why it could not be.
-type Opening[C io.Closer] struct {
-	c   C
-	err error
-}
+type Opening[C io.Closer] struct{ Result[C] }
 
 // Have takes what a call that opens something returned.
-func Have[C io.Closer](c C, err error) Opening[C] { return Opening[C]{c, err} }
+func Have[C io.Closer](c C, err error) Opening[C] { return Opening[C]{Got(c, err)} }
 
 // In returns what is open. It fails the test if nothing is. When the test ends it closes it, unless
 // that is done.
 func (o Opening[C]) In(t testing.TB) C {
 	t.Helper()
-	Must(t, o.err)
+	c := o.Or(t)
 	t.Cleanup(func() {
-		if err := o.c.Close(); err != nil && !errors.Is(err, net.ErrClosed) &&
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) &&
 			!errors.Is(err, os.ErrClosed) {
-			t.Errorf("close %T: %v", o.c, err)
+			t.Errorf("close %T: %v", c, err)
 		}
 	})
-	return o.c
+	return c
 }
 
 // Where is In of what needs a feature of the machine, see [Require].

@@ -92,7 +92,7 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 		return nil, failed(op, path, fmt.Errorf("%w: %d ports, %d frames, %d sends", ErrOptions,
 			len(r.Ports), r.Frames, r.Sends), fmt.Sprintf("%d ports are possible", maxPorts))
 	}
-	if r.Events != nil && kind.Absent(r.Events) {
+	if kind.NilPointer(r.Events) {
 		return nil, failed(op, path, fmt.Errorf("%w: Events is a nil pointer", ErrOptions), "")
 	}
 	var err error

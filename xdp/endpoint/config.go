@@ -139,7 +139,7 @@ func (c *Config) resolve() error {
 		return bad("Socket is missing", "")
 	case c.Receive == nil && c.Transmit == nil:
 		return bad("Receive and Transmit are missing", "attach a writer to a queue")
-	case c.Events != nil && kind.Absent(c.Events):
+	case kind.NilPointer(c.Events):
 		return bad("Events is a nil pointer", "")
 	case c.Receive == c.Transmit:
 		return bad("Receive and Transmit are one writer", "attach a second lane")

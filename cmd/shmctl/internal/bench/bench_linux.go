@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"time"
 
@@ -115,6 +116,9 @@ var Benches = []Bench{
 // Run measures what belongs to one of them. After an error rows that were measured before are
 // returned with it.
 func (b Bench) Run(ctx context.Context, o Options) ([]Row, error) {
+	if _, err := path.Match(o.Cases, ""); err != nil {
+		return nil, err
+	}
 	o = b.options(o)
 	return measure(ctx, o, b.cases(o))
 }

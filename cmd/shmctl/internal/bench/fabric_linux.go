@@ -188,6 +188,9 @@ func (m *messenger) await(dst []cq.Msg) (int, error) {
 
 // fabricRunner is a round of both endpoints.
 func (p *party) fabricRunner(c command) (func() (uint64, bool, error), error) {
+	if !c.hasOption("send-1m", "pool", "loan") {
+		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+	}
 	m, err := have(p, func() (*messenger, error) {
 		long := map[string]int{"trip-4k": 4 << 10, "send-1m": 1 << 20}[c.verb]
 		pool := map[bool]int{true: long}[c.option != ""]

@@ -425,7 +425,7 @@ func TestXDPMeasuresEveryCase(t *testing.T) {
 	var once []benchCase // each thing that a process can be told
 	told := map[string]bool{}
 	for _, c := range benchOf(t, "xdp").cases(o) {
-		if told := named(c.ours); told.mode() == xdp.AttachGeneric && told.verb != "echo" {
+		if ours := named(c.ours); ours.mode() == xdp.AttachGeneric && ours.verb != "echo" {
 			continue // the other programs are those of echo
 		}
 		ours, rival := told[c.ours], told[c.rivalName+c.rival]

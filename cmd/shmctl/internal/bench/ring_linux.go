@@ -36,6 +36,11 @@ func named(name string) (c command) {
 	return c
 }
 
+// hasOption reports that the command has no option, or is one that may have this.
+func (c command) hasOption(verb string, options ...string) bool {
+	return c.option == "" || c.verb == verb && slices.Contains(options, c.option)
+}
+
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {

@@ -164,7 +164,7 @@ func (p *party) scaleRunner(c command) (func() (uint64, bool, error), error) {
 		n = 1
 	}
 	do := scaleVerbs[c.verb]
-	if do == nil {
+	if do == nil || !c.hasOption(c.verb, "one") {
 		return nil, fmt.Errorf("no such command: %q", c.name)
 	}
 	if p.role == 1 {

@@ -26,6 +26,20 @@ func TestCases(t *testing.T) {
 			t.Errorf("%q: %d cases, want %d", pattern, got, want)
 		}
 	}
+	if _, err := benchOf(t, "cq").Run(t.Context(), Options{Cases: "["}); err == nil {
+		t.Error("a bad pattern passes")
+	}
+}
+
+// TestUnknownOptions: what another build asks for, and this one does not know, is not measured as
+// something else.
+func TestUnknownOptions(t *testing.T) {
+	for _, name := range []string{"fabric-trip+x", "fabric-send-1m+x", "scale-all+x"} {
+		c := named(name)
+		if _, err := c.subject()(&party{}, c); err == nil {
+			t.Errorf("%s is measured", name)
+		}
+	}
 }
 
 func TestMedianRanksMatchTheTables(t *testing.T) {

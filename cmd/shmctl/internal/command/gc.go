@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -156,7 +155,7 @@ func gcLines(r *gcResult, o *output, p page) []string {
 		return out
 	}
 	size := o.bytes(r.Bytes)
-	if strings.Trim(size, "0123456789") == "" {
+	if o.raw || r.Bytes < 1024 { // it has no unit
 		size += " bytes"
 	}
 	unread := ""
