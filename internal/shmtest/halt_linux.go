@@ -1,9 +1,7 @@
 package shmtest
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -53,43 +51,4 @@ func HaltAt(step string, n uint64, first func()) {
 		Need(unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP))
 		runtime.UnlockOSThread()
 	})
-}
-
-// LimitFiles has this process get no descriptors from that number on, until restore. It may be
-// called again before.
-func LimitFiles(most uint64) (restore func()) {
-	var had unix.Rlimit
-	Need(unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
-	set := func(most uint64) {
-		Need(unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(most, had.Cur), Max: had.Max},
-			nil))
-	}
-	set(most)
-	return func() { set(had.Cur) }
-}
-
-// Sockets returns a connected pair of sockets of a type.
-func Sockets(kind int) (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if a, err = Socket(fds[0]); err != nil {
-		return nil, nil, errors.Join(err, unix.Close(fds[1]))
-	}
-	if b, err = Socket(fds[1]); err != nil {
-		return nil, nil, errors.Join(err, a.Close())
-	}
-	return a, b, nil
-}
-
-// Socket takes a descriptor over.
-func Socket(fd int) (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	return c.(*net.UnixConn), nil
 }
