@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -222,7 +221,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 			t.Fatalf("stop %d: %+v", i, s)
 		}
 		must(t, cq.CopyAddresses(d, name, "copy"))
-		must(t, owner.Process.Signal(syscall.SIGCONT))
+		owner.GoOn(t)
 		v := shmtest.Got(cq.OpenAddresses(cq.Named(d, "copy"), cq.AddressOptions{Existing: true})).Or(t)
 		if cq.AddressCells(v) != cq.AddressCells(r) {
 			halfway++ // a rough count: the owner goes on
@@ -287,7 +286,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 			c.Kill()
 			break
 		}
-		must(t, c.Process.Signal(syscall.SIGSTOP))
+		c.Halt(t)
 		noNews(t, es[0])
 		c.Kill()
 		for _, e := range es {

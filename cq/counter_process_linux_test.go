@@ -277,7 +277,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	es := []*cq.EventQueue{newsOf(t, one.BindEvents, cq.EventOptions{}),
 		newsOf(t, two.BindEvents, cq.EventOptions{})}
 	stopped := startCounterPeer(t, base, false)
-	must(t, stopped.Process.Signal(syscall.SIGSTOP))
+	stopped.Halt(t)
 	seats := map[int]uint64{}
 	for i, newPIDs := range []bool{false, false, true} {
 		p := startCounterPeer(t, base, newPIDs)
@@ -300,7 +300,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	for _, e := range es {
 		noNews(t, e)
 	}
-	must(t, stopped.Process.Signal(syscall.SIGCONT))
+	stopped.GoOn(t)
 	stopped.does(t, "add", 1, "add: <nil>")
 	stopped.Kill()
 	for _, e := range es {

@@ -202,7 +202,7 @@ func TestSiblingNamespaces(t *testing.T) {
 			for n := range uint64(2) {
 				c := inNamespace(t, "poster", envQueue+"="+name, envCount+"="+uintText(n+1))
 				c.Says(t, "posted")
-				must(t, c.Process.Signal(syscall.SIGSTOP))
+				c.Halt(t)
 				time.Sleep(250 * time.Millisecond)
 				w := attach(t, d, name) // the stopped one has the first lane
 				if w.Lane() != 2 {

@@ -417,7 +417,7 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 		}
 	}
 	c, ds := cutOwner(t, len(all))
-	must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
+	c.Halt(t) // which is no death
 	for _, alive := range []bool{true, false} {
 		for i, w := range all {
 			w.take(t, ds[i], alive)

@@ -83,10 +83,10 @@ func TestFollowLiving(t *testing.T) {
 		}
 	}
 	refused("a living reader")
-	must(t, first.Process.Signal(syscall.SIGSTOP))
+	first.Halt(t)
 	time.Sleep(short)
 	refused("a stopped reader")
-	must(t, first.Process.Signal(syscall.SIGCONT))
+	first.GoOn(t)
 	first.expect("read", 2, "0 1")
 	_, own := pair(t, cq.Options{})
 	_, err := own.Follow(soon(t), second.conn)

@@ -91,7 +91,7 @@ func TestWriterDeathIsAnEvent(t *testing.T) {
 					noNews(t, e)
 					break
 				}
-				must(t, w.Process.Signal(syscall.SIGSTOP))
+				w.Halt(t)
 				if i == 0 {
 					noNews(t, e) // and nobody reads
 				}

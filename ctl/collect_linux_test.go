@@ -147,7 +147,7 @@ func TestCollect(t *testing.T) {
 		"kind-77": "living", "empty": "garbage"} {
 		want[name] = fate
 	}
-	must(t, stopped.Process.Signal(syscall.SIGSTOP))
+	stopped.Halt(t)
 	wantFates(t, d, ctl.CollectOptions{}, want, "stopped, to be looked at")
 	must(t, os.Remove(filepath.Join(d.Path(), "empty")))
 	delete(want, "empty")

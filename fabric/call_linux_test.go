@@ -298,7 +298,7 @@ func TestCallContext(t *testing.T) {
 			refuses(t, err, cause, row.notRun)
 			refuses(t, err, context.Canceled, row.notRun)
 			if row.stands {
-				noError(t, c.Process.Signal(syscall.SIGCONT))
+				c.GoOn(t)
 			} else {
 				shmtest.Got(fmt.Fprintln(c.In)).Or(t)
 			}

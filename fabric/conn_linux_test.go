@@ -242,7 +242,7 @@ func TestDialStopped(t *testing.T) {
 	defer cancel()
 	_, err := fabric.Dial(ctx, d, "talker")
 	failsWith(t, "dial", err, context.DeadlineExceeded)
-	noError(t, ch.Process.Signal(syscall.SIGCONT))
+	ch.GoOn(t)
 	c := dials(t, d, "talker")
 	writes(t, c, "hello")
 	reads(t, c, "hello")

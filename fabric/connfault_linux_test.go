@@ -395,7 +395,7 @@ func TestConnLastWords(t *testing.T) {
 		noError(t, e.say(said{5, 0, make([]byte, 100)}, 0))
 	}
 	noError(t, e.Endpoint.Close())
-	noError(t, server.Process.Signal(syscall.SIGCONT))
+	server.GoOn(t)
 	server.does(t, "count", "6000")
 	server.does(t, "close")
 	server.does(t, "unlisten")

@@ -255,7 +255,7 @@ func TestLink(t *testing.T) {
 			noError(t, r.Reject(why))
 		}
 		copy(why, "is reused")
-		noError(t, a.Process.Signal(syscall.SIGCONT))
+		a.GoOn(t)
 		a.obeys(t, fmt.Sprint("answers ", 1+more), "connection refused no, later")
 		a.Stop(t)
 	})
@@ -290,7 +290,7 @@ func TestLinkEnds(t *testing.T) {
 			_, err := fmt.Fprintln(a.In, "shutdown") // it has not heard of ours
 			noError(t, err)
 			noError(t, e.Shutdown())
-			noError(t, a.Process.Signal(syscall.SIGCONT))
+			a.GoOn(t)
 			line, _ := a.Out.ReadString('\n')
 			if line != "done\n" && !strings.Contains(line, "not connected") { // or it has
 				t.Errorf("the caller's shutdown: %q", line)

@@ -234,12 +234,12 @@ func TestServerStopped(t *testing.T) {
 	for range 2 {
 		before := l.echoes
 		await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+50 })
-		must(t, server.Process.Signal(syscall.SIGSTOP))
+		server.Halt(t)
 		for until := time.Now().Add(stopped); time.Now().Before(until); time.Sleep(time.Millisecond) {
 			_ = l.post(1) // until there is no slot
 			l.drain()
 		}
-		must(t, server.Process.Signal(syscall.SIGCONT))
+		server.GoOn(t)
 		l.settle()
 	}
 	if l.lost != 0 || e.Stats().Reconnects != 0 {
@@ -267,7 +267,7 @@ func TestAppStopped(t *testing.T) {
 		t.Fatal("the application is gone")
 		return a
 	}
-	must(t, p.Process.Signal(syscall.SIGSTOP))
+	p.Halt(t)
 	flood := func() {
 		for range 16 {
 			_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(5001))
@@ -285,7 +285,7 @@ func TestAppStopped(t *testing.T) {
 		return a.Loaned == a.Frames && a.NoFrame > 0 && len(a.Ports) == 1
 	})
 	l.goesOn()
-	must(t, p.Process.Signal(syscall.SIGCONT))
+	p.GoOn(t)
 	await(t, "the frames", func() bool { a := count(); return a.Loaned == 0 && a.UnderWay == 0 })
 	before := count().Received
 	await(t, "a packet", func() bool { flood(); return count().Received > before })
