@@ -130,7 +130,7 @@ func newCondKeeper(fd int) (*condKeeper, error) {
 func (k *condKeeper) run(raw syscall.RawConn) {
 	defer close(k.done)
 	for range k.armed {
-		err := raw.Read(readable)
+		err := raw.Read(pollable.Readable)
 		k.cond.L.Lock()
 		k.cond.Broadcast()
 		k.cond.L.Unlock()
@@ -170,13 +170,6 @@ func (k *condKeeper) close() {
 	k.cond.L.Lock()
 	k.cond.Broadcast()
 	k.cond.L.Unlock()
-}
-
-// readable reports whether a descriptor has something to read, without waiting.
-func readable(fd uintptr) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
 }
 
 // SignalQueue is [Queue.Signal] from outside (fi_cq_signal): any process of the queue's user ends

@@ -163,7 +163,7 @@ func watchDeath(w Owner, died func()) (end func(), err error) {
 	}
 	go func() {
 		defer close(done)
-		err := raw.Read(exited)
+		err := raw.Read(pollable.Readable)
 		f.Close()
 		if err == nil {
 			died()
@@ -174,11 +174,4 @@ func watchDeath(w Owner, died func()) (end func(), err error) {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 		<-done
 	}, nil
-}
-
-// exited reports whether a pidfd says that its process is gone.
-func exited(fd uintptr) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
 }

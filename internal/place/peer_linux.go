@@ -75,24 +75,15 @@ func numberedPidfd(pid, uid int) (int, error) {
 
 // waitExit waits until a pidfd says that its process is gone, and is false if it was stopped.
 func waitExit(f *os.File) bool {
-	return waitFor(f, func(fd uintptr) bool { return polled(fd, unix.POLLIN) != 0 })
+	return waitFor(f, pollable.Readable)
 }
 
 // waitHangUp waits until the other end of a connection is closed. It reads nothing: what is sent
 // belongs to others who use the connection.
 func waitHangUp(f *os.File) bool {
 	return waitFor(f, func(fd uintptr) bool {
-		return polled(fd, unix.POLLRDHUP)&(unix.POLLHUP|unix.POLLERR) != 0
+		return pollable.Ready(fd, unix.POLLRDHUP)&(unix.POLLHUP|unix.POLLERR) != 0
 	})
-}
-
-// polled returns what poll says of a descriptor at once.
-func polled(fd uintptr, events int16) int16 {
-	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
-	if n, err := unix.Poll(p, 0); err != nil || n <= 0 {
-		return 0
-	}
-	return p[0].Revents
 }
 
 func waitFor(f *os.File, done func(fd uintptr) bool) bool {

@@ -34,3 +34,16 @@ func File(fd int, name string) (f *os.File, raw syscall.RawConn, err error) {
 	}
 	return f, raw, nil
 }
+
+// Ready returns what poll says of a descriptor at once: 0 if there is none of the events, if it
+// fails, or if this process may have no descriptors at all.
+func Ready(fd uintptr, events int16) int16 {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
+	if n, err := unix.Poll(p, 0); err != nil || n <= 0 {
+		return 0
+	}
+	return p[0].Revents
+}
+
+// Readable reports whether a descriptor has something to read, or its process has ended.
+func Readable(fd uintptr) bool { return Ready(fd, unix.POLLIN) != 0 }

@@ -9,15 +9,15 @@ import (
 )
 
 // LimitFiles has this process get no descriptors from that number on, until restore. Called again
-// before that it can take more away, and give nothing back.
+// before that it can take more away, and give nothing back. Descriptor 0 stays: with a limit of 0
+// poll(2) refuses whatever it is asked, and the death of a peer is not seen.
 func LimitFiles(most uint64) (restore func()) {
 	var had unix.Rlimit
 	Need(unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
 	set := func(most uint64) {
-		Need(unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(most, had.Cur), Max: had.Max},
-			nil))
+		Need(unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: had.Max}, nil))
 	}
-	set(most)
+	set(max(1, min(most, had.Cur)))
 	return func() { set(had.Cur) }
 }
 
