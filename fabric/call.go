@@ -167,9 +167,7 @@ func (a *Caller) Close() error {
 	for x := range all {
 		x.abandon()
 	}
-	a.m.e.bell.Lock()
 	a.m.unpin()
-	a.m.e.bell.Unlock()
 	a.m.leave()
 	return nil
 }

@@ -194,6 +194,46 @@ func TestListen(t *testing.T) {
 
 func (e *end) name() string { return "plain" }
 
+// TestCloseBesideDial: a dial that fails leaves nothing of what dials share, and a Close that waits
+// for its peer returns when the next dial begins, which keeps that.
+func TestCloseBesideDial(t *testing.T) {
+	defer fabric.SetClosePatience(time.Hour)()
+	d := directory(t)
+	_, err := fabric.Dial(t.Context(), d, "server")
+	failsWith(t, "dial to nobody", err, syscall.ECONNREFUSED)
+	if names := shmtest.Got(d.List()).Or(t); len(names) > 0 {
+		t.Errorf("a dial that failed leaves %v", names)
+	}
+	l := listens(t, d, "server")
+	c := dials(t, d, "server")
+	s := accepts(t, l)
+	held := fabric.Below(l).Bell()
+	held.Lock()
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	stackHas(t, "(*mux).leave(")
+	next := make(chan net.Conn, 1)
+	go func() {
+		c, err := fabric.Dial(t.Context(), d, "server")
+		if err != nil {
+			t.Errorf("dial: %v", err)
+		}
+		next <- c
+	}()
+	noError(t, <-closed)
+	held.Unlock()
+	noError(t, errors.Join((<-next).Close(), s.Close()))
+}
+
+// stackHas returns when a goroutine is in a function.
+func stackHas(t testing.TB, function string) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	shmtest.Eventually(t, function, func() bool {
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(function))
+	})
+}
+
 // TestConnDeadlines: calls that wait end at deadlines, at closes and with contexts; what they did
 // before counts.
 func TestConnDeadlines(t *testing.T) {

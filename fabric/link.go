@@ -321,7 +321,6 @@ func (e *Endpoint) Connect(name string, data []byte) error {
 		return fault("connect", name, err)
 	}
 	m.e.bell.Lock()
-	defer m.e.bell.Unlock()
 	p, err := m.reach(name)
 	if err == nil {
 		c := m.newConn(p, connAsking)
@@ -333,6 +332,7 @@ func (e *Endpoint) Connect(name string, data []byte) error {
 			m.free(c)
 		}
 	}
+	m.e.bell.Unlock()
 	m.unpin()
 	if err != nil {
 		return fault("connect", name, err)

@@ -35,6 +35,7 @@ type mux struct {
 	over      bool
 	abandoned bool          // its peer is waited for no more
 	done      chan struct{} // closed when its endpoint is
+	used      chan struct{} // nil, or closed when the next dial begins
 	patience  time.Duration // closePatience
 }
 
@@ -113,7 +114,8 @@ var closePatience = time.Second // a variable for tests only
 
 // leave waits for the end of a mux that its program has left, so that a process which ends next
 // leaves nothing behind. Who is stopped at the other end is not waited for long, and of one that
-// was met over a socket, who may never answer, nothing is kept for long.
+// was met over a socket, who may never answer, nothing is kept for long. A dial that begins
+// meanwhile keeps the mux, and whoever leaves that waits.
 func (m *mux) leave() {
 	m.e.bell.Lock()
 	left := m.listener == nil && m.pins == 0
@@ -122,6 +124,10 @@ func (m *mux) leave() {
 			break // there may be thousands more
 		}
 	}
+	if m.used == nil {
+		m.used = make(chan struct{})
+	}
+	used := m.used
 	m.e.bell.Unlock()
 	if !left {
 		return
@@ -130,6 +136,7 @@ func (m *mux) leave() {
 	defer late.Stop()
 	select {
 	case <-m.done:
+	case <-used:
 	case <-late.C:
 		if m.e.met() {
 			time.AfterFunc(10*m.patience, m.abandon)
@@ -157,10 +164,26 @@ func (m *mux) settle() {
 	}
 }
 
-// unpin ends what dialMux, or a dial, keeps the mux for.
+// pin keeps the mux for a dial.
+func (m *mux) pin() {
+	m.pins++
+	if m.used != nil {
+		close(m.used)
+		m.used = nil
+	}
+}
+
+// unpin ends that. A dial that has failed leaves its program nothing to close: if the mux has
+// nothing else to keep, its end is waited for here.
 func (m *mux) unpin() {
+	m.e.bell.Lock()
 	m.pins--
 	m.settle()
+	idle := m.idle()
+	m.e.bell.Unlock()
+	if idle {
+		m.leave()
+	}
 }
 
 // Addr is the name of an endpoint.
@@ -307,7 +330,7 @@ func dialMux(d *shm.Dir) (*mux, error) {
 		if !m.over {
 			kept = append(kept, m)
 			if found == nil && m.e.dir.Is(d) {
-				m.pins++
+				m.pin()
 				found = m
 			}
 		}
@@ -324,7 +347,7 @@ func dialMux(d *shm.Dir) (*mux, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.pins++
+	m.pin()
 	go m.keep()
 	dialing.all = append(dialing.all, m)
 	return m, nil
@@ -350,8 +373,8 @@ func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: connAddr(name), Err: err}
 	}
 	m.e.bell.Lock()
-	defer m.e.bell.Unlock()
 	c, err := m.dial(ctx, name)
+	m.e.bell.Unlock()
 	m.unpin()
 	if err != nil {
 		// It has no Source: that is a name of this process which nobody knows.

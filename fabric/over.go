@@ -131,10 +131,10 @@ func DialOver(ctx context.Context, socket *net.UnixConn, allow *shm.AllowList) (
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: socket.RemoteAddr(), Err: err}
 	}
 	m.e.bell.Lock()
-	defer m.e.bell.Unlock()
-	m.pins++
+	m.pin()
 	go m.keep() // once ask sleeps, or it finds the peer gone before that is asked
 	c, err := m.ask(ctx, m.e.byAddr[0])
+	m.e.bell.Unlock()
 	m.unpin()
 	if err != nil {
 		go m.leave()
