@@ -135,7 +135,7 @@ func (e *Endpoint) resolve(name string) (*peer, error) {
 		return nil, err
 	}
 	p := e.peerOf(Address{Outbox: f.Outbox, UUID: h.UUID, Generation: h.Generation})
-	p.name = name
+	p.call(name)
 	return p, nil
 }
 
@@ -165,6 +165,14 @@ func (e *Endpoint) peerOf(a Address) *peer {
 		e.peers[a] = p
 	}
 	return p
+}
+
+// call gives a peer a name. Connections read the one that it has without a lock, so that is not
+// written again.
+func (p *peer) call(name string) {
+	if p.name != name {
+		p.name = name
+	}
 }
 
 // open maps the peer's endpoint and follows its process. Errors: [ErrNoPeer], and those of opening
