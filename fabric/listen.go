@@ -365,8 +365,9 @@ func dialMux(d *shm.Dir) (*mux, error) {
 // calls end at deadlines and by Close.
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
-// wait for it; as the context ends if its process is stopped; and with [ErrCorrupt] or the errors
-// of [Open], also if the memory with the answer cannot be mapped.
+// wait for it; as the context ends if its process is stopped; with [ErrPeers] if the listener, or
+// this process, has 64 peers; and with [ErrCorrupt] or the errors of [Open], also if the memory
+// with the answer cannot be mapped.
 func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {
