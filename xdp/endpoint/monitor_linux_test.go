@@ -3,6 +3,8 @@ package endpoint_test
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -245,5 +247,29 @@ func TestStaticMTU(t *testing.T) {
 		if err := s.Inject(buf[:mtu-27], s.peer); !errors.Is(err, syscall.EMSGSIZE) {
 			t.Errorf("MTU %d: %v", mtu, err)
 		}
+	}
+}
+
+// TestMTUInBatch: a message that does not fit an MTU which came in the middle of a batch is
+// refused, though the way to its peer was asked for before.
+func TestMTUInBatch(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) {
+		ways := c.Resolver.(endpoint.Static)
+		ways[stranger.Addr()] = ways[addrB.Addr()]
+	}))
+	post := func(n int, to netip.AddrPort) error {
+		return s.SendMsg(&endpoint.Msg{Buf: numbers(n), Dest: to, Flags: cq.FlagMore})
+	}
+	must(t, post(1400, addrB))
+	s.LinkEvent(netif.Event{Kind: netif.MTUChanged, MTU: 600})
+	must(t, post(1, stranger))
+	if err := post(1400, addrB); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("1400 bytes with an MTU of 600: %v", err)
+	}
+	must(t, post(572, addrB))
+	s.Flush()
+	want := []string{string(numbers(1400)), string(numbers(1)), string(numbers(572))}
+	if got := s.sent(t); !slices.Equal(got, want) {
+		t.Errorf("%d were sent, not as posted", len(got))
 	}
 }

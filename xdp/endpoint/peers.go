@@ -47,7 +47,8 @@ func (e *Endpoint) peerOf(m *Msg) (p *peer, err error) {
 	if m.Flags&cq.FlagMulticast != 0 && !p.dest.Addr().IsMulticast() {
 		return nil, ErrAddress
 	}
-	if p.round != e.round {
+	// The socket may have been told of another MTU since, for another peer.
+	if p.round != e.round || p.mtu != e.limits.MTU {
 		if err := e.refresh(p); err != nil {
 			return nil, err
 		}
