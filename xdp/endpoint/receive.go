@@ -118,7 +118,7 @@ func (l *loans) add(parts []xdp.Received) error {
 	}
 	left := p.n - first
 	p.n = first
-	if len(parts) > 1 {
+	if left > 0 {
 		p.flags |= cq.FlagMore
 	}
 	if !e.source.known && e.cfg.SourceErr {

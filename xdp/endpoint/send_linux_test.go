@@ -382,6 +382,21 @@ func TestJumboUnknown(t *testing.T) {
 	}
 }
 
+// TestJumboPadded: of a packet whose payload ends in its first frame nothing follows, however long
+// it is.
+func TestJumboPadded(t *testing.T) {
+	_, b := jumboPair(t, nil)
+	tm := shmtest.Got(packet.NewTemplate(macA, macB, addrA, addrB)).Or(t)
+	var frame [4000]byte
+	shmtest.Got(tm.Build(frame[:], []byte("short"))).Or(t)
+	if !b.kernel.Deliver(frame[:]) {
+		t.Fatal("not delivered")
+	}
+	if got, parts, _ := b.joined(t); string(got) != "short" || parts != 1 {
+		t.Errorf("%q in %d parts", got, parts)
+	}
+}
+
 // TestJumboRoom: a packet waits until there is room for all of its parts.
 func TestJumboRoom(t *testing.T) {
 	a, b := jumboPair(t, func(o *options) { o.queue.Size = 32 })
