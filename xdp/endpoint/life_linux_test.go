@@ -148,8 +148,13 @@ func TestStarved(t *testing.T) {
 		t.Error("the kernel did not get the frames at once")
 	}
 	s.arrive(t, addrB, addrA, "y")
-	if e := s.one(t); s.text(t, &e) != "y" {
+	e := s.one(t)
+	if s.text(t, &e) != "y" {
 		t.Errorf("%+v", e)
+	}
+	must(t, s.Release(e)) // the others are there, and a sleeper would show it ten times a second
+	if n := s.kernel.Fill.Used(); n != 48 {
+		t.Errorf("the kernel has %d of 48 frames", n)
 	}
 }
 

@@ -156,11 +156,6 @@ func (e *Endpoint) checkGone() error {
 // starvedEveryNs bounds how often a lack of frames is looked for and told.
 const starvedEveryNs = 1e9
 
-// fillLeft is how many frames the kernel can receive into.
-func (e *Endpoint) fillLeft() uint64 {
-	return e.socket.FrameStats().Fill
-}
-
 // checkStarved tells of a kernel that could be given nothing. The frames were counted just now.
 func (e *Endpoint) checkStarved(now int64) {
 	s := &e.stats.Frames

@@ -307,7 +307,6 @@ func (e *Endpoint) sender() []byte {
 func (e *Endpoint) Release(cs ...cq.Entry) (err error) {
 	e.lock()
 	defer e.unlock()
-	starved := e.fillLeft() == 0
 	back := e.back[:0]
 	for i := range cs {
 		if cs[i].Flags&cq.FlagFrame == 0 {
@@ -320,7 +319,7 @@ func (e *Endpoint) Release(cs ...cq.Entry) (err error) {
 		back = append(back, e.returned(cs[i].Buf, cs[i].Meta.Seq()))
 	}
 	err = cmp.Or(err, e.takeBack(back))
-	e.refill(starved)
+	e.refill()
 	return err
 }
 
@@ -337,9 +336,8 @@ func (e *Endpoint) ReleaseError(c *cq.ErrorEntry) error {
 func (e *Endpoint) endLoan(ref shm.Ref, generation uint32) error {
 	e.lock()
 	defer e.unlock()
-	starved := e.fillLeft() == 0
 	err := e.takeBack(append(e.back[:0], e.returned(ref, generation)))
-	e.refill(starved)
+	e.refill()
 	return err
 }
 
@@ -362,13 +360,9 @@ func (e *Endpoint) takeBack(back []xdp.Returned) error {
 	return nil
 }
 
-// refill hands frames on as soon as there are any, if the kernel had run out of them: nobody else
-// may look for a while.
-func (e *Endpoint) refill(starved bool) {
-	if e.over || !starved {
-		return
-	}
-	if e.socket.Fill(2*len(e.packets)) > 0 {
+// refill shows the kernel the frames that came back: nobody else may look for a while.
+func (e *Endpoint) refill() {
+	if !e.over && e.socket.Fill(2*len(e.packets)) > 0 {
 		_ = e.socket.WakeFill()
 	}
 }
@@ -378,10 +372,9 @@ func (e *Endpoint) refill(starved bool) {
 func (e *Endpoint) Reclaim(before uint32) int {
 	e.lock()
 	defer e.unlock()
-	starved := e.fillLeft() == 0
 	n := e.socket.Reclaim(before)
 	e.stats.Reclaimed += uint64(n)
-	e.refill(starved)
+	e.refill()
 	return n
 }
 
