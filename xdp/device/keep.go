@@ -252,7 +252,9 @@ func (e *Endpoint) question(s *session, what uint16, port uint16) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	if what == stepDrop { // before: if the server dies now the next one is not asked for it
-		e.forgetPort(port)
+		if now := e.forgetPort(port); now != nil && now != s {
+			return e.question(now, what, port) // which was asked for it already
+		}
 	}
 	if err := e.pose(s, what, port); err != nil {
 		return err
@@ -300,10 +302,12 @@ func (s *session) unsaid(e *Endpoint, err error) error {
 	return err
 }
 
-func (e *Endpoint) forgetPort(port uint16) {
+// forgetPort has no server asked for the port from now on, and returns the session that there is.
+func (e *Endpoint) forgetPort(port uint16) *session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ports = slices.DeleteFunc(e.ports, func(p uint16) bool { return p == port })
+	return e.sess
 }
 
 // Close leaves the device process, which takes ports and frames back. Sends under way are not

@@ -45,6 +45,33 @@ func TestDropWhileSwitching(t *testing.T) {
 	}
 }
 
+// TestDropAfterSwitch: a port is given back to the server that has it, also if that has come while
+// the one before was to be asked.
+func TestDropAfterSwitch(t *testing.T) {
+	t.Parallel()
+	e := &Endpoint{ports: []uint16{5000, 5001}, ctx: t.Context()}
+	former, server := linked(t)
+	must(t, errors.Join(server.Close(), former.wire.Conn.Close()))
+	s, server := linked(t)
+	s.ports = e.takenPorts()
+	must(t, e.switchTo(s))
+	listened, asked := make(chan error, 1), make(chan error, 1)
+	go func() { listened <- e.listen(s) }()
+	go func() { asked <- e.question(former, stepDrop, 5001) }()
+	soon, end := context.WithTimeout(t.Context(), 10*time.Second)
+	defer end()
+	w := meet(soon, server)
+	h, err := w.next()
+	if err != nil || h.step != stepDrop || !slices.Equal(h.ports, []uint16{5001}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+	must(t, errors.Join(w.send(hello{step: stepDone}), <-asked, server.Close()))
+	if got := e.takenPorts(); !slices.Equal(got, []uint16{5000}) {
+		t.Errorf("%v", got)
+	}
+	<-listened
+}
+
 // TestTakenBeforeTold: a port that the server gave is asked for at the next one, also if this one
 // dies before whoever asked has heard of it.
 func TestTakenBeforeTold(t *testing.T) {
