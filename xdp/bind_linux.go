@@ -129,16 +129,19 @@ func (s *Socket) tryUMEM(o Options) error {
 	u := s.umem
 	u.mu.Lock() // so that the other one stays open meanwhile
 	defer u.mu.Unlock()
-	if len(u.bound) > 0 && !s.registered {
-		first := u.bound[0]
+	err := error(unix.EBADF)
+	for i := 0; i < len(u.bound) && !s.registered && errors.Is(err, unix.EBADF); i++ {
+		first := u.bound[i]
 		if o.MultiBuffer != first.chains || o.NoNeedWakeup == first.granted.NeedWakeup {
 			return s.error("bind", fmt.Errorf("%w: MultiBuffer and NoNeedWakeup are to be those of "+
 				"the first socket on the UMEM", ErrOptions), "")
 		}
-		if err := s.bindShared(first.fd); err != nil {
-			return err
-		}
-	} else if err := s.bindFirst(o); err != nil {
+		err = s.bindShared(first.fd) // EBADF: its device is gone
+	}
+	if errors.Is(err, unix.EBADF) {
+		err = s.bindFirst(o)
+	}
+	if err != nil {
 		return err
 	}
 	s.granted.NeedWakeup, s.granted.MultiBuffer = !o.NoNeedWakeup, o.MultiBuffer

@@ -169,6 +169,27 @@ func TestXskSharedDevices(t *testing.T) {
 	other.finish(t)
 }
 
+// TestXskSharedGone: a socket whose device is gone, and which nobody has closed yet, keeps no other
+// one from its UMEM.
+func TestXskSharedGone(t *testing.T) {
+	t.Parallel()
+	gone, pair := xdptest.NewPair(t, veth.Config{}), xdptest.NewPair(t, veth.Config{})
+	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
+	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
+	s := xdptest.Open(t, gone.A, 0, u, xdp.Options{Frames: 100})
+	must(t, gone.A.Remove())
+	await(t, "the removal", func() bool { return errors.Is(s.Check(), xdp.ErrDeviceGone) })
+	open := func(e *veth.End) *xdp.Socket {
+		return xdptest.Have(e, func() (*xdp.Socket, error) {
+			return xdp.Open(context.Background(), e.Name, 0, u, xdp.Options{Frames: 200})
+		}).In(t)
+	}
+	x := &xsk{tx: open(pair.A), rx: open(pair.B)}
+	prog.put(t, 0, x.rx)
+	x.stream(t, x.tx, x.rx, 500, always(64))
+	x.finish(t)
+}
+
 // TestXskSharedQueues: sockets on two queues of a device use one UMEM, each with frames and rings
 // of its own.
 func TestXskSharedQueues(t *testing.T) {
