@@ -305,6 +305,23 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestLastRefused: what one writer leaves to the next one is shown to the device, also if the
+// datagram of that one is refused.
+func TestLastRefused(t *testing.T) {
+	t.Parallel()
+	a, b, fa, _ := newPair(t, udp.StackOptions{})
+	a.Stack().Beside(func() { shmtest.Got(a.WriteTo([]byte("x"), b.LocalAddr())).Or(t) })
+	if _, err := a.WriteTo(make([]byte, fakeMTU+1), b.LocalAddr()); !errors.Is(err,
+		syscall.EMSGSIZE) {
+		t.Error(err)
+	}
+	fa.set(func() {
+		if len(fa.unflushed) != 0 {
+			t.Error("a datagram waits for whoever writes next")
+		}
+	})
+}
+
 // TestCloseBeside: a stack that is closed while a socket of it is closed has no error.
 func TestCloseBeside(t *testing.T) {
 	t.Parallel()

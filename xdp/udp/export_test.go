@@ -60,6 +60,13 @@ func (s *Stack) Linger(c *Conn) bool {
 	return s.linger(c)
 }
 
+// Beside calls f while another writer is on its way to the device.
+func (s *Stack) Beside(f func()) {
+	s.shards[0].writers.Add(1)
+	defer s.shards[0].writers.Add(-1)
+	f()
+}
+
 // Stack is that of a connection.
 func (c *Conn) Stack() *Stack { return c.stack }
 

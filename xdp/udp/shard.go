@@ -95,13 +95,7 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 	if s.closed {
 		return os.ErrClosed
 	}
-	if len(b) > s.b.MaxPayload(to.Addr()) {
-		return xdp.ErrTooBig
-	}
-	if s.stack.waiting.Load() > 0 && s.stack.retry(s, to.Addr()) {
-		return packet.ErrResolving
-	}
-	err := s.b.Send(b, from, to)
+	err := s.post(b, from, to)
 	if !last && err == nil {
 		return nil // who comes next flushes
 	}
@@ -109,6 +103,17 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 		s.stack.later.Want()
 	}
 	return err
+}
+
+// post gives the backend one datagram. The lock is held.
+func (s *shard) post(b []byte, from, to netip.AddrPort) error {
+	if len(b) > s.b.MaxPayload(to.Addr()) {
+		return xdp.ErrTooBig
+	}
+	if s.stack.waiting.Load() > 0 && s.stack.retry(s, to.Addr()) {
+		return packet.ErrResolving
+	}
+	return s.b.Send(b, from, to)
 }
 
 // run keeps handing out what comes while nobody else does, until the stack is closed.
