@@ -203,10 +203,6 @@ func (b *onDevice) bind(local netip.AddrPort) (netip.AddrPort, func() error, err
 	}, nil
 }
 
-// settleWait bounds how long Close waits for what was written just before it. Only what waits for
-// a next hop that does not answer takes longer.
-const settleWait = 200 * time.Millisecond
-
 // settle lets out what was written to a connection that is about to lose its port.
 func (b *onDevice) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleWait)

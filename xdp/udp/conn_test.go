@@ -305,6 +305,22 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestLastWords: what was written before Close leaves all the same, if its next hop is found soon.
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	fa, fb := newFakes(64)
+	sa := shmtest.Got(udp.NewStack(udp.StackOptions{}.Settling(time.Minute), fa)).Or(t)
+	sb := shmtest.Have(udp.NewStack(udp.StackOptions{}, fb)).In(t)
+	a, b := listen(t, sa, addrA, 1000), listen(t, sb, addrB, 2000)
+	fa.set(func() { fa.refusals = 15 })
+	shmtest.Got(a.WriteTo([]byte("x"), b.LocalAddr())).Or(t)
+	must(t, sa.Close())
+	must(t, b.SetReadDeadline(time.Now().Add(10*time.Second))) // it has come
+	if n, _, err := b.ReadFrom(make([]byte, 8)); n != 1 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
 // TestLastRefused: what one writer leaves to the next one is shown to the device, also if the
 // datagram of that one is refused.
 func TestLastRefused(t *testing.T) {

@@ -34,6 +34,12 @@ func (o StackOptions) Bind(f func(netip.AddrPort) (netip.AddrPort, func() error,
 	return o
 }
 
+// Settling has a stack that is closed wait so long for next hops.
+func (o StackOptions) Settling(d time.Duration) StackOptions {
+	o.settle = d
+	return o
+}
+
 // bind finds an address free if the stack has no connection on it.
 func (s *Stack) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
 	const firstEphemeral, ephemeral = 32768, 28232 // as net.ipv4.ip_local_port_range

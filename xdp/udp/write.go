@@ -206,6 +206,10 @@ const (
 // resolveTries is how long a datagram waits, which tests change.
 var resolveTries = 3 * time.Second
 
+// settleWait bounds how long Close waits for what was written just before it. Only what waits for
+// a next hop that does not answer takes longer.
+const settleWait = 200 * time.Millisecond
+
 // pending is the datagrams of which the next hop is not known yet. They are tried again at
 // intervals while there are any, and so is what the device did not take at once.
 type pending struct {
@@ -251,6 +255,15 @@ func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 	s.heldMu.Unlock()
 	s.later.Want()
 	return nil
+}
+
+// letOut waits until nothing waits for a next hop any more, for a while.
+func (s *Stack) letOut() {
+	end := time.Now().Add(s.o.settle)
+	for pause := firstPause; s.waiting.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(pause)
+		pause = min(2*pause, lastPause)
+	}
 }
 
 // retryAll sends what waits, and what the device did not take.
