@@ -89,12 +89,12 @@ type session struct {
 	wanted  uint16   // port that is asked for, or 0
 	answers chan hello
 	over    chan struct{} // closed when the session is
-	failed  error         // why it did not start; the keeper's
+	ended   chan error    // has why it ended, or did not start; the keeper's
 }
 
 func newSession(conn *net.UnixConn) *session {
 	return &session{wire: meet(context.Background(), conn), answers: make(chan hello, 1),
-		over: make(chan struct{})}
+		over: make(chan struct{}), ended: make(chan error, 1)}
 }
 
 const (

@@ -21,11 +21,9 @@ const (
 
 // keep watches the server, and looks for the next one when it is gone.
 func (e *Endpoint) keep(s *session) {
+	e.follow(s)
 	for {
-		why := s.failed
-		if why == nil {
-			why = e.listen(s)
-		}
+		why := <-s.ended
 		if e.ctx.Err() != nil {
 			return
 		}
@@ -40,6 +38,11 @@ func (e *Endpoint) keep(s *session) {
 		}
 		s = next
 	}
+}
+
+// follow listens in a goroutine of its own, so that who is told of the session can ask the server.
+func (e *Endpoint) follow(s *session) {
+	go func() { s.ended <- e.listen(s) }()
 }
 
 // listen reads the connection until it ends, and returns why.
@@ -180,8 +183,13 @@ func (e *Endpoint) seek(generation uint64) *session {
 		crash.At(crash.AppSwitched)
 		// Sends are accepted by now, so this is over when the server has answered or is gone, and not
 		// when it takes long: it may be stopped.
-		if s.failed = s.start(e.ctx); e.ctx.Err() != nil {
+		if err = s.start(e.ctx); e.ctx.Err() != nil {
 			return nil
+		}
+		if err != nil {
+			s.ended <- err
+		} else {
+			e.follow(s)
 		}
 		e.notify(Event{Generation: s.grant.generation, PID: s.peer.PID})
 		return s

@@ -570,6 +570,26 @@ func serverKilled(t *testing.T, inPlace bool) {
 	terminate(t, server)
 }
 
+// TestTakeWhenTold: who is told that there is a server again can ask it for a port at once.
+func TestTakeWhenTold(t *testing.T) {
+	t.Parallel()
+	r := newRemote(t)
+	server := r.serve()
+	taken, endpoint := make(chan error, 1), make(chan *device.Endpoint, 1)
+	endpoint <- dial(t, r.path, device.Request{Ports: []uint16{5000}, Notify: func(ev device.Event) {
+		if ev.Err == nil {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			taken <- (<-endpoint).Take(ctx, 5001)
+		}
+	}})
+	must(t, server.Process.Kill())
+	_ = server.Wait()
+	server = r.serve()
+	must(t, <-taken)
+	terminate(t, server)
+}
+
 func (r *remote) target(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(r.pair.B.Addr, port)
 }
