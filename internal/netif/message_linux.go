@@ -159,6 +159,7 @@ func programID(nested []byte) (id uint32) {
 type addressNews struct {
 	Index  int
 	Prefix netip.Prefix
+	Peer   netip.Addr // at the other end of the link; else the address itself
 	// Tentative is set while the address must not be used: duplicates are being looked for, or
 	// one was found.
 	Tentative bool
@@ -187,7 +188,7 @@ func (m message) Address() (a addressNews, ok bool) {
 	if !local.IsValid() {
 		local = prefix
 	}
-	a.Prefix = netip.PrefixFrom(local, bits)
+	a.Prefix, a.Peer = netip.PrefixFrom(local, bits), prefix
 	a.Tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 &&
 		flags&unix.IFA_F_OPTIMISTIC == 0
 	return a, a.Prefix.IsValid()

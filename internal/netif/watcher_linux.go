@@ -23,10 +23,18 @@ type Watcher struct {
 	loop
 	opt    WatchOptions
 	sys    prober
-	is     State                 // but for what loop.link says
-	answer map[netip.Prefix]bool // of a dump of the addresses, under way
-	told   State                 // the worker's
-	local  xdp.Local             // that was told, and taken; the worker's
+	is     State               // but for the addresses, and what loop.link says
+	have   map[ownAddress]bool // the addresses
+	answer map[ownAddress]bool // of a dump of these, under way
+	told   State               // the worker's
+	local  xdp.Local           // that was told, and taken; the worker's
+}
+
+// ownAddress is what the kernel tells addresses apart by: an interface can have one for several
+// peers.
+type ownAddress struct {
+	netip.Prefix
+	peer netip.Addr
 }
 
 // Watch follows the interface of an index in the network namespace of the calling thread, until
@@ -60,7 +68,7 @@ func watch(k prober, index int, o WatchOptions) (*Watcher, error) {
 
 func newWatcher(k prober, index int, o WatchOptions) *Watcher {
 	w := &Watcher{loop: newLoop(k, index), opt: o, sys: k,
-		is: State{Index: index, Addresses: map[netip.Prefix]bool{}}}
+		is: State{Index: index}, have: map[ownAddress]bool{}}
 	w.f = w
 	if o.patience > 0 {
 		w.patienceNs = o.patience.Nanoseconds()
@@ -73,18 +81,21 @@ func (w *Watcher) State() State {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	s, l := w.is, &w.link
-	s.Addresses = maps.Clone(s.Addresses)
+	s.Addresses = map[netip.Prefix]bool{}
+	for a := range w.have {
+		s.Addresses[a.Prefix] = true
+	}
 	s.Name, s.Up, s.MTU, s.MAC, s.ProgramID = l.Name, l.Up(), l.MTU, l.MAC, l.ProgramID
 	s.Removed, s.Moved = w.removed, w.removed && l.Moved
 	return s
 }
 
 func (w *Watcher) appendDump(b []byte, seq uint32) []byte {
-	w.answer = map[netip.Prefix]bool{}
+	w.answer = map[ownAddress]bool{}
 	return appendDumpAddresses(b, seq)
 }
 
-func (w *Watcher) dumped(uint32) { w.is.Addresses, w.answer = w.answer, nil }
+func (w *Watcher) dumped(uint32) { w.have, w.answer = w.answer, nil }
 
 // message takes news of an address into what is, and into a dump that is under way, which will
 // replace that. An answer to a dump is only for the dump: half of a new state is no state.
@@ -93,18 +104,19 @@ func (w *Watcher) message(m message, ours bool) {
 	if !ok || a.Index != w.index {
 		return
 	}
-	sets := []map[netip.Prefix]bool{w.answer, w.is.Addresses}
+	sets := []map[ownAddress]bool{w.answer, w.have}
 	if ours {
 		sets = sets[:1]
 	}
+	one := ownAddress{a.Prefix, a.Peer}
 	there := m.Type == unix.RTM_NEWADDR && !a.Tentative
 	for _, set := range sets {
 		switch {
 		case set == nil:
 		case there:
-			set[a.Prefix] = true
+			set[one] = true
 		default:
-			delete(set, a.Prefix)
+			delete(set, one)
 		}
 	}
 }

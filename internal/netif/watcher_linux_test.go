@@ -63,6 +63,33 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// TestPeerAddress: an address that an interface has for two peers stays as long as one is left.
+func TestPeerAddress(t *testing.T) {
+	t.Parallel()
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
+	own := netip.MustParsePrefix("198.51.100.1/32")
+	to := func(peer byte) *netlink.Addr {
+		mask := net.CIDRMask(32, 32)
+		return &netlink.Addr{IPNet: &net.IPNet{IP: own.Addr().AsSlice(), Mask: mask},
+			Peer: &net.IPNet{IP: net.IPv4(198, 51, 100, peer), Mask: mask}}
+	}
+	change := func(f func(netlink.Link, *netlink.Addr) error, a *netlink.Addr) {
+		t.Helper()
+		must(t, p.A.Change(func(l netlink.Link) error { return f(l, a) }))
+	}
+	change(netlink.AddrAdd, to(2))
+	expect(t, w, Event{Kind: AddressAdded, Prefix: own})
+	change(netlink.AddrAdd, to(3))
+	change(netlink.AddrDel, to(2))
+	quiet(t, w)
+	if s := w.State(); !s.Addresses[own] {
+		t.Errorf("%+v", s)
+	}
+	change(netlink.AddrDel, to(3))
+	expect(t, w, Event{Kind: AddressRemoved, Prefix: own})
+}
+
 // TestMoved: an interface that goes to another namespace is removed from this one.
 func TestMoved(t *testing.T) {
 	t.Parallel()
