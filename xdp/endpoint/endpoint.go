@@ -78,6 +78,7 @@ type Endpoint struct {
 	chains   bool // packets may lie in several frames
 	failure  cq.ErrorEntry
 
+	asleep    bool // Run is about to sleep, or does, and nothing was being sent then
 	rxBlocked bool // the last round left packets for want of room or of a buffer
 	stats     Stats
 	statsAt   int64
@@ -400,6 +401,7 @@ type run struct{ *Endpoint }
 func (r run) Round(now int64) (work int, err error) {
 	r.lock()
 	defer r.unlock()
+	r.asleep = false
 	if err := r.usable(); err != nil {
 		return 0, err
 	}

@@ -23,6 +23,7 @@ func (r run) Rest(now int64, s *drive.Sleep) {
 	if r.rxBlocked || r.sending > 0 {
 		s.Briefly()
 	}
+	r.asleep = r.sending == 0
 	if r.dirty {
 		r.publish(now)
 	}

@@ -193,6 +193,32 @@ func TestRekick(t *testing.T) {
 	}
 }
 
+// TestSentWhileAsleep: a Run that sleeps looks for the completion of what others send meanwhile,
+// and not only when it looks at the device the next time.
+func TestSentWhileAsleep(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) { c.Shared = true }))
+	s.kernel.HoldCompletions(true)
+	stop, result := started(t, s.Run)
+	soon := false
+	for i := uint64(0); i < 20 && !soon; i++ { // at any time it may be about to look anyway
+		before := s.Stats().Polls
+		shmtest.Eventually(t, "sleep", func() bool { return s.Stats().Polls >= before+2 })
+		checks := s.Stats().Syscalls.Receive
+		must(t, s.Send(nil, s.peer, i))
+		s.kernel.Complete(1)
+		var es [1]cq.Entry
+		_, err := cq.ReadContext(t.Context(), s.q, es[:], cq.ReadOptions{Timeout: patience})
+		must(t, err)
+		s.drive(t) // shows the counters
+		soon = s.Stats().Syscalls.Receive == checks
+	}
+	if !soon {
+		t.Error("each completion came with a look at the device")
+	}
+	stop()
+	_ = result()
+}
+
 // TestManualProgress: whoever reads the queue drives the endpoint, a blocking read too.
 func TestManualProgress(t *testing.T) {
 	shmtest.Conforms(t)

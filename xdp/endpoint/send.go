@@ -323,6 +323,10 @@ func (e *Endpoint) push() {
 	if _, err := e.reap(); err != nil {
 		e.stats.Abandoned++
 	}
+	if e.sending > 0 && e.asleep {
+		e.asleep = false
+		e.loop.Wake() // no descriptor tells of a completion
+	}
 }
 
 // kick shows the kernel what is new. A link that is down is not an error: packets wait for it.
