@@ -135,6 +135,12 @@ func TestWrongInterfaceForProgram(t *testing.T) {
 	lo.Name = "lo"
 	prog := xdptest.Attach(t, &lo, xdp.ProgramOptions{Mode: xdp.AttachGeneric})
 	clear(t, r.socket.Register(prog, 0), "interface of the socket", xdp.ErrOptions)
+	same := xdptest.NewPair(t, veth.Config{}).B // whose index does not, in a namespace of its own
+	prog = xdptest.Attach(t, same, xdp.ProgramOptions{})
+	if same.Index != r.pair.B.Index {
+		t.Errorf("indices %d and %d", same.Index, r.pair.B.Index)
+	}
+	clear(t, r.socket.Register(prog, 0), "interface of the socket", xdp.ErrOptions)
 }
 
 func TestLinkDownAndUp(t *testing.T) {

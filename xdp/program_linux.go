@@ -25,6 +25,7 @@ import (
 type Program struct {
 	ifname  string
 	ifindex int
+	netns   uint64 // cookie of its namespace
 	info    ProgramInfo
 
 	mu     sync.Mutex // guards what follows
@@ -53,7 +54,7 @@ func Attach(ifname string, o ProgramOptions) (*Program, error) {
 	if err := refuseAttached(ifi); err != nil {
 		return nil, err
 	}
-	p := &Program{ifname: ifname, ifindex: ifi.Index}
+	p := &Program{ifname: ifname, ifindex: ifi.Index, netns: netnsCookie()}
 	if err := p.load(o); err != nil {
 		return nil, err
 	}

@@ -229,7 +229,8 @@ func (s *Socket) Register(p *Program, base uint32) error {
 	if s.sim != nil {
 		return s.error("register socket", ErrOptions, "a simulated socket has no interface")
 	}
-	if p.ifindex != s.ifindex {
+	known := p.netns != 0 && s.netns != 0
+	if p.ifindex != s.ifindex || known && p.netns != s.netns {
 		// The kernel would drop every packet and say so in a trace point only.
 		return s.error("register socket", fmt.Errorf("%w: program is attached to %q", ErrOptions,
 			p.ifname), "attach it to the interface of the socket")
