@@ -393,8 +393,7 @@ func (e *Endpoint) cancel() {
 	}
 	e.drop(nil)
 	e.own.later.fail(e, errCanceled)
-	e.posted.CancelAll()
-	_ = e.posted.Commit()
+	e.posted.Quit()
 }
 
 // boxes returns the outboxes that can be garbage once this endpoint is gone, without a look.

@@ -266,6 +266,41 @@ func TestManyLoans(t *testing.T) {
 	poolAccount(t, a, n*4096, 0, 0)
 }
 
+// TestCloseOwed: an endpoint closes when there is no room to tell of all messages in a buffer for
+// several. Those receives end that have their room: the buffer, and one whose message comes yet.
+func TestCloseOwed(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		a := opened(t, "a", fabric.Options{Slots: 16})
+		b := openedSized(t, "b", 4, fabric.Options{ReleaseAlone: alone})
+		to := a.knows(t, "b")
+		noError(t, b.Recv(make([]byte, longBytes), 7))
+		noError(t, a.Send(pattern(longBytes), to, 1))
+		b.steps(t)
+		noError(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
+			Flags: cq.FlagTagged | cq.FlagMultiRecv}))
+		for range 3 {
+			noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
+		}
+		b.steps(t)
+		noError(t, b.Endpoint.Close())
+		var dst [4]cq.Entry
+		if n, err := cq.Read(b.q, dst[:]); n != 2 || err != nil {
+			t.Errorf("%d messages, %v", n, err)
+		}
+		for _, want := range []uint64{7, 9} {
+			var f cq.ErrorEntry
+			err := b.q.ReadErr(&f)
+			if err != nil || f.Context != want || !errors.Is(&f, syscall.ECANCELED) {
+				t.Errorf("%+v, %v, want %d", f, err, want)
+			}
+		}
+		if s := b.Stats(); s.Abandoned != 1 || s.Cancelled != 1 {
+			t.Errorf("%+v", s)
+		}
+		noError(t, errors.Join(a.close(), b.close()))
+	}
+}
+
 // TestCloseLent: an endpoint closes while a message is lent. Its receiver has the bytes until it
 // gives them back; a sender whose receiver closes has sent it.
 func TestCloseLent(t *testing.T) {

@@ -449,6 +449,22 @@ func TestBuffered(t *testing.T) {
 			}
 		}
 	})
+	t.Run("beside a buffer for several", func(t *testing.T) { // whose messages take all the room
+		a := opened(t, "a", fabric.Options{Slots: 16})
+		b := openedSized(t, "b", 4, fabric.Options{Buffered: limit, ReleaseAlone: true})
+		to := a.knows(t, "b")
+		noError(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
+			Flags: cq.FlagTagged | cq.FlagMultiRecv}))
+		for range 3 {
+			noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
+		}
+		noError(t, a.Inject(nil, to))
+		for _, want := range []uint64{9, 9, 9, 1} {
+			if c := completes(t, b); c.Context != want {
+				t.Errorf("%+v, want %d", c, want)
+			}
+		}
+	})
 	t.Run("long", func(t *testing.T) {
 		a, b, to, _ := pair(t, fabric.Options{Buffered: limit})
 		want := strings.Repeat("0123456789", 10000)

@@ -143,6 +143,9 @@ func (p *Receives) Len() int { return p.of[0].Len() + p.of[1].Len() }
 // and memory are the caller's to set. ErrFull: there is no room.
 func (p *Receives) Begin(op cq.Flags) (*Node[Receive], error) {
 	multi := op&cq.FlagMultiRecv != 0
+	if p.staged.credited < p.staged.n {
+		_ = p.Commit() // some count on the room that this may take
+	}
 	if p.n == p.Most && p.Most > 0 || (multi || p.multi > 0) && p.freeRoom() < 2 {
 		return nil, cq.ErrFull // messages in a multi-receive buffer need a place that is nobody's
 	}
@@ -332,6 +335,22 @@ func (p *Receives) CancelAll() {
 	}
 }
 
+// Quit ends all that there is. A message that was owed, and of which there is no room to tell still,
+// is told of by nobody.
+func (p *Receives) Quit() {
+	for i := range p.owed {
+		o := &p.owed[i]
+		if !p.report(&o.Span, &o.entry, o.err, o.raw) {
+			*p.Count.Abandoned++
+			o.of.Of.spans--
+			p.Release(o.of)
+		}
+	}
+	p.owed = nil
+	p.CancelAll()
+	_ = p.Commit()
+}
+
 func (p *Receives) cancel(r *Node[Receive]) {
 	*p.Count.Cancelled++
 	p.of[class(r.Of.Flags)].Remove(r)
@@ -359,7 +378,7 @@ func (p *Receives) freeRoom() int {
 }
 
 func (p *Receives) room() int {
-	if p.staged.n == 0 {
+	if p.staged.n == p.staged.credited { // what holds a credit takes none of it
 		p.staged.room = p.freeRoom()
 	}
 	return p.staged.room

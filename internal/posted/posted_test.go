@@ -214,3 +214,28 @@ func TestOwed(t *testing.T) {
 		t.Errorf("%q, %v, %v", got, r.Owes(), r.counts)
 	}
 }
+
+// TestRoomBehind: a message in a multi-receive buffer that comes behind one which has its room is
+// not lost for want of room that there was before.
+func TestRoomBehind(t *testing.T) {
+	r := newRig(t, 8, true)
+	place := func(kind cq.Flags) {
+		s, _ := r.Place(kind, Key{}, 4)
+		r.Done(&s, &cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg, Len: 4}, 0, nil)
+	}
+	r.post(t, cq.FlagMultiRecv, 7, 40)
+	place(0)
+	shmtest.Must(t, r.Commit())
+	for range 5 { // and there is room for one more
+		r.post(t, cq.FlagTagged, 8, 4)
+	}
+	place(cq.FlagTagged)
+	place(0)
+	place(0)
+	want := []string{"7 MSG|RECV 4", "8 MSG|RECV 4", "7 MSG|RECV 4", "7 MSG|RECV 4"}
+	got := r.said(t)
+	r.Settle()
+	if got = append(got, r.said(t)...); !slices.Equal(got, want) || r.counts[4] != 0 {
+		t.Errorf("%q, %v", got, r.counts)
+	}
+}

@@ -144,8 +144,7 @@ func (e *Endpoint) cancelBuffers() {
 	if !e.cfg.Posted {
 		return
 	}
-	e.posted.CancelAll()
-	_ = e.posted.Commit()
+	e.posted.Quit()
 	e.drop(e.held)
 	e.held = nil
 }
