@@ -243,7 +243,7 @@ func (e *Endpoint) unstore(of *stored, m *posted.Node[arrival], s posted.Span) {
 	e.bring(&m.Of, s)
 	m.Of.forget()
 	e.makeRoom()
-	of.Free(m)
+	e.stored[0].Free(m)
 }
 
 // arrive gives a message to the oldest receive that it is for, or to the store. The bytes that it
@@ -257,7 +257,7 @@ func (e *Endpoint) arrive(m *arrival) {
 		}
 	}
 	x := &e.stored[class(m.flags)]
-	n := x.New()
+	n := e.stored[0].New() // wherever it is in the end
 	n.Key = key
 	e.keep(&n.Of, m)
 	x.Add(n)
@@ -279,7 +279,7 @@ func (e *Endpoint) drop(from *inLane) {
 				of.Remove(m)
 				m.Of.peer.stored--
 				m.Of.forget()
-				of.Free(m)
+				e.stored[0].Free(m)
 			}
 			m = next
 		}

@@ -249,6 +249,28 @@ func TestDropped(t *testing.T) {
 	}
 }
 
+// TestClaimNoAllocation: a message that is claimed takes no memory that is not the next one's.
+func TestClaimNoAllocation(t *testing.T) {
+	if shmtest.Race {
+		t.Skip("the race detector allocates")
+	}
+	a, b, to, _ := pair(t, fabric.Options{})
+	m := fabric.Msg{Addr: fabric.Anybody}
+	var dst [4]cq.Entry
+	if n := testing.AllocsPerRun(1000, func() {
+		errs := [3]error{a.Inject(nil, to)}
+		m.Flags = cq.FlagPeek | cq.FlagClaim
+		errs[1] = b.RecvMsg(&m)
+		m.Flags = cq.FlagClaim
+		errs[2] = b.RecvMsg(&m)
+		if n, err := cq.Read(b.q, dst[:]); n != 2 || err != nil || errs != [3]error{} {
+			t.Errorf("%d completions: %v, %v", n, errs, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a message", n)
+	}
+}
+
 // TestReceiveFlags: what cannot be is an error of the call, and reserves nothing.
 func TestReceiveFlags(t *testing.T) {
 	_, b, _, _ := pair(t, fabric.Options{})
