@@ -376,3 +376,33 @@ func TestHostileCommit(t *testing.T) {
 		})
 	}
 }
+
+// TestCommitOwed: a target that owes its peer as many records as there can be cuts nobody off.
+func TestCommitOwed(t *testing.T) {
+	d := scratch(t, "")
+	d.write = syscall.EIO
+	o := fabric.Options{Remote: 4096, RemoteFile: d, Slots: 128}
+	a := openedSized(t, "a", 2*kind.FabricMostOps, fabric.Options{Slots: 128})
+	b := openedSized(t, "b", 2*kind.FabricMostOps, o)
+	to := a.knows(t, "b")
+	r := shmtest.Got(b.Register(4096, allAccess)).Or(t)
+	for i := range uint64(kind.FabricMostOps) { // headers alone
+		err := a.Send(make([]byte, chunk+1), to, i)
+		if errors.Is(err, cq.ErrFull) {
+			moves(t, b)
+			err = a.Send(make([]byte, chunk+1), to, i)
+		}
+		noError(t, err)
+	}
+	for i := range uint64(kind.FabricMostOps) {
+		noError(t, b.Recv(nil, i))
+	}
+	for range kind.FabricMostAsks {
+		noError(t, a.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Flags: lasts},
+			fabric.Remote{Key: r.Key()}))
+	}
+	moves(t, b, a)
+	if s := b.Stats(); s.Corrupt != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -79,6 +79,10 @@ func TestHostileSender(t *testing.T) {
 		{"flags", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 1<<15) }},
 		{"address of a payload", func(s scribbled) { s.slots[0].Head.Store(kind.FabricRTS | 1<<13) }},
 		{"length", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 193<<32) }},
+		{"length of what others have missed", func(s scribbled) {
+			s.slots[0].More[2].Store(1)
+			s.slots[0].Head.Store(kind.FabricMessage | kind.FabricToGroup | 193<<32)
+		}},
 		{"longest", func(s scribbled) { s.slots[0].Head.Store(kind.FabricMessage | 0xffffffff<<32) }},
 		{"long end", func(s scribbled) { s.slots[0].Head.Store(kind.FabricFin | 1<<32) }},
 		{"no room", func(s scribbled) { s.slots[0].Head.Store(kind.FabricGrow) }},

@@ -40,7 +40,7 @@ func (l *inLane) headed(s *kind.FabricSlot, head uint64) (m *arrival) {
 	m = &l.p.e.arrival
 	m.from, m.peer, m.flags, m.meta, m.tag, m.data = l, l.p, cq.FlagMsg, marks(head), 0, 0
 	m.n, m.here, m.lies = int(head>>32), nil, nil
-	m.held, m.asks = false, false
+	m.held, m.asks, m.missed = false, false, 0
 	if head&kind.FabricTagged != 0 {
 		m.flags, m.tag = cq.FlagTagged, s.Tag.Load()
 	}
@@ -166,6 +166,10 @@ type pull struct {
 	placed     int  // bytes
 }
 
+// mostRecords is how many records can be owed to who keeps to the rules: one of each operation, and one
+// of each bit.
+const mostRecords = kind.FabricMostOps + kind.FabricMostAsks
+
 // announced takes a header that came alone.
 func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) {
 	generation := s.More[0].Load()
@@ -175,7 +179,7 @@ func (l *inLane) announced(s *kind.FabricSlot, op uint16, m *arrival) (ok bool) 
 	if l.p.e.opt.Datagram {
 		return false
 	}
-	if len(l.owed) >= kind.FabricMostOps { // a number is used again when its record was taken
+	if len(l.owed) >= mostRecords { // a number is used again when its record was taken
 		return false
 	}
 	if l.pulls == nil {

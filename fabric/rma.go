@@ -311,7 +311,7 @@ func (l *inLane) reached(s *kind.FabricSlot, head uint64) (ok bool) {
 		at := s.More[1].Load()
 		mem, ok := e.remote.Mem.At(at, int(r.n))
 		if !ok || e.opt.RemoteFile == nil || r.what == kind.FabricRead ||
-			bit >= kind.FabricMostAsks || len(l.owed) >= kind.FabricMostOps {
+			bit >= kind.FabricMostAsks || len(l.owed) >= mostRecords {
 			return false
 		}
 		if e.commit(int(at), mem) != nil {
