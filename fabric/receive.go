@@ -423,6 +423,9 @@ func (l *inLane) refuse() {
 	l.markDone()
 	e.bell.Drop(l.bit)
 	l.silent()
+	if l.p.dead.Load() || l.p.hasClosed() { // the notice came before, and its mark is taken
+		e.bell.Mark(l.bit)
+	}
 }
 
 // markDone tells the outbox that nothing in the lane is for us any more. A sender may have taken

@@ -217,6 +217,36 @@ func TestCutOffDies(t *testing.T) {
 	}
 }
 
+// TestCutOffLate: of who has ended, or closed its endpoint, when it is cut off for what it had sent
+// nothing is kept.
+func TestCutOffLate(t *testing.T) {
+	for _, how := range []string{"close", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			e, p := opened(t, "main", fabric.Options{}), started(t, "idle")
+			p.obeys(t, "send", "0")
+			e.steps(t)
+			a := shmtest.Got(e.Lookup(e.knows(t, "idle"))).Or(t)
+			of := scribbleOn(t, e, "idle", a)
+			if how == "close" {
+				p.obeys(t, "close", "0")
+			} else {
+				p.Kill()
+				shmtest.Eventually(t, "the notice", func() bool { return noted(e.Bell()) })
+			}
+			of.slots[1].Head.Store(99)
+			of.slots[1].Seq.Store(2)
+			moves(t, e)
+			left := shmtest.Got(e.d.List()).Or(t)
+			if s := e.Stats(); s.Corrupt != 1 || len(left) != 2 {
+				t.Errorf("%+v, left are %v", s, left)
+			}
+			if how == "close" {
+				p.Stop(t)
+			}
+		})
+	}
+}
+
 // noted reports whether a bell has marks.
 func noted(b *wake.Bell) bool {
 	b.Lock()
