@@ -162,7 +162,8 @@ func (g *Group) unlist() bool {
 		return true
 	}
 	e.spare(former)
-	e.poll() // whoever waits for room here has rung
+	e.poll()     // whoever waits for room here has rung
+	e.makeRoom() // and whoever waits to send there finds that it is over
 	for _, l := range e.in {
 		if l != nil {
 			l.announce() // and looks again

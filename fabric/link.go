@@ -174,6 +174,7 @@ func (e *Endpoint) lower() {
 	e.link.is = linkDown
 	e.posted.CancelAll()
 	e.flush()
+	e.makeRoom() // who waits to send finds that it is over
 }
 
 // owes reports whether receives wait for something else than messages.

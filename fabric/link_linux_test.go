@@ -489,3 +489,23 @@ func TestLinkRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestLinkDownWakes: who waits for room at a peer that is stopped learns that the connection ends.
+func TestLinkDownWakes(t *testing.T) {
+	a, e := connects(t)
+	err := error(nil)
+	for err == nil {
+		err = e.Inject(nil, 0)
+	}
+	a.Halt(t)
+	sent := make(chan error, 1)
+	go func() { sent <- e.SendContext(t.Context(), &fabric.Msg{}) }()
+	shmtest.Eventually(t, "the sleep", func() bool {
+		sleeps, _, _ := e.Bell().Counts()
+		return sleeps > 0
+	})
+	noError(t, e.Shutdown())
+	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNotConnected)
+	a.GoOn(t)
+	a.Stop(t)
+}

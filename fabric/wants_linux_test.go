@@ -266,6 +266,23 @@ func TestGroupLeaverCut(t *testing.T) {
 	shmtest.WantErr(t, "the place of who is cut off", a.Inject(nil, to), fabric.ErrPeers)
 }
 
+// TestGroupLeftWakes: who waits for room at a member learns that the endpoint leaves the group.
+func TestGroupLeftWakes(t *testing.T) {
+	a := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")[0]
+	err := error(nil)
+	for err == nil {
+		err = a.Inject(number(1), a.g.Addr())
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- a.SendContext(t.Context(), &fabric.Msg{Addr: a.g.Addr()}) }()
+	shmtest.Eventually(t, "the sleep", func() bool {
+		sleeps, _, _ := a.Bell().Counts()
+		return sleeps > 0
+	})
+	noError(t, a.g.Close())
+	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNoPeer)
+}
+
 // TestRMAHeirRefused: a word of one that was refused does not count as that of the next.
 func TestRMAHeirRefused(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
