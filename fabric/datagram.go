@@ -41,6 +41,7 @@ func (l *outLane) offers(n int) bool {
 func (l *outLane) offer(payload []byte, op *sendOp) {
 	l.p.e.stats.Sent++
 	s, pass := l.slot()
+	pass.offered = true
 	head := op.head(s)
 	if op.flags&cq.FlagMulticast != 0 {
 		s.More[2].Store(l.missed)

@@ -342,3 +342,30 @@ func TestHostileDatagrams(t *testing.T) {
 		}
 	})
 }
+
+// TestGroupDropped: messages for a member that ends before it looks count as dropped, of whatever
+// type the endpoints are, and nothing else does.
+func TestGroupDropped(t *testing.T) {
+	for name, o := range map[string]fabric.Options{"datagrams": {Datagram: true}, "misses": {}} {
+		t.Run(name, func(t *testing.T) {
+			ends := members(t, o, missing, "a", "b")
+			a, b := ends[0], ends[1]
+			noError(t, a.Inject(number(1), a.g.Addr()))
+			moves(t, b.end, a.end)
+			noError(t, b.Close())
+			moves(t, a.end)
+			c := started(t, "member", "MEMBER=c", "GROUP="+name)
+			c.obeys(t, "join", "done")
+			for i := range uint64(3) {
+				noError(t, a.Send(number(i), a.g.Addr(), i))
+			}
+			c.Kill()
+			for a.Stats().Died == 0 {
+				a.steps(t)
+			}
+			if s := a.Stats(); s.Dropped != 3 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

@@ -84,8 +84,9 @@ func (o *sendOp) copied() bool { return o.flags&(cq.FlagInject|cq.FlagInjectCall
 // passage is what follows when the receiver has examined a slot.
 type passage struct {
 	sendOp
-	ends  bool   // the operation
-	chunk uint32 // that the payload lies in, and one more
+	ends    bool   // the operation
+	offered bool   // the message is dropped if its receiver ends first
+	chunk   uint32 // that the payload lies in, and one more
 }
 
 // mostIdle is how often in a row a peer may say that there is something to see, and there is not.
@@ -434,8 +435,10 @@ func (l *outLane) look() (work int) {
 		l.end(ErrRefused)
 	case l.ended && l.seen == l.sent:
 		l.end(ErrPeerClosed) // nothing is under way
-		if l.p.out == nil {
+		if next := l.p.out; next == nil {
 			l.p.forget()
+		} else if next.unused && next.err == nil {
+			next.part() // it waits for that
 		}
 	case work == 0:
 		if l.idle++; l.idle > mostIdle {
@@ -494,12 +497,13 @@ func (l *outLane) end(why error) {
 	e, num := l.p.e, number(why)
 	l.err = why
 	over := why == ErrPeerDied || why == ErrPeerClosed
-	if over && e.opt.Datagram {
-		e.stats.Dropped += l.sent - l.seen
-	}
 	for i := l.seen; i != l.sent; i++ { // seen stays: who has gone examines nothing behind that
-		if p := &l.passes[i&l.mask]; p.ends {
+		p := &l.passes[i&l.mask]
+		if p.ends {
 			e.endSend(&p.sendOp, num)
+		}
+		if p.offered && over {
+			e.stats.Dropped++
 		}
 	}
 	for i := range l.pushes {

@@ -108,6 +108,27 @@ func TestGroupSpares(t *testing.T) {
 	})
 }
 
+// TestGroupLeavesTwice: who has left twice when the sender looks gives up both lanes, in whatever
+// order these are looked at.
+func TestGroupLeavesTwice(t *testing.T) {
+	ends := members(t, fabric.Options{Peers: 2}, fabric.GroupOptions{}, "a", "c", "b")
+	a, c, b := ends[0], ends[1], ends[2]
+	noError(t, a.Inject(number(1), a.g.Addr()))
+	moves(t, b.end, c.end, a.end)
+	noError(t, c.g.Close()) // it has the first place, and gives that up
+	moves(t, a.end, c.end, a.end)
+	noError(t, b.g.Close())
+	a.steps(t)
+	b.g = joins(t, b.end, fabric.GroupOptions{})
+	noError(t, a.Inject(number(2), a.g.Addr()))
+	noError(t, b.g.Close())
+	moves(t, a.end, b.end)
+	for _, name := range []string{"x", "y"} {
+		opened(t, name, fabric.Options{})
+		noError(t, a.Inject(nil, a.knows(t, name)))
+	}
+}
+
 // TestGroupUnused: a lane that ends before it was used does not keep its receiver from the next
 // one, though that is found first.
 func TestGroupUnused(t *testing.T) {
