@@ -86,7 +86,7 @@ type Endpoint struct {
 // Stats is what an endpoint counts.
 type Stats struct {
 	Sent      uint64 // messages that were put into a lane, or went to the endpoint itself
-	Received  uint64 // messages that came into a receive
+	Received  uint64 // messages that came into a receive, or of which a peek or Buffered told
 	Truncated uint64 // messages that were longer than theirs
 	Cancelled uint64 // receives that were cancelled, by Close too
 	Stored    uint64 // messages that came before their receive

@@ -114,10 +114,14 @@ func TestRefusedCalls(t *testing.T) {
 	_, e3 := fabric.Open(a.d, "c", fabric.Options{Events: (*cq.EventQueue)(nil)})
 	_, e4 := a.Join("group", fabric.GroupOptions{Events: (*cq.EventWriter)(nil)})
 	_, e5 := fabric.ListenEvents(a.d, "c", nil)
-	for i, err := range []error{e1, e2, e3, e4, e5} {
+	_, e6 := fabric.Open(a.d, "c", fabric.Options{Buffered: 1})
+	for i, err := range []error{e1, e2, e3, e4, e5, e6} {
 		field := "Events is"
-		if i == 0 {
+		switch i {
+		case 0:
 			field = "Slots is"
+		case 5:
+			field = "Receive is"
 		}
 		if !errors.Is(err, cq.ErrInvalid) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%d: %v, want that of %s", i, err, field)

@@ -150,6 +150,9 @@ func (o *Options) resolve() error {
 			}
 		}
 	}
+	if o.Buffered > 0 && o.Receive == nil {
+		return refuse("open", "", "Receive", nil, "a writer, as Buffered is set")
+	}
 	if o.RemoteFile != nil && o.Remote == 0 {
 		return refuse("open", "", "Remote", 0, "the length of RemoteFile")
 	}
