@@ -142,6 +142,30 @@ func TestOriginGenerations(t *testing.T) {
 	}
 }
 
+// TestOriginShortCuts: a read says whose its entries are also where it has a short cut around the
+// look at all lanes.
+func TestOriginShortCuts(t *testing.T) {
+	t.Parallel()
+	for name, lanes := range map[string]int{"many-lanes": 200, "a-feeder": 4} {
+		t.Run(name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, MaxLanes: lanes})
+			if name == "a-feeder" {
+				unbind := shmtest.Got(q.Bind(&fed{}, true)).Or(t)
+				defer unbind()
+			}
+			w := attach(t, d, q.Name())
+			for i := range uint64(5) {
+				post(t, w, i, i+1)
+				dst, from := make([]cq.Context, 8), cq.Lane{}
+				n, err := readLane(q, dst, &from)
+				if n != 1 || err != nil || from.Row != w.Lane() || from.Published != i+1 {
+					t.Errorf("read %d: %d, %v, %+v", i, n, err, from)
+				}
+			}
+		})
+	}
+}
+
 // TestOriginFailures: failures say whose they are, and events, only to those who ask.
 func TestOriginFailures(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8})

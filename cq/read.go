@@ -229,7 +229,7 @@ func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		if bit == wake.Nobody || bit >= 0 && !q.lanes[bit].news() {
 			return 0, ErrWouldBlock
 		}
-		if bit >= 0 {
+		if bit >= 0 && q.from == nil { // whose they are only a round says
 			n = takeOnly(q, q.lanes[bit], dst, src)
 		}
 	}
