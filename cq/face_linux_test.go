@@ -15,6 +15,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -173,7 +174,8 @@ func childSignaledReader() {
 }
 
 // TestSignalWithoutReader: where nobody reads, nobody is signaled, whatever the queue holds and
-// whoever keeps its lock, and the first read of a successor is its own.
+// whoever keeps its lock, and the first read of a successor is its own. So it is with a signal that
+// its reader left.
 func TestSignalWithoutReader(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"queue", "events"} {
@@ -198,6 +200,11 @@ func TestSignalWithoutReader(t *testing.T) {
 					})
 				}
 				wantErr(t, "signal", cq.SignalQueue(cq.Named(d, name)), cq.ErrPeerGone, unix.ECONNRESET)
+				hints := scribble(t, d, name, cq.ReaderFile).section(t, cq.SectHints, 0)
+				if hints[wake.HintsLatchOffset] != 0 {
+					t.Error("the signal stays")
+				}
+				hints[wake.HintsLatchOffset] = 1
 				endFork()
 				wantSilence(t, d, name, kind)
 			})

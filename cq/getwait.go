@@ -174,8 +174,8 @@ func (k *condKeeper) close() {
 
 // SignalQueue is [Queue.Signal] from outside (fi_cq_signal): any process of the queue's user ends
 // one wait of its reader, without a lane. ErrPeerGone: the reader died, or left the queue. Nothing
-// is done then, since the signal would end the first wait of a successor, to whom nobody meant it;
-// if the reader goes during the call the signal can stay, and does that. Other errors are
+// is done then. A signal that a reader did not take goes with it; only if it goes and a successor
+// comes during the call, that one may get it. Other errors are
 // fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait object, and those of opening
 // shared memory. After one of these the signal may be there, and who waits on a descriptor or a set
 // not be woken: a second call does that, signals do not add up. It may be called from anywhere.

@@ -240,7 +240,12 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 		err = want.agrees(o, name)
 	}
 	if err == nil {
-		err = obj.Claim(func() error { return kind.RefuseClosed("open", name, obj) })
+		err = obj.Claim(func() error {
+			if err := kind.RefuseClosed("open", name, obj); err != nil {
+				return err
+			}
+			return dropSignal(obj, o)
+		})
 	}
 	if err == nil && !o.WritersPay && barrier.All() != nil {
 		err = kind.Refuse("adopt", name, "membarrier", "refused by the kernel",
@@ -253,6 +258,16 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 	crash.At(crash.AdoptClaimed)
 	o.Options = want.fixed(o.Options)
 	return q.init(place.NewNamed(d, name, dir).Owned(), obj, name, o, false)
+}
+
+// dropSignal takes the signal that was left for a former reader, while nobody is the reader: what
+// comes later is for the next one.
+func dropSignal(obj *shm.Object, o shape) error {
+	hints, err := hintsOf(obj, true, o)
+	if err == nil {
+		hints.DropSignal()
+	}
+	return err
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.
@@ -376,8 +391,8 @@ func (q *core) UserContext() any { return q.opt.UserContext }
 // finds nothing. A blocking read ends with ErrSignaled; a wait on a set returns the queue, once; a
 // wait on the descriptor ends, and the TryWait that follows is ErrSignaled, once. Of several
 // waiters any one takes it, and the others sleep on; one on a descriptor may look and find nothing.
-// Calls that do not wait leave it, and signals do not add up. A queue without wait object is
-// ErrNoWait.
+// Calls that do not wait leave it, signals do not add up, and none is left to a successor. A queue
+// without wait object is ErrNoWait.
 func (q *core) Signal() error {
 	if q.opt.Wait == WaitNone {
 		return &Error{Pkg: kind.Pkg, Op: "signal", Name: q.name, Err: ErrNoWait}

@@ -119,6 +119,9 @@ func MapDomain(mem []byte, queues int) (*Hints, error) {
 	return h, err
 }
 
+// DropSignal takes a signal that nobody waits for.
+func (h *Hints) DropSignal() { h.latch.Store(0) }
+
 // mark sets bit i of words unless it is set: a producer skips the store, never what follows it.
 func mark(words []atomic.Uint64, i int) {
 	if w, b := &words[i/64], uint64(1)<<(i%64); w.Load()&b == 0 {
