@@ -216,7 +216,7 @@ type memberList struct {
 	shut    bool // its set closes: nobody comes any more
 	signals bool // its set ends a wait for a member's signal
 	byBit   map[int]listed
-	byFID   map[FID]int
+	bits    map[Waitable]int
 }
 
 type listed struct {
@@ -237,7 +237,7 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 	if l.shut {
 		return ErrClosed
 	}
-	if _, is := l.byFID[m.FID()]; is {
+	if _, is := l.bits[m]; is {
 		return errMember(m)
 	}
 	bit, face, err := m.join(l.signals)
@@ -245,9 +245,9 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 		return err
 	}
 	if l.byBit == nil {
-		l.byBit, l.byFID = map[int]listed{}, map[FID]int{}
+		l.byBit, l.bits = map[int]listed{}, map[Waitable]int{}
 	}
-	l.byBit[bit], l.byFID[m.FID()] = listed{m, face}, bit
+	l.byBit[bit], l.bits[m] = listed{m, face}, bit
 	set.Add(bit, face)
 	return nil
 }
@@ -262,14 +262,14 @@ func (l *memberList) remove(gate *guard, set *wake.Set, m Waitable) error {
 	defer gate.leaveAny()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	bit, is := l.byFID[m.FID()]
+	bit, is := l.bits[m]
 	if !is {
 		return errNoMember(m)
 	}
 	set.Delete(bit)
 	face := l.byBit[bit].face
 	delete(l.byBit, bit)
-	delete(l.byFID, m.FID())
+	delete(l.bits, m)
 	face.left()
 	return nil
 }

@@ -469,3 +469,24 @@ func TestControlWhileClosing(t *testing.T) {
 		}
 	}
 }
+
+// TestSetsOfHandles: two handles of one counter are two members, also in one process.
+func TestSetsOfHandles(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	name := queueName(t)
+	a := shmtest.Have(cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})).In(t)
+	b := shmtest.Have(cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{})).In(t)
+	for _, s := range []interface {
+		Add(cq.Waitable) error
+		Remove(cq.Waitable) error
+	}{
+		shmtest.Have(cq.NewWaitSet(d, cq.WaitSetOptions{})).In(t),
+		shmtest.Have(cq.NewPollSet(d, 0)).In(t)} {
+		must(t, s.Add(a))
+		wantErr(t, "remove what is no member", s.Remove(b), fs.ErrNotExist)
+		must(t, s.Add(b))
+		wantErr(t, "add a member", s.Add(b), fs.ErrExist)
+		must(t, errors.Join(s.Remove(a), s.Remove(b)))
+	}
+}
