@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shmring/shmring/internal/barrier"
@@ -255,6 +256,10 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 		w.halt.Store(haltLost)
 	}
 	at := m.Words.Tail.Load()
+	// Who died over a publish may have raised these for an entry that never came.
+	for _, last := range []*atomic.Uint64{&m.Words.Sol, &m.Words.Err} {
+		last.Store(min(last.Load(), at))
+	}
 	order := ring.SeqCst
 	if !opt.WritersPay && barrier.Register() == nil {
 		order = ring.Release

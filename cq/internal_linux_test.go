@@ -449,3 +449,33 @@ func TestTurnIsNoDelay(t *testing.T) {
 	}
 	must(t, q.Close())
 }
+
+// TestTakeoverOfUnpublished: a writer that died over the publish of an error that was also solicited
+// leaves no trace of that to the lane's next writer: neither ends what its first entry does not.
+func TestTakeoverOfUnpublished(t *testing.T) {
+	t.Parallel()
+	d := dirOfItsOwn(t, "unpublished")
+	q := shmtest.Have(Create(Named(d, "q"), Options{Size: 8, MaxLanes: 1, Shared: true})).In(t)
+	c := shmtest.Have(NewChannel(d)).In(t)
+	must(t, c.Attach(q))
+	defer func() { must(t, CloseAll(c)) }()
+	w := attachTo(t, d, "q")
+	must(t, w.Post(new(Entry)))
+	w.words.Sol.Store(w.Next() + 1)
+	w.words.Err.Store(w.Next() + 1)
+	must(t, w.Close())
+	shmtest.Got(Read(q, make([]Entry, 1))).Or(t)
+	must(t, c.RequestNotify(q, NotifySolicited))
+	w = attachTo(t, d, "q")
+	defer func() { must(t, w.Close()) }()
+	must(t, w.Post(new(Entry)))
+	must(t, c.RequestNotify(q, NotifySolicited)) // makes the event that is due
+	if ev, err := c.TryGetEvent(); err != ErrWouldBlock {
+		t.Errorf("%+v, %v: nothing was solicited", ev, err)
+	}
+	wait := q.newWait(t.Context(), -1)
+	defer wait.close()
+	if ended := wait.threshold(2); ended != errReadTimedOut {
+		t.Errorf("with one entry a wait for two ends with %v", ended)
+	}
+}
