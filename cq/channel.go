@@ -361,6 +361,7 @@ func (c *Channel) FD() (int, error) {
 	}
 	c.described.Store(true)
 	c.remind()
+	c.arm() // for queues that were armed before
 	return face.FD(), nil
 }
 

@@ -11,10 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -477,5 +480,49 @@ func TestTakeoverOfUnpublished(t *testing.T) {
 	defer wait.close()
 	if ended := wait.threshold(2); ended != errReadTimedOut {
 		t.Errorf("with one entry a wait for two ends with %v", ended)
+	}
+}
+
+// relay is a feeder with a bell: what is posted to one queue it posts to another.
+type relay struct {
+	from *Queue
+	to   *Writer
+}
+
+func (r relay) HoldBell() *wake.Bell { return r.from.bell }
+func (relay) DropBell()              {}
+func (relay) Overrun(*Queue)         {}
+
+func (r relay) Progress() time.Duration {
+	var e [1]Entry
+	if n, _ := Read(r.from, e[:]); n > 0 {
+		_ = r.to.Post(&e[0])
+	}
+	return -1
+}
+
+// TestChannelArmedBeforeDescriptor: what feeds a queue moves while somebody waits on the descriptor
+// of its channel, also if the queue was armed before there was one.
+func TestChannelArmedBeforeDescriptor(t *testing.T) {
+	t.Parallel()
+	d := dirOfItsOwn(t, "armed-before")
+	var qs [2]*Queue
+	var ws [2]*Writer
+	for i, name := range []string{"from", "to"} {
+		qs[i] = shmtest.Have(Create(Named(d, name), Options{Size: 8, Shared: true})).In(t)
+		ws[i] = attachTo(t, d, name)
+		defer func() { must(t, ws[i].Close()) }()
+	}
+	unbind := shmtest.Got(qs[1].Bind(relay{qs[0], ws[1]}, true)).Or(t)
+	defer unbind()
+	c := shmtest.Have(NewChannel(d)).In(t)
+	defer func() { must(t, CloseAll(c)) }()
+	must(t, c.Attach(qs[1]))
+	must(t, c.RequestNotify(qs[1], NotifyAny))
+	fd := shmtest.Got(c.FD()).Or(t)
+	must(t, ws[0].Post(new(Entry)))
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(p, 10_000); n != 1 || err != nil {
+		t.Errorf("the descriptor is not readable: %v", err)
 	}
 }
