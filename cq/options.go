@@ -117,9 +117,10 @@ type Options struct {
 	// Affinity names the processor that should handle what the queue signals. It is a hint, which
 	// a queue in memory has no use for.
 	Affinity Affinity
-	// NotifyFlagsOnly clears all flags of completions but those that libfabric guarantees in this
-	// mode (FI_NOTIFY_FLAGS_ONLY): REMOTE_READ, REMOTE_WRITE, REMOTE_CQ_DATA, MULTI_RECV; and
-	// those of this library. Error entries keep theirs.
+	// NotifyFlagsOnly has reads clear all flags of completions but those that libfabric guarantees
+	// in this mode (FI_NOTIFY_FLAGS_ONLY): REMOTE_READ, REMOTE_WRITE, REMOTE_CQ_DATA, MULTI_RECV; and
+	// those of this library. Error entries keep theirs, and so does what Peek and Entries hand out in
+	// place.
 	NotifyFlagsOnly bool
 	// UserContext is the queue's own context (of fi_cq_open), returned by Queue.UserContext.
 	UserContext any
