@@ -1,10 +1,12 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -436,6 +438,64 @@ func TestManualProgress(t *testing.T) {
 		_, _ = cq.Read(q, dst)
 		if f.calls.Load() != before || self.calls.Load() != 0 {
 			t.Error("driven after it was unbound, or though it drives itself")
+		}
+	}
+}
+
+// sleeping is a context that tells when a call is about to sleep.
+type sleeping struct {
+	context.Context
+	told func()
+}
+
+func (s sleeping) Done() <-chan struct{} {
+	s.told()
+	return s.Context.Done()
+}
+
+// TestFedWhileWaiting: who sleeps on a set or a channel drives what comes to feed its queues since.
+func TestFedWhileWaiting(t *testing.T) {
+	d := openDir(t) // and not beside others, who wake all that sleep on the process's bell
+	for _, name := range []string{"set", "channel"} {
+		for _, how := range []string{"bound", "added", "armed"} {
+			t.Run(name+"-"+how, func(t *testing.T) {
+				q := shmtest.Got(cq.Create(cq.Unnamed("q"), cq.Options{Size: 8, Shared: true})).Or(t)
+				w := shmtest.Got(q.Writer()).Or(t)
+				s, c := waitSet(t, d, cq.WaitSetOptions{}), channel(t, d)
+				defer func() { must(t, cq.CloseAll(w, q, s, c)) }()
+				enter, arm := func() error { return s.Add(q) }, func() error { return nil }
+				o := cq.WaitOptions{Timeout: 10 * time.Second}
+				wait := func(ctx context.Context) error { _, err := s.Wait(ctx, nil, o); return err }
+				if name == "channel" {
+					enter = func() error { return c.Attach(q) }
+					arm = func() error { return c.RequestNotify(q, cq.NotifyAny) }
+					wait = func(ctx context.Context) error { _, err := c.GetEvent(ctx, o); return err }
+				}
+				bind := func() func() {
+					return shmtest.Got(q.Bind(&feeder{w: w, every: 4, again: time.Millisecond}, true)).Or(t)
+				}
+				if how == "added" {
+					defer bind()()
+				} else {
+					must(t, enter())
+				}
+				if how == "bound" {
+					must(t, arm())
+				}
+				asleep, done := make(chan struct{}), make(chan error)
+				ctx := sleeping{t.Context(), sync.OnceFunc(func() { close(asleep) })}
+				go func() { done <- wait(ctx) }()
+				<-asleep
+				if how == "added" {
+					must(t, enter())
+				} else {
+					defer bind()()
+				}
+				if how != "bound" {
+					must(t, arm())
+				}
+				must(t, <-done)
+			})
 		}
 	}
 }

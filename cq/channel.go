@@ -113,6 +113,7 @@ func (c *Channel) Attach(q *Queue) error {
 	}
 	a := &attached{q: q, bit: bit}
 	c.byBit[bit], c.byFID[q.fid] = a, a
+	q.feeders.came()
 	c.ch.Add(bit, q.bell)
 	c.bell.Kick() // who sleeps has what feeds the queue driven
 	return nil
@@ -290,6 +291,14 @@ func (c *Channel) TryGetEvent() (ChannelEvent, error) {
 	}
 }
 
+// kick has who sleeps look again. It is harmless on nil.
+func (c *Channel) kick() {
+	if c != nil && c.gate.enterAny() {
+		c.bell.Kick()
+		c.gate.leaveAny()
+	}
+}
+
 // remind raises the descriptor again for a signal, which is no event that would keep it raised.
 func (c *Channel) remind() {
 	if c.signal.Load() && c.described.Load() {
@@ -308,9 +317,10 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 	defer end.over()
 	w := wake.Wait{DeadlineNs: deadline(o.Timeout), Asleep: end.asleep}
 	w.Stop = func() bool {
-		return c.signal.Load() || c.gate.isClosed() || ctx.Err() != nil
+		return c.signal.Load() || c.gate.isClosed() || end.fedAnew() || ctx.Err() != nil
 	}
 	for {
+		end.fed = feederChanges.Load()
 		e, got, err := c.ch.Get(sliced(w, c.driven()))
 		if err != nil {
 			return ChannelEvent{}, failed("get event", "channel", err)

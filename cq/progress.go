@@ -40,6 +40,10 @@ type belled interface {
 // manualFeeders counts them in the whole process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
+// feederChanges grows when one comes, or what it feeds comes to a set or channel: who sleeps there
+// then drives it from now on. It grows after that can be seen, and before the sleeper is woken.
+var feederChanges atomic.Uint64
+
 // feeders of a queue, or of a counter.
 type feeders struct {
 	mu      sync.Mutex
@@ -78,6 +82,7 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if manual && q.enter() { // so that the next read looks closer
 		q.leave()
 		q.kick() // who sleeps has it followed
+		q.channel.Load().kick()
 	}
 	return sync.OnceFunc(func() { stop(); q.holders.unbind() }), nil
 }
@@ -110,6 +115,9 @@ func (s *feeders) add(e *feeder) (stop func()) {
 	defer s.mu.Unlock()
 	all := append(slices.Clone(s.list()), e)
 	s.all.Store(&all)
+	if e.manual {
+		feederChanges.Add(1)
+	}
 	return func() { s.remove(e) }
 }
 
@@ -132,6 +140,13 @@ func (s *feeders) remove(e *feeder) {
 		e.belled.DropBell()
 	}
 	e.following.Wait()
+}
+
+// came is told that a set or channel has what they feed.
+func (s *feeders) came() {
+	if s.driven() {
+		feederChanges.Add(1)
+	}
 }
 
 // driven reports whether there are feeders that do not drive themselves.

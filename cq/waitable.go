@@ -188,7 +188,11 @@ type ending struct {
 	bell   *wake.Domain
 	await  func() (rest func()) // has feeders driven while the wait sleeps
 	cancel func() bool          // of context.AfterFunc
+	fed    uint64               // feederChanges when feeders were driven last
 }
+
+// fedAnew reports that there may be others to drive since.
+func (e *ending) fedAnew() bool { return feederChanges.Load() != e.fed }
 
 // asleep is for [wake.Wait], which asks whether to stop after it.
 func (e *ending) asleep() (awake func()) {
@@ -248,6 +252,7 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 		l.byBit, l.bits = map[int]listed{}, map[Waitable]int{}
 	}
 	l.byBit[bit], l.bits[m] = listed{m, face}, bit
+	m.feeds().came()
 	set.Add(bit, face)
 	return nil
 }

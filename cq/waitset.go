@@ -121,8 +121,11 @@ func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int,
 	e := ending{ctx: ctx, gate: &s.gate, bell: s.bell, await: s.list.await}
 	defer e.over()
 	w := wake.Wait{DeadlineNs: deadline(o.Timeout), Asleep: e.asleep}
-	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
+	w.Stop = func() bool {
+		return s.signal.Load() || s.gate.isClosed() || e.fedAnew() || ctx.Err() != nil
+	}
 	for {
+		e.fed = feederChanges.Load()
 		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), sliced(w, s.list.driven()))
 		if n, ready := s.list.report(bits, dst); ready > 0 || err != nil {
 			return n, err
