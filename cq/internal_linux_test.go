@@ -453,8 +453,8 @@ func TestTurnIsNoDelay(t *testing.T) {
 	must(t, q.Close())
 }
 
-// TestTakeoverOfUnpublished: a writer that died over the publish of an error that was also solicited
-// leaves no trace of that to the lane's next writer: neither ends what its first entry does not.
+// TestTakeoverOfUnpublished: a writer that died over the publish of an error, or of a solicited
+// entry, leaves no trace of that to the lane's next writer, whose first entry is neither.
 func TestTakeoverOfUnpublished(t *testing.T) {
 	t.Parallel()
 	d := dirOfItsOwn(t, "unpublished")
