@@ -166,8 +166,8 @@ type pull struct {
 	placed     int  // bytes
 }
 
-// mostRecords is how many records can be owed to who keeps to the rules: one of each operation, and one
-// of each bit.
+// mostRecords is how many records can be owed to who keeps to the rules: one of each operation, and
+// one of each bit.
 const mostRecords = kind.FabricMostOps + kind.FabricMostAsks
 
 // announced takes a header that came alone.

@@ -335,8 +335,8 @@ func (p *Receives) CancelAll() {
 	}
 }
 
-// Quit ends all that there is. A message that was owed, and of which there is no room to tell still,
-// is told of by nobody.
+// Quit ends all that there is. A message that was owed, and of which there is no room to tell
+// still, is told of by nobody.
 func (p *Receives) Quit() {
 	for i := range p.owed {
 		o := &p.owed[i]
