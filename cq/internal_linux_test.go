@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/pollable"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
@@ -521,8 +520,5 @@ func TestChannelArmedBeforeDescriptor(t *testing.T) {
 	must(t, c.RequestNotify(qs[1], NotifyAny))
 	fd := shmtest.Got(c.FD()).Or(t)
 	must(t, ws[0].Post(new(Entry)))
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, 10_000); n != 1 || err != nil {
-		t.Errorf("the descriptor is not readable: %v", err)
-	}
+	shmtest.Eventually(t, "the descriptor", func() bool { return pollable.Readable(uintptr(fd)) })
 }
