@@ -276,12 +276,6 @@ func (s *WaitSet) dismiss() {
 }
 
 func (s *PollSet) dismiss() {
-	s.mu.Lock()
-	counters := s.counters // replaced, never changed in place, but for the order
-	s.mu.Unlock()
-	for _, p := range counters {
-		_ = s.Remove(p.c)
-	}
 	for _, m := range s.list.guests() {
 		_ = s.Remove(m)
 	}
@@ -300,9 +294,9 @@ func (r *MemoryRegion) dismiss() {
 func (l *memberList) guests() (out []Waitable) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.byBit {
-		if f, is := e.face.(*queueFace); !is || !f.own {
-			out = append(out, e.m)
+	for m, bit := range l.bits {
+		if f, is := l.byBit[bit].face.(*queueFace); !is || !f.own {
+			out = append(out, m)
 		}
 	}
 	return out

@@ -3,6 +3,7 @@ package cq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -216,12 +217,16 @@ func (e *ending) over() {
 // memberList is who is in a set, by bit and by object. Its own lock is held while the set's list
 // changes with it, and never while a member is looked at.
 type memberList struct {
-	mu      sync.Mutex
-	shut    bool // its set closes: nobody comes any more
-	signals bool // its set ends a wait for a member's signal
-	byBit   map[int]listed
-	bits    map[Waitable]int
+	mu       sync.Mutex
+	shut     bool // its set closes: nobody comes any more
+	signals  bool // its set waits, and ends that for a member's signal; one that does not only polls
+	byBit    map[int]listed
+	bits     map[Waitable]int // of a counter that is polled it is polledBit
+	counters []*polledCounter // replaced, never changed in place
 }
+
+// polledBit is that of counters which nobody rings for.
+const polledBit = -1
 
 type listed struct {
 	m    Waitable
@@ -244,12 +249,19 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 	if _, is := l.bits[m]; is {
 		return errMember(m)
 	}
+	if l.byBit == nil {
+		l.byBit, l.bits = map[int]listed{}, map[Waitable]int{}
+	}
+	if c, is := m.(*Counter); is && !l.signals {
+		if err := c.holders.bind(); err != nil {
+			return err
+		}
+		l.counters, l.bits[m] = append(slices.Clone(l.counters), &polledCounter{c: c}), polledBit
+		return nil
+	}
 	bit, face, err := m.join(l.signals)
 	if err != nil {
 		return err
-	}
-	if l.byBit == nil {
-		l.byBit, l.bits = map[int]listed{}, map[Waitable]int{}
 	}
 	l.byBit[bit], l.bits[m] = listed{m, face}, bit
 	m.feeds().came()
@@ -271,10 +283,16 @@ func (l *memberList) remove(gate *guard, set *wake.Set, m Waitable) error {
 	if !is {
 		return errNoMember(m)
 	}
+	delete(l.bits, m)
+	if bit == polledBit {
+		l.counters = slices.DeleteFunc(slices.Clone(l.counters),
+			func(p *polledCounter) bool { return p.c == m })
+		m.(*Counter).holders.unbind()
+		return nil
+	}
 	set.Delete(bit)
 	face := l.byBit[bit].face
 	delete(l.byBit, bit)
-	delete(l.bits, m)
 	face.left()
 	return nil
 }
@@ -287,18 +305,12 @@ func errNoMember(m Waitable) error {
 	return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), syscall.ENOENT)
 }
 
-func (l *memberList) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.byBit)
-}
-
 // close refuses members from now on, or returns how many there are.
 func (l *memberList) close() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.shut = l.shut || len(l.byBit) == 0
-	return len(l.byBit)
+	l.shut = l.shut || len(l.bits) == 0
+	return len(l.bits)
 }
 
 // report turns bits into the members that they stand for, as many as dst holds, and counts those

@@ -242,11 +242,7 @@ type PollSet struct {
 	list memberList
 	one  sync.Mutex // held by the one who polls
 	bits []int      // of that one
-
-	mu       sync.Mutex
-	shut     bool // it closes: no counter comes any more
-	counters []*polledCounter
-	turn     bool // counters come first the next time
+	turn bool       // his: counters come first the next time
 }
 
 // polledCounter is a counter in a poll set, which is looked at each time: nobody rings for it.
@@ -270,54 +266,10 @@ func NewPollSet(d *shm.Dir, flags Flags) (*PollSet, error) {
 }
 
 // Add makes m a member (fi_poll_add), whatever its wait object. fs.ErrExist if it is one already.
-func (s *PollSet) Add(m Waitable) error {
-	c, ok := m.(*Counter)
-	if !ok || c == nil {
-		return s.list.add(&s.gate, s.set, m)
-	}
-	if !s.gate.enterAny() {
-		return ErrClosed
-	}
-	defer s.gate.leaveAny()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shut {
-		return ErrClosed
-	}
-	if s.find(c) >= 0 {
-		return errMember(m)
-	}
-	if err := c.holders.bind(); err != nil {
-		return err
-	}
-	s.counters = append(slices.Clone(s.counters), &polledCounter{c: c})
-	return nil
-}
+func (s *PollSet) Add(m Waitable) error { return s.list.add(&s.gate, s.set, m) }
 
 // Remove takes a member out (fi_poll_del); fs.ErrNotExist if it is none.
-func (s *PollSet) Remove(m Waitable) error {
-	c, ok := m.(*Counter)
-	if !ok || c == nil {
-		return s.list.remove(&s.gate, s.set, m)
-	}
-	if !s.gate.enterAny() {
-		return ErrClosed
-	}
-	defer s.gate.leaveAny()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.find(c)
-	if i < 0 {
-		return errNoMember(m)
-	}
-	s.counters = slices.Delete(slices.Clone(s.counters), i, i+1)
-	c.holders.unbind()
-	return nil
-}
-
-func (s *PollSet) find(c *Counter) int {
-	return slices.IndexFunc(s.counters, func(p *polledCounter) bool { return p.c == c })
-}
+func (s *PollSet) Remove(m Waitable) error { return s.list.remove(&s.gate, s.set, m) }
 
 // Poll drives the progress of all members and puts those into dst that may have something
 // (fi_poll): queues that are not empty, and counters with another value than when Poll of this set
@@ -358,16 +310,17 @@ func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 // pollCounters puts those into dst that changed. Those that did not fit in keep their checkpoint;
 // the next look begins with them.
 func (s *PollSet) pollCounters(dst []Waitable) (n int) {
-	s.mu.Lock()
-	all := s.counters // replaced, never changed in place, but for the order
-	s.mu.Unlock()
+	l := &s.list
+	l.mu.Lock()
+	all := l.counters
+	l.mu.Unlock()
 	for i, p := range all {
 		if n == len(dst) {
-			s.mu.Lock()
-			if len(s.counters) == len(all) && &s.counters[0] == &all[0] {
-				s.counters = append(slices.Clone(all[i:]), all[:i]...)
+			l.mu.Lock()
+			if len(l.counters) == len(all) && &l.counters[0] == &all[0] {
+				l.counters = append(slices.Clone(all[i:]), all[:i]...)
 			}
-			s.mu.Unlock()
+			l.mu.Unlock()
 			break
 		}
 		p.c.feeders.drive()
@@ -382,21 +335,9 @@ func (s *PollSet) pollCounters(dst []Waitable) (n int) {
 	return n
 }
 
-// empty refuses members from now on, or returns how many there are.
-func (s *PollSet) empty() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.counters); n > 0 {
-		return n + s.list.len()
-	}
-	n := s.list.close()
-	s.shut = s.shut || n == 0
-	return n
-}
-
 // Close closes the set (fi_close). ErrBusy while it has members; closing twice is harmless.
 func (s *PollSet) Close() error {
-	if n := s.empty(); n > 0 {
+	if n := s.list.close(); n > 0 {
 		return &Error{Pkg: kind.Pkg, Op: "close", Name: "poll set", Field: "members", Got: n, Want: 0,
 			Err: ErrBusy, Hint: "remove them first"}
 	}
