@@ -137,6 +137,17 @@ func TestClaimantStarved(t *testing.T) {
 	nothingLeft(t, e, "main", "next")
 }
 
+// TestKilledReplaced: who takes the name of an endpoint whose process was killed removes all of it.
+func TestKilledReplaced(t *testing.T) {
+	for range 2 {
+		started(t, "idle").Kill()
+	}
+	e := opened(t, "idle", fabric.Options{})
+	if all := shmtest.Got(e.d.List()).Or(t); len(all) != 2 {
+		t.Errorf("left are %v", all)
+	}
+}
+
 // TestCloserKilled: of a sender that is killed while it closes its endpoint nothing is left.
 func TestCloserKilled(t *testing.T) {
 	e, beside := opened(t, "main", fabric.Options{}), opened(t, "beside", fabric.Options{})

@@ -183,6 +183,7 @@ func (e *Endpoint) create() (err error) {
 		Remote: (e.opt.Remote + pieceBytes - 1) &^ (pieceBytes - 1)}
 	s := f.Spec(e.name)
 	s.UUID, s.Generation = e.addr.UUID, e.addr.Generation
+	former := e.former()
 	e.obj, err = e.make(e.name, s, func(o *shm.Object) error {
 		w, err := mapEndpoint(o, f, true)
 		if err != nil {
@@ -206,7 +207,27 @@ func (e *Endpoint) create() (err error) {
 		return nil
 	})
 	e.idle = sync.NewCond(e.bell)
+	if err == nil && former != 0 {
+		e.collect(former)
+	}
 	return err
+}
+
+// former returns the outbox of the endpoint that has the name now, 0 if there is none.
+func (e *Endpoint) former() uint64 {
+	if e.met() {
+		return 0
+	}
+	obj, err := e.dir.Open(e.name, shm.ReadOnly)
+	if err != nil {
+		return 0
+	}
+	defer obj.Close()
+	f, err := kind.StoredFabric(e.name, obj.Header())
+	if err != nil {
+		return 0
+	}
+	return f.Outbox
 }
 
 // make makes one of the endpoint's objects, with a name, or sealed and without one.
