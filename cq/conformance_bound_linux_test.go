@@ -318,16 +318,16 @@ func meetings(t *testing.T, d *shm.Dir, q *cq.Queue) map[string]func(ctx context
 			return err
 		},
 		"accept": func(ctx context.Context) error {
-			a, _ := connect(t, unix.SOCK_STREAM) // to somebody who is silent
+			a, _ := shmtest.Connected(t, unix.SOCK_STREAM) // to somebody who is silent
 			return q.Accept(ctx, a)
 		},
 		"attach over a socket": func(ctx context.Context) error {
-			_, b := connect(t, unix.SOCK_STREAM)
+			_, b := shmtest.Connected(t, unix.SOCK_STREAM)
 			_, err := cq.Attach(ctx, cq.Over(b), cq.WriterOptions{})
 			return err
 		},
 		"attach events over a socket": func(ctx context.Context) error {
-			_, b := connect(t, unix.SOCK_STREAM)
+			_, b := shmtest.Connected(t, unix.SOCK_STREAM)
 			_, err := cq.AttachEvents(ctx, cq.Over(b), cq.WriterOptions{})
 			return err
 		},

@@ -80,7 +80,7 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 	if !r.memfd {
 		return attachEvents(t, r.d, r.e.Name())
 	}
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	done := accept(soon(t), r.e, a)
 	w, err := cq.AttachEvents(soon(t), cq.Over(b), r.writer())
 	must(t, errors.Join(err, <-done))

@@ -279,7 +279,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 	go func() { done <- h.accept(q, &have, l.AcceptUnix) }()
 	staysStopped(t, c)
 	if have.Load() > 0 { // its lane is its own as long as it is stopped
-		a, b := connect(t, unix.SOCK_STREAM)
+		a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 		refused := accept(soon(t), q, a)
 		_, err := cq.Attach(soon(t), cq.Over(b), h.writerOptions())
 		wantErr(t, "beside a stopped writer", errors.Join(err, <-refused), cq.ErrLanes)
@@ -300,7 +300,7 @@ func (h halting) readerStops(t *testing.T, step string) {
 		q, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)
 		for err = cq.ErrTimedOut; err != nil; { // a busy machine takes longer than a short meeting
-			a, b := connect(t, unix.SOCK_STREAM)
+			a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 			done := accept(soon(t), q, a)
 			former, err = cq.Attach(soon(t), cq.Over(b), h.writerOptions())
 			if err = errors.Join(err, <-done, a.Close(), b.Close()); err != nil && former != nil {

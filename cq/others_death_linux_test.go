@@ -145,7 +145,7 @@ func TestOneConnection(t *testing.T) {
 		for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
 			t.Run(fmt.Sprint(at, kind), func(t *testing.T) {
 				q, back := at.create(t, cq.Options{Size: 8}), at.create(t, cq.Options{Size: 8})
-				a, b := connect(t, kind)
+				a, b := shmtest.Connected(t, kind)
 				var ws []*cq.Writer
 				for i := range 6 {
 					from, conns := q, [2]*net.UnixConn{a, b}
@@ -292,7 +292,7 @@ func TestOthersReaderSplits(t *testing.T) {
 				o.Kill()
 				if !childFirst && s.inherits() {
 					noNews(t, e)
-					a, _ := connect(t, unix.SOCK_STREAM)
+					a, _ := shmtest.Connected(t, unix.SOCK_STREAM)
 					_, err := w.Follow(soon(t), a)
 					wantErr(t, "follow another one", err, syscall.EBUSY)
 					post(t, w, 3, 8)

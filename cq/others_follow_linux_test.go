@@ -111,7 +111,7 @@ func TestFollowPoisoned(t *testing.T) {
 				t.Fatalf("read: %v", err)
 			}
 			must(t, leave(q))
-			a, b := connect(t, unix.SOCK_STREAM)
+			a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 			defer a.Close()
 			defer b.Close()
 			if _, err := w.Follow(soon(t), b); !errors.As(err, &lane) {
@@ -124,7 +124,7 @@ func TestFollowPoisoned(t *testing.T) {
 // followTo has w go on with a queue of this process until the test ends.
 func followTo(t testing.TB, w *cq.Writer, q *cq.Queue) *cq.Writer {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_SEQPACKET)
+	a, b := shmtest.Connected(t, unix.SOCK_SEQPACKET)
 	done := accept(soon(t), q, a)
 	next, err := w.Follow(soon(t), b)
 	must(t, errors.Join(err, <-done))
@@ -165,7 +165,7 @@ func TestFollowDetached(t *testing.T) {
 // refusedBy checks that a queue of this process does not take what w brings.
 func refusedBy(t testing.TB, w *cq.Writer, q *cq.Queue, why error) error {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
 	_, err := w.Follow(soon(t), b)
 	wantErr(t, "follow", err, why)
@@ -295,7 +295,7 @@ func TestFollowDecides(t *testing.T) {
 				_, _ = r.Close(), w.Close()
 			}, true},
 		} {
-			reader, writer := connect(t, kind)
+			reader, writer := shmtest.Connected(t, kind)
 			decide, end, err := cq.Decider(writer)
 			must(t, err)
 			if tt.sends != nil {
@@ -330,7 +330,7 @@ func TestFollowDies(t *testing.T) {
 	fds, maps := held(t)
 	for step := range 4 {
 		ctx, cancel := context.WithCancel(soon(t))
-		reader, writer := connect(t, unix.SOCK_STREAM)
+		reader, writer := shmtest.Connected(t, unix.SOCK_STREAM)
 		took := make(chan error, 1)
 		go func() {
 			err := breakOff(t, fake, reader, step)
@@ -368,7 +368,7 @@ func TestFollowDies(t *testing.T) {
 func TestAttachGivesUp(t *testing.T) {
 	t.Parallel()
 	fake := anonymousOthers(t, cq.Options{Size: 8})
-	reader, writer := connect(t, unix.SOCK_STREAM)
+	reader, writer := shmtest.Connected(t, unix.SOCK_STREAM)
 	ctx, cancel := context.WithCancel(soon(t))
 	took := make(chan error, 1)
 	go func() {
@@ -425,7 +425,7 @@ func TestFollowClosedMeanwhile(t *testing.T) {
 		post(t, w, 0, 3)
 		must(t, former.Detach())
 		<-w.ReaderGone()
-		reader, writer := connect(t, []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}[i%2])
+		reader, writer := shmtest.Connected(t, []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}[i%2])
 		sent := make(chan error, 1)
 		go func() {
 			err := breakOff(t, fake, reader, 3)
@@ -487,7 +487,7 @@ func TestFollowEvents(t *testing.T) {
 	}
 	former, next := open(), open()
 	defer next.Close()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	done := accept(soon(t), former, a)
 	w, err := cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
@@ -505,7 +505,7 @@ func TestFollowEvents(t *testing.T) {
 	_, err = w.Write(&cq.Event{Event: cq.EventUser})
 	wantErr(t, "write", err, cq.ErrPeerGone)
 
-	a, b = connect(t, unix.SOCK_STREAM)
+	a, b = shmtest.Connected(t, unix.SOCK_STREAM)
 	done = accept(soon(t), next, a)
 	w2, err := w.Follow(soon(t), b)
 	must(t, errors.Join(err, <-done))

@@ -245,7 +245,7 @@ func TestFollowForbids(t *testing.T) {
 		full := lane(t, q, 1, size, 0)
 		poke(scribbler{full}.section(t, cq.SectLane, 1), 0, size)
 		must(t, full.Seal(shm.SealOthers))
-		reader, writer := connect(t, unix.SOCK_STREAM)
+		reader, writer := shmtest.Connected(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, reader)
 		must(t, shm.SendFDs(writer, othersMessage(cq.StepAsk, 0, 0, shm.UUID{})))
 		_, fds := receive(t, writer)
@@ -440,7 +440,7 @@ func TestUserLanes(t *testing.T) {
 	}
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, MaxLanes: 3, UserLanes: 2})
 	attach := func() (*cq.Writer, error) {
-		a, b := connect(t, unix.SOCK_STREAM)
+		a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 		defer a.Close()
 		defer b.Close()
 		done := accept(soon(t), q, a)
@@ -554,7 +554,7 @@ func TestAttachSilentReader(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 4})
 	fd := shmtest.Got(cq.ShareReader(q)).Or(t)
 	defer shm.CloseFDs([]int{fd})
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	must(t, shm.SendFDs(a, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)), fd))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

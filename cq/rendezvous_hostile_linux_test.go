@@ -45,7 +45,7 @@ type hostileWriter struct {
 
 // meet has the reader of q accept such a writer.
 func (tt hostileWriter) meet(t *testing.T, q *cq.Queue) {
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	before := len(openFiles())
 	ctx := soon(t)
 	if errors.Is(tt.want, context.DeadlineExceeded) {
@@ -157,7 +157,7 @@ type hostileReader struct {
 
 // meet has a writer attach to such a reader.
 func (tt hostileReader) meet(t *testing.T) {
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if errors.Is(tt.want, context.DeadlineExceeded) {
@@ -286,7 +286,7 @@ func fuzzMeeting(f *testing.F, trust cq.Trust) {
 // meetAny sends what a fuzzer gave to one side of a rendezvous, descriptors of the pool with it.
 func meetAny(t *testing.T, q *cq.Queue, side string, messages [][]byte, which uint16, pool []int) {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	for i, m := range messages {
 		if len(m) == 0 {
 			continue

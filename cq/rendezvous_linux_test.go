@@ -21,18 +21,11 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// connect returns a connected pair of sockets, which are closed when the test ends.
-func connect(t testing.TB, kind int) (a, b *net.UnixConn) {
-	t.Helper()
-	a, b, err := shmtest.Sockets(kind)
-	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
-}
-
 // startIn starts a child that has a socket to us as its descriptor 3.
 func startIn(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string) (*child,
 	*net.UnixConn) {
 	t.Helper()
-	ours, theirs := connect(t, unix.SOCK_STREAM)
+	ours, theirs := shmtest.Connected(t, unix.SOCK_STREAM)
 	f := shmtest.Have(theirs.File()).In(t)
 	defer theirs.Close()
 	cmd := shmtest.Child(t, role, env...)
@@ -74,7 +67,7 @@ func join(t testing.TB, q *cq.Queue) *cq.Writer {
 // tryJoin attaches one and joins what either side is told.
 func tryJoin(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	w, err := meet(t, q, a, b)
 	return w, errors.Join(err, a.Close(), b.Close())
 }
@@ -90,7 +83,7 @@ func meet(t testing.TB, q *cq.Queue, a, b *net.UnixConn) (*cq.Writer, error) {
 // bothRefuse checks that neither side of a meeting takes a writer with these options, and why.
 func bothRefuse(t testing.TB, q *cq.Queue, o cq.WriterOptions, why error) {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
 	_, err := cq.Attach(soon(t), cq.Over(b), o)
 	wantErr(t, "attach", err, why)
@@ -104,7 +97,7 @@ func TestAnonymousRefusals(t *testing.T) {
 	join(t, q) // the row is not lost
 
 	_, named := create(t, cq.Options{Size: 8})
-	a, _ := connect(t, unix.SOCK_STREAM)
+	a, _ := shmtest.Connected(t, unix.SOCK_STREAM)
 	wantErr(t, "a queue with a name", named.Accept(soon(t), a), errors.ErrUnsupported)
 	wantErr(t, "detach", q.Detach(), errors.ErrUnsupported)
 	if _, err := cq.Create(cq.Unnamed(strings.Repeat("n", 65)), cq.Options{}); err == nil {
@@ -145,7 +138,7 @@ func TestCloseDuringAccept(t *testing.T) {
 	for name, first := range map[string][]byte{"silent": nil, "half": []byte("shmrdv")} {
 		t.Run(name, func(t *testing.T) {
 			q := anonymous(t, cq.Options{Size: 8})
-			a, b := connect(t, unix.SOCK_STREAM)
+			a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 			if len(first) > 0 {
 				shmtest.Got(b.Write(first)).Or(t)
 			}
@@ -163,9 +156,9 @@ func TestSilentPeer(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
 	ctx, cancel := context.WithTimeout(t.Context(), short)
 	defer cancel()
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	wantErr(t, "accept", q.Accept(ctx, a), context.DeadlineExceeded)
-	c, d := connect(t, unix.SOCK_STREAM)
+	c, d := shmtest.Connected(t, unix.SOCK_STREAM)
 	_, err := cq.Attach(ctx, cq.Over(d), cq.WriterOptions{})
 	wantErr(t, "attach", err, context.DeadlineExceeded)
 	defer later(func() { _, _ = b.Write([]byte{1}); _, _ = c.Write([]byte{1}) })()
@@ -178,10 +171,10 @@ func TestSilentPeer(t *testing.T) {
 
 func TestPeerHangsUp(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
-	a, b := connect(t, unix.SOCK_STREAM)
+	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 	must(t, b.Close())
 	wantErr(t, "accept", q.Accept(soon(t), a), cq.ErrPeerGone, syscall.ECONNRESET)
-	a, b = connect(t, unix.SOCK_STREAM)
+	a, b = shmtest.Connected(t, unix.SOCK_STREAM)
 	must(t, a.Close())
 	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	wantErr(t, "attach", err, cq.ErrPeerGone)
@@ -361,12 +354,12 @@ func TestAnonymousEvents(t *testing.T) {
 	e := shmtest.Have(cq.CreateEvents(cq.Unnamed(queueName(t)), cq.EventOptions{})).In(t)
 	q := anonymous(t, cq.Options{})
 	for range 2 {
-		a, b := connect(t, unix.SOCK_STREAM)
+		a, b := shmtest.Connected(t, unix.SOCK_STREAM)
 		done := accept(soon(t), e, a)
 		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
 		wantErr(t, "accept", <-done, shm.ErrKind)
-		a, b = connect(t, unix.SOCK_STREAM)
+		a, b = shmtest.Connected(t, unix.SOCK_STREAM)
 		done = accept(soon(t), q, a)
 		_, err = cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
@@ -398,7 +391,7 @@ func TestAnonymousContested(t *testing.T) {
 	for range 6 {
 		all.Go(func() {
 			for {
-				a, b := connect(t, unix.SOCK_SEQPACKET)
+				a, b := shmtest.Connected(t, unix.SOCK_SEQPACKET)
 				accepted := accept(soon(t), q, a)
 				w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 				err = errors.Join(err, <-accepted, a.Close(), b.Close())

@@ -2,7 +2,6 @@ package shm
 
 import (
 	"errors"
-	"net"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -15,16 +14,9 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-// socketPair returns two connected sockets of this type.
-func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
-	t.Helper()
-	a, b, err := shmtest.Sockets(kind)
-	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
-}
-
 func TestSendAndReceiveFDs(t *testing.T) {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
-		a, b := socketPair(t, kind)
+		a, b := shmtest.Connected(t, kind)
 		o := shmtest.Have(CreateMemfd(specFor("sent"), nil)).In(t)
 		must(t, SendFDs(a, []byte("two"), o.FD(), o.FD()))
 		buf := make([]byte, 16)
@@ -58,7 +50,7 @@ func TestSendAndReceiveFDs(t *testing.T) {
 			t.Error(n, fds, err)
 		}
 	}
-	a, b := socketPair(t, unix.SOCK_SEQPACKET)
+	a, b := shmtest.Connected(t, unix.SOCK_SEQPACKET)
 	must(t, SendFDs(a, make([]byte, 32)))
 	if _, _, err := RecvFDs(b, make([]byte, 8), 0); !errors.Is(err, ErrTruncated) {
 		t.Errorf("long message: %v", err)

@@ -47,12 +47,6 @@ func with(b []byte, at int, to byte) []byte {
 	return b
 }
 
-func talkers(t *testing.T, kind int) (a, b *net.UnixConn) {
-	t.Helper()
-	a, b, err := shmtest.Sockets(kind)
-	return shmtest.Have(a, err).In(t), shmtest.Have(b, err).In(t)
-}
-
 // TestHostileConversation: whatever a peer says in place of a message of the second step, on either
 // kind of socket, is that message or a typed error, and no descriptor stays open. The connection
 // has no deadline afterwards.
@@ -107,7 +101,7 @@ func TestHostileConversation(t *testing.T) {
 					want = nil
 				}
 			}
-			ours, theirs := talkers(t, kind)
+			ours, theirs := shmtest.Connected(t, kind)
 			before := len(shmtest.Descriptors())
 			fds := make([]int, tt.fds)
 			for _, b := range tt.says {
@@ -180,7 +174,7 @@ func TestSilentPeerOfConversation(t *testing.T) {
 	}
 	for call, wait := range calls {
 		for how, end := range ends {
-			ours, _ := talkers(t, unix.SOCK_SEQPACKET)
+			ours, _ := shmtest.Connected(t, unix.SOCK_SEQPACKET)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			c := spoken.Begin(ctx, ours)
 			var full error
@@ -235,7 +229,7 @@ func TestLastWords(t *testing.T) {
 				return c.LastWord(4, 1)
 			}},
 	} {
-		ours, theirs := talkers(t, tt.kind)
+		ours, theirs := shmtest.Connected(t, tt.kind)
 		c := spoken.Begin(t.Context(), ours)
 		c.Limit(time.Minute, errors.New("it waits"))
 		if err := c.Send(say(1, 0, 0)); err != nil { // which stays unread

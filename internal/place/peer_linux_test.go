@@ -110,7 +110,7 @@ func TestPeerLeavesConnection(t *testing.T) {
 
 // TestPeerBytes: watching takes no bytes.
 func TestPeerBytes(t *testing.T) {
-	here, there := talkers(t, unix.SOCK_STREAM)
+	here, there := shmtest.Connected(t, unix.SOCK_STREAM)
 	p := shmtest.Got(MeetPeer(here, &shm.AllowList{GIDs: []int{os.Getegid()}})).Or(t)
 	changes := make(chan struct{}, 2)
 	p.Watch(func() { changes <- struct{}{} })

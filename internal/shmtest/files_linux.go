@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +35,13 @@ func Sockets(kind int) (a, b *net.UnixConn, err error) {
 		return nil, nil, errors.Join(err, a.Close())
 	}
 	return a, b, nil
+}
+
+// Connected returns a connected pair of sockets of a type, which end with the test.
+func Connected(t testing.TB, kind int) (a, b *net.UnixConn) {
+	t.Helper()
+	a, b, err := Sockets(kind)
+	return Have(a, err).In(t), Have(b, err).In(t)
 }
 
 // Socket takes a descriptor over.
