@@ -501,24 +501,36 @@ func (r relay) Progress() time.Duration {
 }
 
 // TestChannelArmedBeforeDescriptor: what feeds a queue moves while somebody waits on the descriptor
-// of its channel, also if the queue was armed before there was one.
+// of its channel, also if the queue was armed before there was one, or fed only after that.
 func TestChannelArmedBeforeDescriptor(t *testing.T) {
 	t.Parallel()
-	d := dirOfItsOwn(t, "armed-before")
-	var qs [2]*Queue
-	var ws [2]*Writer
-	for i, name := range []string{"from", "to"} {
-		qs[i] = shmtest.Have(Create(Named(d, name), Options{Size: 8, Shared: true})).In(t)
-		ws[i] = attachTo(t, d, name)
-		defer func() { must(t, ws[i].Close()) }()
+	for _, name := range []string{"armed-before", "fed-after"} {
+		d := dirOfItsOwn(t, name)
+		var qs [2]*Queue
+		var ws [2]*Writer
+		for i, name := range []string{"from", "to"} {
+			qs[i] = shmtest.Have(Create(Named(d, name), Options{Size: 8, Shared: true})).In(t)
+			ws[i] = attachTo(t, d, name)
+			defer func() { must(t, ws[i].Close()) }()
+		}
+		feed := func() {
+			unbind := shmtest.Got(qs[1].Bind(relay{qs[0], ws[1]}, true)).Or(t)
+			t.Cleanup(unbind)
+		}
+		c := shmtest.Have(NewChannel(d)).In(t)
+		defer func() { must(t, CloseAll(c)) }()
+		must(t, c.Attach(qs[1]))
+		if name == "armed-before" {
+			feed()
+		}
+		must(t, c.RequestNotify(qs[1], NotifyAny))
+		fd := shmtest.Got(c.FD()).Or(t)
+		if name == "fed-after" {
+			feed()
+			_, err := c.TryGetEvent()
+			shmtest.WantErr(t, "an event", err, ErrWouldBlock)
+		}
+		must(t, ws[0].Post(new(Entry)))
+		shmtest.Eventually(t, name, func() bool { return pollable.Readable(uintptr(fd)) })
 	}
-	unbind := shmtest.Got(qs[1].Bind(relay{qs[0], ws[1]}, true)).Or(t)
-	defer unbind()
-	c := shmtest.Have(NewChannel(d)).In(t)
-	defer func() { must(t, CloseAll(c)) }()
-	must(t, c.Attach(qs[1]))
-	must(t, c.RequestNotify(qs[1], NotifyAny))
-	fd := shmtest.Got(c.FD()).Or(t)
-	must(t, ws[0].Post(new(Entry)))
-	shmtest.Eventually(t, "the descriptor", func() bool { return pollable.Readable(uintptr(fd)) })
 }
