@@ -22,5 +22,11 @@ func Found(t *testing.T, d *shm.Dir, name string) (Fate, func() error) {
 	return r.Fate, found.remove
 }
 
+// HeldByOthers looks, for who found that an object cannot be had, whether it can in a moment.
+func HeldByOthers(t *testing.T, d *shm.Dir, name string) (look func() bool) {
+	t.Helper()
+	return shmtest.Got(find(d, name, Options{})).Or(t).heldByOthers
+}
+
 // LeadsTo reports whether a name still leads to the directory that was opened by it.
 func LeadsTo(d *shm.Dir, name string, sub *shm.Dir) (bool, error) { return leadsTo(d, name, sub) }

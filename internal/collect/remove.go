@@ -60,8 +60,9 @@ func (t *target) heldByOthers() bool {
 			return false
 		}
 	}
-	if !t.isQueue() || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err == nil
+	gone := errors.Is(err, fs.ErrNotExist)
+	if !t.isQueue() || err != nil && !gone {
+		return err == nil || gone // they have removed it by now
 	}
 	lanes, err := t.openLanes(shm.Inspect)
 	defer closeAll(lanes)

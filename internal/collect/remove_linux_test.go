@@ -180,6 +180,21 @@ func TestRemovesWhatWasAside(t *testing.T) {
 	}
 }
 
+// TestRemovedMeanwhile: what somebody else has removed since it was found in his hands leaves its
+// name to whoever wants that.
+func TestRemovedMeanwhile(t *testing.T) {
+	d := openDir(t)
+	obj := shmtest.Have(d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)).In(t)
+	look := collect.HeldByOthers(t, d, "region")
+	if look() {
+		t.Error("who has it lives")
+	}
+	must(t, obj.Unlink())
+	if !look() {
+		t.Error("the name is taken for good")
+	}
+}
+
 // TestRemoveSeesWhatMoved: what was aside when a collector found it may have got its own name since
 // then, and been left to a successor.
 func TestRemoveSeesWhatMoved(t *testing.T) {
