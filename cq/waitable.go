@@ -219,7 +219,7 @@ func (e *ending) over() {
 type memberList struct {
 	mu       sync.Mutex
 	shut     bool // its set closes: nobody comes any more
-	signals  bool // its set waits, and ends that for a member's signal; one that does not only polls
+	waits    bool // its set waits, which a member's signal ends; one that does not only polls
 	byBit    map[int]listed
 	bits     map[Waitable]int // of a counter that is polled it is polledBit
 	counters []*polledCounter // replaced, never changed in place
@@ -252,14 +252,14 @@ func (l *memberList) add(gate *guard, set *wake.Set, m Waitable) error {
 	if l.byBit == nil {
 		l.byBit, l.bits = map[int]listed{}, map[Waitable]int{}
 	}
-	if c, is := m.(*Counter); is && !l.signals {
+	if c, is := m.(*Counter); is && !l.waits {
 		if err := c.holders.bind(); err != nil {
 			return err
 		}
 		l.counters, l.bits[m] = append(slices.Clone(l.counters), &polledCounter{c: c}), polledBit
 		return nil
 	}
-	bit, face, err := m.join(l.signals)
+	bit, face, err := m.join(l.waits)
 	if err != nil {
 		return err
 	}

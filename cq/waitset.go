@@ -66,7 +66,7 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 			"WaitUnspec, WaitFD, WaitPollFD or WaitMutexCond", ErrInvalid)
 	}
 	s := &WaitSet{fid: FID{Kind: FIDWaitSet, ID: rand.Uint64()}, opt: o}
-	s.gate.shared, s.list.signals = true, true
+	s.gate.shared, s.list.waits = true, true
 	var err error
 	if s.bell, err = place.ProcessBell.Acquire(d); err != nil {
 		return nil, failed("open", "wait set", err)

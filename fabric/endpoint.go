@@ -218,12 +218,7 @@ func (e *Endpoint) former() uint64 {
 	if e.met() {
 		return 0
 	}
-	obj, err := e.dir.Open(e.name, shm.ReadOnly)
-	if err != nil {
-		return 0
-	}
-	defer obj.Close()
-	f, err := kind.StoredFabric(e.name, obj.Header())
+	_, f, err := e.ofName(e.name)
 	if err != nil {
 		return 0
 	}

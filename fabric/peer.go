@@ -124,19 +124,25 @@ func (e *Endpoint) Resolve(name string) (cq.Addr, error) {
 }
 
 func (e *Endpoint) resolve(name string) (*peer, error) {
-	obj, err := e.dir.Open(name, shm.ReadOnly)
+	h, f, err := e.ofName(name)
 	if err != nil {
 		return nil, gone(err)
 	}
-	defer obj.Close()
-	h := obj.Header()
-	f, err := kind.StoredFabric(name, h)
-	if err != nil {
-		return nil, err
-	}
 	p := e.peerOf(Address{Outbox: f.Outbox, UUID: h.UUID, Generation: h.Generation})
-	p.call(name)
+	p.setName(name)
 	return p, nil
+}
+
+// ofName returns what the endpoint that has a name now says of itself.
+func (e *Endpoint) ofName(name string) (h shm.Header, f kind.Fabric, err error) {
+	obj, err := e.dir.Open(name, shm.ReadOnly)
+	if err != nil {
+		return h, f, err
+	}
+	defer obj.Close()
+	h = obj.Header()
+	f, err = kind.StoredFabric(name, h)
+	return h, f, err
 }
 
 // Lookup returns the address that has a number (fi_av_lookup). [ErrAddress]: there is none.
@@ -167,9 +173,9 @@ func (e *Endpoint) peerOf(a Address) *peer {
 	return p
 }
 
-// call gives a peer a name. Connections read the one that it has without a lock, so that is not
+// setName gives a peer a name. Connections read the one that it has without a lock, so that is not
 // written again.
-func (p *peer) call(name string) {
+func (p *peer) setName(name string) {
 	if p.name != name {
 		p.name = name
 	}

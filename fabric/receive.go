@@ -200,7 +200,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 		return nil, false, fs.ErrNotExist
 	}
 	if l.p = p; !e.met() { // who came over a socket does not say what it is called
-		p.call(name)
+		p.setName(name)
 	}
 	err = l.meet(place)
 	if err == nil && e.link.strange(a) {

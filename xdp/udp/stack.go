@@ -33,7 +33,7 @@ type StackOptions struct {
 	// bind claims an address for a connection, and has datagrams to it sent to the backends. It
 	// chooses a port if that is 0. What it returns is undone by unbind.
 	bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
-	// settle is how long Close waits for next hops; settleWait.
+	// settle is how long Close waits for next hops. 0 is settleWait.
 	settle time.Duration
 }
 
