@@ -48,7 +48,8 @@ type messenger struct {
 // it is about sleeping. Messages of more than 0 bytes are long ones, whose sends complete. They lie
 // in a pool if there is to be one.
 func openMessenger(role int, sleeps bool, long, pool int, lends bool) (m *messenger, err error) {
-	m = &messenger{dst: make([]cq.Msg, fabricPosted), long: make([]byte, long), lends: lends}
+	m = &messenger{dst: make([]cq.Msg, fabricPosted), long: written(make([]byte, long)),
+		lends: lends}
 	defer func() {
 		if err != nil {
 			_ = m.Close()
@@ -95,12 +96,22 @@ func openMessenger(role int, sleeps bool, long, pool int, lends bool) (m *messen
 	}
 }
 
+// written is mem with something in it. Memory that nobody wrote to is one page of zeros, which is
+// in the nearest cache of who copies it.
+func written(mem []byte) []byte {
+	for i := range mem {
+		mem[i] = 1
+	}
+	return mem
+}
+
 // openLong takes memory for long messages, and posts receives of them.
 func (m *messenger) openLong(long, pool int) (err error) {
 	if pool > 0 {
 		if m.long, err = m.end.Alloc(long); err != nil {
 			return err
 		}
+		written(m.long)
 	}
 	for i := range m.longBuf {
 		if long > 0 {
