@@ -22,6 +22,8 @@ const (
 	fabricSlots = 256
 	// fabricAhead is how many long messages are under way at most, and receives of them posted.
 	fabricAhead = 4
+	// smallTag is that of small messages. Long ones have 0.
+	smallTag = 7
 )
 
 // messenger is one end of a pair of endpoints that send each other numbers of 8 bytes.
@@ -80,13 +82,13 @@ func openMessenger(role int, sleeps bool, long, pool int, lends bool) (m *messen
 	if m.end, err = fabric.Open(m.dir, name(role), of); err != nil {
 		return nil, err
 	}
-	if err := m.openLong(long, pool); err != nil {
-		return nil, err
+	if long > 0 {
+		err = m.openLong(long, pool)
+	} else {
+		err = m.openSmall()
 	}
-	for i := range m.bufs {
-		if err := m.end.Recv(m.bufs[i][:], uint64(i)); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		m.to, err = m.end.Resolve(name(1 - role))
@@ -114,10 +116,16 @@ func (m *messenger) openLong(long, pool int) (err error) {
 		written(m.long)
 	}
 	for i := range m.longBuf {
-		if long > 0 {
-			m.longBuf[i] = make([]byte, long)
-			err = errors.Join(err, m.post(uint64(i)))
-		}
+		m.longBuf[i] = make([]byte, long)
+		err = errors.Join(err, m.post(uint64(i)))
+	}
+	return err
+}
+
+// openSmall posts receives of small messages. Long ones would be compared with all of them.
+func (m *messenger) openSmall() (err error) {
+	for i := range m.bufs {
+		err = errors.Join(err, m.end.TRecv(m.bufs[i][:], fabric.Anybody, smallTag, 0, uint64(i)))
 	}
 	return err
 }
@@ -151,10 +159,12 @@ func (m *messenger) Close() error {
 // send sends n numbers, on and on.
 func (m *messenger) send(n int, pauses uint32) error {
 	var payload [8]byte
+	msg := fabric.Msg{Buf: payload[:], Addr: m.to, Tag: smallTag,
+		Flags: cq.FlagTagged | cq.FlagInjectCall}
 	for ; n > 0; n-- {
 		binary.LittleEndian.PutUint64(payload[:], m.sent)
-		err := m.end.Inject(payload[:], m.to)
-		for ; err == cq.ErrFull; err = m.end.Inject(payload[:], m.to) {
+		err := m.end.SendMsg(&msg)
+		for ; err == cq.ErrFull; err = m.end.SendMsg(&msg) {
 			spin.Pause(pauses)
 		}
 		if err != nil {
@@ -182,7 +192,7 @@ func (m *messenger) receive(n int, pauses uint32, read func([]cq.Msg) (int, erro
 				return fmt.Errorf("message %d came in place of %d", got, m.got)
 			}
 			m.got++
-			if err := m.end.Recv(buf, m.dst[i].Context); err != nil {
+			if err := m.end.TRecv(buf, fabric.Anybody, smallTag, 0, m.dst[i].Context); err != nil {
 				return err
 			}
 		}
