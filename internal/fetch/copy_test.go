@@ -11,7 +11,7 @@ func TestCopy(t *testing.T) {
 	for i := range from {
 		from[i] = byte(i*7 + i>>8)
 	}
-	for _, n := range []int{0, 1, 4095, 4096, 4097, 32 << 10} {
+	for _, n := range []int{0, 1, 64, 65, 4095, 4096, 4097, 32 << 10} {
 		for _, at := range []int{0, 1, 8, 63, 4080} {
 			clear(to)
 			clear(want)
