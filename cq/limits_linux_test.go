@@ -18,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -52,7 +53,7 @@ func reportLimits(t *testing.T, format string, args ...any) {
 		}
 	}
 	rows["| "+t.Name()] = fmt.Sprintf("| %s | %s |\n", t.Name(), text)
-	page := fmt.Sprintf(limitsHead, shmtest.Machine())
+	page := fmt.Sprintf(limitsHead, stage.Here())
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		page += rows[name]
 	}

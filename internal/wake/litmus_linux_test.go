@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -420,8 +421,8 @@ func TestLitmusReport(t *testing.T) {
 		fmt.Fprintf(&b, "| mutant: %s | %d | %d | %d | %d | %v | |\n", name, *litmusReport, seen,
 			each, slices.Max(together), short(longest))
 	}
-	text := fmt.Sprintf(litmusHead, *litmusReport, shmtest.Machine()) + b.String()
-	shmtest.Must(t, os.WriteFile("../testdata/reports/litmus.md", []byte(text), 0o644))
+	text := fmt.Sprintf(litmusHead, *litmusReport, stage.Here()) + b.String()
+	shmtest.Must(t, os.WriteFile("../../testdata/reports/litmus.md", []byte(text), 0o644))
 }
 
 func short(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
