@@ -221,9 +221,6 @@ const (
 	deviceKind   = "device"
 )
 
-var kinds = []string{queueKind, goKind, fabricKind, scaleKind, socketKind, udpConnKind,
-	endpointKind, deviceKind}
-
 // steadyDrain is a drain whose reader has read before: what it needs is in the cache.
 const steadyDrain = "drain-steady"
 

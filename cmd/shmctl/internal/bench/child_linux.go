@@ -167,7 +167,11 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 		}
 	}
 	p.barrier(epoch + 1)
-	r, err := p.runner(c)
+	prepare := runners[c.kind]
+	if c.verb == "tail" { // messages are timed one by one
+		prepare = (*party).tailRunner
+	}
+	r, err := prepare(p, c)
 	if err != nil {
 		return a, err
 	}

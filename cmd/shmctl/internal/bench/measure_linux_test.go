@@ -99,8 +99,11 @@ func distinct(cases []benchCase) (kept []benchCase) {
 	told := map[string]bool{}
 	for _, i := range rand.Perm(len(cases)) {
 		c := cases[i]
-		if named(c.ours).kind == scaleKind {
+		switch ours := named(c.ours); {
+		case ours.kind == scaleKind:
 			c.batch = min(c.batch, crowd)
+		case ours.mode() == xdp.AttachGeneric && ours.verb != "echo":
+			continue // the other programs are those of echo
 		}
 		ours, rival := "ours "+c.ours, cmp.Or(c.source, "ours")+" "+c.rival
 		if c.stagger {
@@ -114,7 +117,8 @@ func distinct(cases []benchCase) (kept []benchCase) {
 	return kept
 }
 
-// Each bench measures its cases, tells how far it is, and leaves nothing behind.
+// Each bench measures its cases, tells how far it is, and leaves nothing behind. Packets come
+// through both ways with every kind of socket, and each one once, or a child would have said so.
 func TestMeasuresEveryCase(t *testing.T) {
 	shmtest.Long(t)
 	needTwo(t)
@@ -122,10 +126,13 @@ func TestMeasuresEveryCase(t *testing.T) {
 	o.Pairs = 1
 	// Beside this directory bench makes its own, where other runs on this machine do not.
 	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
-	for _, b := range Benches[:len(Benches)-1] { // xdp has a test of its own
+	for _, b := range Benches {
 		t.Run(b.Name, func(t *testing.T) {
-			if b.Name == "cq" || b.Name == "fabric" {
+			switch b.Name {
+			case "cq", "fabric":
 				needLibfabric(t, o.rivals)
+			case "xdp":
+				needWire(t)
 			}
 			var told []Row
 			o.Progress = func(p Progress) {
@@ -144,6 +151,11 @@ func TestMeasuresEveryCase(t *testing.T) {
 			}
 			for _, r := range rows {
 				checkRow(t, r, o.Pairs)
+				if p := r.Packets; (b.Name == "xdp") != (p != nil && p.OursCPU != nil && p.RivalCPU != nil) {
+					t.Errorf("%s: %+v", r.Case, p)
+				} else if p != nil && p.CountingError != "" {
+					t.Logf("%s: %s", r.Case, p.CountingError)
+				}
 			}
 		})
 	}
@@ -362,24 +374,38 @@ func TestChildRefusesNonsense(t *testing.T) {
 	}
 }
 
-// The rivals map the same memory: their header repeats our offsets.
-func TestHeaderRepeatsLayout(t *testing.T) {
-	text := shmtest.Got(testdata.Rivals.ReadFile("rivals/bench.h")).Or(t)
-	for name, want := range map[string]int{
-		"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
-		"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,
-		"RING_0": ring0, "RING_1": ring1, "RING_TAIL": ringTail, "RING_HEAD": ringHead,
-		"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,
-		"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
-		"THINK_NS": thinkNs,
-		"TAIL_0":   tail0, "TAIL_PREEMPT": tailPreempt, "TAIL_LONGEST": tailLongest,
-		"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": tailSubBits,
-		"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
-		"BARRIER_LOOKS": barrierLooks, "BARRIER_NAP": barrierNap,
+// TestHeadersRepeat: the rivals map the same memory and send the same frames, so their headers
+// repeat what we say of them.
+func TestHeadersRepeat(t *testing.T) {
+	for file, numbers := range map[string]map[string]int{
+		"bench.h": {
+			"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
+			"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,
+			"RING_0": ring0, "RING_1": ring1, "RING_TAIL": ringTail, "RING_HEAD": ringHead,
+			"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,
+			"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
+			"THINK_NS": thinkNs,
+			"TAIL_0":   tail0, "TAIL_PREEMPT": tailPreempt, "TAIL_LONGEST": tailLongest,
+			"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": tailSubBits,
+			"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
+			"BARRIER_LOOKS": barrierLooks, "BARRIER_NAP": barrierNap,
+		},
+		"packets.h": {"NETNS_FD": netnsFD, "FRAME_BYTES": frameBytes, "PAYLOAD_OFF": payloadOff,
+			"SEQUENCE_OFF": sequenceOff, "DRAIN_BLOCK": drainBlock, "MAX_BATCH": maxBatch,
+			"PORT_BASE": int(endAddrs[0].Port())},
 	} {
-		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
-		if m == nil || string(m[1]) != fmt.Sprint(want) {
-			t.Errorf("%s: bench.h has %q, child_linux.go %d", name, m, want)
+		text := string(shmtest.Got(testdata.Rivals.ReadFile("rivals/" + file)).Or(t))
+		for name, want := range numbers {
+			m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindStringSubmatch(text)
+			if m == nil || m[1] != fmt.Sprint(want) {
+				t.Errorf("%s: %s has %q, we %d", name, file, m, want)
+			}
+		}
+		for i, name := range endNames {
+			if file == "packets.h" && (!strings.Contains(text, `"`+name+`"`) ||
+				!strings.Contains(text, `"`+endAddrs[i].Addr().String()+`"`)) {
+				t.Errorf("%s does not know %s, %v", file, name, endAddrs[i])
+			}
 		}
 	}
 }
@@ -412,41 +438,6 @@ func needWire(t *testing.T) {
 	shmtest.Require(t, "netns", err)
 	defer w.close()
 	shmtest.Require(t, "xdp", w.refuse(xdp.AttachNative))
-}
-
-// TestXDPMeasuresEveryCase: packets come through both ways with every kind of socket, and each one
-// once, or a child would have said so.
-func TestXDPMeasuresEveryCase(t *testing.T) {
-	shmtest.Long(t)
-	needWire(t)
-	o := short(needCompiler(t))
-	o.Pairs = 1
-	o = benchOf(t, "xdp").options(o)
-	var once []benchCase // each thing that a process can be told
-	told := map[string]bool{}
-	for _, c := range benchOf(t, "xdp").cases(o) {
-		if ours := named(c.ours); ours.mode() == xdp.AttachGeneric && ours.verb != "echo" {
-			continue // the other programs are those of echo
-		}
-		ours, rival := told[c.ours], told[c.rivalName+c.rival]
-		if told[c.ours], told[c.rivalName+c.rival] = true, true; !ours || !rival {
-			once = append(once, c)
-		}
-	}
-	rows := shmtest.Got(measure(t.Context(), o, once)).Or(t)
-	if len(rows) != len(once) {
-		t.Errorf("%d rows of %d: %q", len(rows), len(once), names(rows))
-	}
-	for _, r := range rows {
-		p := r.Packets
-		if p == nil || p.OursCPU == nil || p.RivalCPU == nil {
-			t.Errorf("%s: %+v", r.Case, p)
-			continue
-		}
-		if p.CountingError != "" {
-			t.Logf("%s: %s", r.Case, p.CountingError)
-		}
-	}
 }
 
 // wireCase returns the case of a name that is measured against C.
@@ -528,24 +519,5 @@ func TestLostPacketsEndTheRound(t *testing.T) {
 	l := lost{since: time.Now().Add(-2 * packetWait)}
 	if l.wait() == nil {
 		t.Error("patience never ends")
-	}
-}
-
-// The rivals send the same frames.
-func TestHeaderRepeatsPacket(t *testing.T) {
-	text := shmtest.Got(testdata.Rivals.ReadFile("rivals/packets.h")).Or(t)
-	for name, want := range map[string]int{"NETNS_FD": netnsFD, "FRAME_BYTES": frameBytes,
-		"PAYLOAD_OFF": payloadOff, "SEQUENCE_OFF": sequenceOff, "DRAIN_BLOCK": drainBlock,
-		"MAX_BATCH": maxBatch, "PORT_BASE": int(endAddrs[0].Port())} {
-		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
-		if m == nil || string(m[1]) != fmt.Sprint(want) {
-			t.Errorf("%s: packets.h has %q, the loops %d", name, m, want)
-		}
-	}
-	for i, name := range endNames {
-		if !strings.Contains(string(text), `"`+name+`"`) ||
-			!strings.Contains(string(text), `"`+endAddrs[i].Addr().String()+`"`) {
-			t.Errorf("packets.h does not know %s, %v", name, endAddrs[i])
-		}
 	}
 }

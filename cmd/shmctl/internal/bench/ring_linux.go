@@ -28,7 +28,7 @@ type command struct {
 // named is the command of a name.
 func named(name string) (c command) {
 	kind, rest, _ := strings.Cut(name, "-")
-	if !slices.Contains(kinds, kind) {
+	if runners[kind] == nil {
 		kind, rest = "", name
 	}
 	c.name, c.kind = name, kind
@@ -47,35 +47,22 @@ func (c command) readerPays() bool {
 	return c.kind == "" && c.verb != "spsc-xchg" && c.verb != "spsc-nobell" && c.verb != "spsc-single"
 }
 
-// subject returns what prepares a round of a command on more than a ring and its bell; nil for
-// those on a ring.
-func (c command) subject() func(*party, command) (func() (uint64, bool, error), error) {
-	switch c.kind {
-	case "":
-		return nil
-	case queueKind:
-		return (*party).queueRunner
-	case scaleKind:
-		return (*party).scaleRunner
-	case goKind:
-		return (*party).goRunner
-	case fabricKind:
-		return (*party).fabricRunner
-	}
-	return (*party).wireRunner
-}
+// runners prepare a round of a command, by its kind; those of no kind are on a ring and its bell.
+// What one returns is what is measured. That returns the checksum of what this process read and
+// whether its time is the one that counts.
+var runners = map[string]func(*party, command) (func() (uint64, bool, error), error){
+	"": (*party).ringRunner, queueKind: (*party).queueRunner, goKind: (*party).goRunner,
+	fabricKind: (*party).fabricRunner, scaleKind: (*party).scaleRunner,
+	socketKind: (*party).wireRunner, udpConnKind: (*party).wireRunner,
+	endpointKind: (*party).wireRunner, deviceKind: (*party).wireRunner}
 
-// sleeps reports whether every message must find its reader asleep.
+// sleepers are commands in which every message must find its reader asleep, whatever their options.
+var sleepers = []string{"futex", "eventfd", "cq-sread", "go-unix", "go-pipe", "go-conn",
+	"fabric-sleep"}
+
 func (c command) sleeps() bool {
-	switch c.kind {
-	case "":
-		return c.verb == "futex" || c.verb == "eventfd"
-	case queueKind:
-		return c.verb == "sread"
-	case goKind:
-		return c.verb == "unix" || c.verb == "pipe" || c.verb == "conn"
-	}
-	return c.kind == fabricKind && c.verb == "sleep"
+	name, _, _ := strings.Cut(c.name, "+")
+	return slices.Contains(sleepers, name)
 }
 
 // outlet is the writing end of one direction, with its bell.
@@ -183,15 +170,7 @@ func (p *party) inlet(c command) (*inlet, error) {
 	return in, err
 }
 
-// runner prepares a round; the function it returns is what is measured. It returns the checksum of
-// what this process read and whether its time is the one that counts.
-func (p *party) runner(c command) (func() (uint64, bool, error), error) {
-	if c.verb == "tail" { // messages are timed one by one
-		return p.tailRunner(c)
-	}
-	if run := c.subject(); run != nil {
-		return run(p, c)
-	}
+func (p *party) ringRunner(c command) (func() (uint64, bool, error), error) {
 	out, err := p.outlet(c)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func TestCases(t *testing.T) {
 func TestUnknownOptions(t *testing.T) {
 	for _, name := range []string{"fabric-trip+x", "fabric-send-1m+x", "scale-all+x"} {
 		c := named(name)
-		if _, err := c.subject()(&party{}, c); err == nil {
+		if _, err := runners[c.kind](&party{}, c); err == nil {
 			t.Errorf("%s is measured", name)
 		}
 	}
