@@ -14,7 +14,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/internal/shmtest/syscalls"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -230,7 +229,7 @@ func TestCounterOpenClose(t *testing.T) {
 func TestCounterSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := syscalls.Count(t).All
+	calls := calls(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD} {
 		_, c, name := named3(t, cq.CounterOptions{Wait: wait})
 		work := func() {

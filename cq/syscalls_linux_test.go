@@ -18,7 +18,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/internal/shmtest/syscalls"
+	"github.com/shmring/shmring/internal/syscalls"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -49,12 +49,19 @@ func quiet(t *testing.T, what string, calls func() uint64, f func()) {
 	}
 }
 
+// calls counts the system calls of this thread, to which the caller is locked, until the test ends.
+func calls(t *testing.T) func() uint64 {
+	t.Helper()
+	c := shmtest.Have(syscalls.Thread()).Where(t, "bpf")
+	return func() uint64 { return c.All() }
+}
+
 // TestNoSyscalls: while the reader is awake neither side makes a system call, nor does a reader
 // that looks at an empty queue.
 func TestNoSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := syscalls.Count(t).All
+	calls := calls(t)
 	for _, o := range []cq.Options{{}, {WritersPay: true}, {Wait: cq.WaitFD}, {Shared: true}} {
 		o.Size = 64
 		d := openDir(t)
@@ -96,7 +103,7 @@ func TestNoSyscalls(t *testing.T) {
 func TestWriterSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := syscalls.Count(t).All
+	calls := calls(t)
 	for _, wait := range blocking {
 		name := queueName(t) + wait.String()
 		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))

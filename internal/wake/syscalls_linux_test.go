@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/internal/shmtest/syscalls"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/syscalls"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -20,7 +21,7 @@ func TestNoSyscallWhileAwake(t *testing.T) {
 		t.Run(orderName(o), func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			calls := syscalls.Count(t)
+			calls := shmtest.Have(syscalls.Thread()).Where(t, "bpf")
 			q := heapQueue(t, 1)
 			watchdog(t, q.String)
 			r := newReader(q, readerOptions{order: o})
@@ -57,7 +58,7 @@ const perRound = laneSlots / 2
 
 // rounds publishes in rounds and returns how many system calls each took. The reader empties the
 // lane between them, so that a producer never waits for room, which is not what is counted.
-func rounds(t *testing.T, calls syscalls.Counter, w *writer) (each []uint64) {
+func rounds(t *testing.T, calls *syscalls.Counter, w *writer) (each []uint64) {
 	for range 200 {
 		for w.prod.Free() < laneSlots {
 			runtime.Gosched()
@@ -76,7 +77,7 @@ func rounds(t *testing.T, calls syscalls.Counter, w *writer) (each []uint64) {
 func TestSyscallsToWake(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	calls := syscalls.Count(t)
+	calls := shmtest.Have(syscalls.Thread()).Where(t, "bpf")
 	face := newFace(t, -1)
 	for name, c := range map[string]struct {
 		arm    uint64

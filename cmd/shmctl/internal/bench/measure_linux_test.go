@@ -486,10 +486,8 @@ func TestSyscallsAreCounted(t *testing.T) {
 	shmtest.Must(t, err)
 	defer ours.duo.close()
 	defer rival.duo.close()
-	counter, err := countSyscalls(ours, rival)
-	shmtest.Require(t, "bpf", err)
-	defer counter.close()
 	for _, s := range []*side{ours, rival} {
+		counter := shmtest.Have(s.countSyscalls(c)).Where(t, "bpf")
 		// The runtime makes some of its own, on a machine that is busy as many as there are packets:
 		// then the best of a few rounds counts.
 		most := 0.0

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/syscalls"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
 )
@@ -406,101 +407,6 @@ func (b *bencher) sharedWith(c benchCase, i int) *shared {
 	return &s
 }
 
-// syscallCounter counts the system calls of processes from outside.
-type syscallCounter struct {
-	calls *ebpf.Map // by process
-	link  link.Link
-}
-
-// countSyscalls counts for the processes of some sides from now on. Two calls are left out: the
-// sleep of the Go runtime's own monitor, and the return from the signal by which it preempts.
-func countSyscalls(sides ...*side) (*syscallCounter, error) {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 8})
-	if err != nil {
-		return nil, err
-	}
-	c := &syscallCounter{calls: m}
-	for _, s := range sides {
-		if s == nil {
-			continue
-		}
-		for _, p := range s.duo.procs {
-			if err := m.Put(uint32(p.PID()), uint64(0)); err != nil {
-				c.close()
-				return nil, err
-			}
-		}
-	}
-	if err := c.attach(); err != nil {
-		c.close()
-		return nil, err
-	}
-	return c, nil
-}
-
-// attach loads the program. Processes are looked up by their number in our namespace.
-func (c *syscallCounter) attach() error {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return err
-	}
-	// The kernel's own encoding of a device number: 12 bits of major, 20 of minor.
-	dev := unix.Major(st.Dev)<<20 | unix.Minor(st.Dev)
-	var code asm.Instructions
-	code = append(code,
-		asm.LoadMem(asm.R6, asm.R1, 8, asm.DWord)) // the number of the call
-	for _, number := range []int32{unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP,
-		unix.SYS_RT_SIGRETURN} {
-		code = append(code, asm.JEq.Imm(asm.R6, number, "exit"))
-	}
-	code = append(code,
-		asm.LoadImm(asm.R1, int64(dev), asm.DWord),
-		asm.LoadImm(asm.R2, int64(st.Ino), asm.DWord),
-		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8),
-		asm.Mov.Imm(asm.R4, 8),
-		asm.FnGetNsCurrentPidTgid.Call(), // {thread, process}
-		asm.JNE.Imm(asm.R0, 0, "exit"),
-		asm.LoadMapPtr(asm.R1, c.calls.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "exit"),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-		asm.Mov.Imm(asm.R0, 0).WithSymbol("exit"),
-		asm.Return())
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL",
-		Instructions: code})
-	if err != nil {
-		return err
-	}
-	defer prog.Close()
-	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter",
-		Program: prog})
-	return err
-}
-
-// of returns how many calls both processes of a side have made, or role 0 if it works alone.
-func (c *syscallCounter) of(s *side, solo bool) (total uint64, err error) {
-	for role, p := range s.duo.procs {
-		if solo && role > 0 {
-			break
-		}
-		var n uint64
-		if err := c.calls.Lookup(uint32(p.PID()), &n); err != nil {
-			return 0, err
-		}
-		total += n
-	}
-	return total, nil
-}
-
-func (c *syscallCounter) close() {
-	if c.link != nil {
-		_ = c.link.Close()
-	}
-	_ = c.calls.Close()
-}
-
 // reportWire fills what only rows about packets have.
 func (b *bencher) reportWire(ctx context.Context, c benchCase, r *Row, pairs []pair, count uint64,
 	ours, rival *side,
@@ -517,37 +423,48 @@ func (b *bencher) reportWire(ctx context.Context, c benchCase, r *Row, pairs []p
 		p.RivalCPU = perPacket(func(p pair) float64 { return p.rival.cpu })
 	}
 	r.Packets = p
-	counter, err := countSyscalls(ours, rival)
-	if err != nil {
-		p.CountingError = err.Error()
-		return nil
+	for s, to := range map[*side]**float64{ours: &p.OursPerCall, rival: &p.RivalPerCall} {
+		if s == nil {
+			continue
+		}
+		counter, err := s.countSyscalls(c)
+		if err != nil {
+			p.CountingError = err.Error()
+			return nil
+		}
+		*to, err = b.perCall(ctx, c, counter, s, count)
+		_ = counter.Close()
+		if err != nil {
+			return err
+		}
 	}
-	defer counter.close()
-	if p.OursPerCall, err = b.perCall(ctx, c, counter, ours, count); err == nil && rival != nil {
-		p.RivalPerCall, err = b.perCall(ctx, c, counter, rival, count)
+	return nil
+}
+
+// countSyscalls counts those of both processes of a side from now on, or of role 0 if it works
+// alone.
+func (s *side) countSyscalls(c benchCase) (*syscalls.Counter, error) {
+	pids := []int{s.duo.procs[0].PID(), s.duo.procs[1].PID()}
+	if c.solo {
+		pids = pids[:1]
 	}
-	return err
+	return syscalls.Processes(pids...)
 }
 
 // perCall returns packets per system call. What a process calls for each round, rather than for
 // each packet, is the same in a long round and a short one.
-func (b *bencher) perCall(ctx context.Context, c benchCase, counter *syscallCounter, s *side,
+func (b *bencher) perCall(ctx context.Context, c benchCase, counter *syscalls.Counter, s *side,
 	count uint64,
 ) (*float64, error) {
+	// The Go runtime's own monitor sleeps.
+	made := func() uint64 { return counter.All(unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP) }
 	var calls [2]uint64
 	for i, n := range [2]uint64{count, 3 * count} {
-		before, err := counter.of(s, c.solo)
-		if err != nil {
-			return nil, err
-		}
+		before := made()
 		if _, _, err := b.round(ctx, c, s, n); err != nil {
 			return nil, err
 		}
-		after, err := counter.of(s, c.solo)
-		if err != nil {
-			return nil, err
-		}
-		calls[i] = after - before
+		calls[i] = made() - before
 	}
 	if calls[1] <= calls[0] {
 		return nil, nil
