@@ -220,3 +220,21 @@ func TestLifetime(t *testing.T) {
 		t.Errorf("%v passed, and it is %v", passed, is)
 	}
 }
+
+// TestTimes: counts lie beside each other, and are of times no more than 1/64 apart.
+func TestTimes(t *testing.T) {
+	for i := range TimeCounts - 1 {
+		end := uint64(timeEnd(i))
+		if TimeCount(end-1) != i || TimeCount(end) != i+1 {
+			t.Fatalf("count %d ends at %d: %d holds the time before, %d that", i, end,
+				TimeCount(end-1), TimeCount(end))
+		}
+		if i > 0 && (timeEnd(i)-timeEnd(i-1))*64 > max(64, timeEnd(i)) {
+			t.Fatalf("count %d: from %v to %v", i, timeEnd(i-1), timeEnd(i))
+		}
+		if end > 1<<40 {
+			return
+		}
+	}
+	t.Errorf("the last count ends at %v", timeEnd(TimeCounts-1))
+}

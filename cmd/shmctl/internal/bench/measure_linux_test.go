@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/testdata"
 	"github.com/shmring/shmring/xdp"
@@ -386,7 +387,7 @@ func TestHeadersRepeat(t *testing.T) {
 			"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
 			"THINK_NS": thinkNs,
 			"TAIL_0":   tail0, "TAIL_PREEMPT": tailPreempt, "TAIL_LONGEST": tailLongest,
-			"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": tailSubBits,
+			"TAIL_COUNTS": tailCounts, "TAIL_WORDS": tailWords, "TAIL_SUB_BITS": stage.TimeBits,
 			"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
 			"BARRIER_LOOKS": barrierLooks, "BARRIER_NAP": barrierNap,
 		},

@@ -161,31 +161,13 @@ func TestRelativeShares(t *testing.T) {
 	relativeShares([]pair{{}}) // a case without a rival
 }
 
-// Times fall into buckets that lie beside each other and are no wider than 1/64 of the time.
-func TestBuckets(t *testing.T) {
-	for i := range tailBuckets - 1 {
-		end := uint64(bucketEnd(i))
-		if bucketOf(end-1) != i || bucketOf(end) != i+1 {
-			t.Fatalf("bucket %d ends at %d: %d holds the time before, %d that", i, end,
-				bucketOf(end-1), bucketOf(end))
-		}
-		if i > 0 && (bucketEnd(i)-bucketEnd(i-1))*64 > max(64, bucketEnd(i)) {
-			t.Fatalf("bucket %d: from %v to %v", i, bucketEnd(i-1), bucketEnd(i))
-		}
-		if end > 1<<40 {
-			return
-		}
-	}
-	t.Errorf("the last bucket ends at %v", bucketEnd(tailBuckets-1))
-}
-
 // Quantiles are those of all rounds, and a time that came up once stands in the distribution.
 func TestLatencies(t *testing.T) {
 	words := make([]uint64, tailWords)
 	words[tailPreempt], words[tailPreempt+1], words[tailPause+1] = 2, 3, 500
-	words[tailCounts+bucketOf(100)] = 9990
-	words[tailCounts+bucketOf(1000)] = 9
-	words[tailCounts+bucketOf(64000)] = 1
+	words[tailCounts+stage.TimeCount(100)] = 9990
+	words[tailCounts+stage.TimeCount(1000)] = 9
+	words[tailCounts+stage.TimeCount(64000)] = 1
 	words[tailLongest] = 64000
 	var all times
 	all.add(words)

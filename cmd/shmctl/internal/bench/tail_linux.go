@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 	"runtime/metrics"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -57,32 +57,17 @@ const (
 	tailPause    = 4
 	tailLongest  = 6 // of role 0
 	tailCounts   = 8
-	tailWords    = 4096
-	tailBuckets  = tailWords - tailCounts
-	tailSubBits  = 6 // 64 counts for each doubling of the time: 1.6% apart
+	tailWords    = tailCounts + stage.TimeCounts
 	tailPairs    = 11
 	tailRound    = 500 * time.Millisecond
 	liveHeap     = 16 << 20
 	garbagePerNs = 0.2 // bytes: 200 MB a second
 )
 
-// bucketOf returns the number of the count for a time: times below 128 ns have one each, then 64
-// share each doubling.
-func bucketOf(ns uint64) int {
-	e := max(0, bits.Len64(ns)-tailSubBits-1)
-	return min(e<<tailSubBits+int(ns>>e), tailBuckets-1)
-}
-
-// bucketEnd returns the first time that is beyond a bucket.
-func bucketEnd(i int) float64 {
-	e := max(0, i>>tailSubBits-1)
-	return float64(uint64(i-e<<tailSubBits+1) << e)
-}
-
 // times are what all rounds of a side left so far.
 type times struct {
-	said   Latencies
-	counts [tailBuckets]uint64
+	said Latencies
+	of   stage.Times // there and back
 }
 
 // add takes what a round left.
@@ -92,35 +77,27 @@ func (t *times) add(words []uint64) {
 		t.said.Collections += words[tailCollect+role]
 		t.said.LongestPause = max(t.said.LongestPause, float64(words[tailPause+role]))
 	}
-	t.said.Max = max(t.said.Max, float64(words[tailLongest])/2)
-	for i := range t.counts {
-		t.counts[i] += words[tailCounts+i]
+	t.of.Most = max(t.of.Most, words[tailLongest])
+	for i := range t.of.Counts {
+		t.of.Counts[i] += words[tailCounts+i]
 	}
 }
 
 // latencies says what the counts of all rounds amount to.
 func (t *times) latencies() Latencies {
 	l := t.said
-	for _, n := range t.counts {
-		l.Messages += n
-	}
+	l.Max = float64(t.of.Most) / 2
 	quantiles := []struct {
 		part float64
 		at   *float64
 	}{{0.5, &l.P50}, {0.9, &l.P90}, {0.99, &l.P99}, {0.999, &l.P999}, {0.9999, &l.P9999}}
-	var seen uint64
-	for i, n := range t.counts {
-		if n == 0 {
-			continue
-		}
-		seen += n
-		below, ns := float64(seen)/float64(l.Messages), min(bucketEnd(i)/2, l.Max)
-		for len(quantiles) > 0 && below >= quantiles[0].part {
-			*quantiles[0].at = ns
+	l.Messages = t.of.Each(func(ns, part float64) {
+		for len(quantiles) > 0 && part >= quantiles[0].part {
+			*quantiles[0].at = ns / 2
 			quantiles = quantiles[1:]
 		}
-		l.Above = append(l.Above, Exceeded{ns, 1 - below})
-	}
+		l.Above = append(l.Above, Exceeded{ns / 2, 1 - part})
+	})
 	return l
 }
 
@@ -203,7 +180,7 @@ func (p *party) tailRunner(c command) (func() (uint64, bool, error), error) {
 			took := now - began
 			if began = now; p.role == 0 {
 				longest = max(longest, uint64(took))
-				words[tailCounts+bucketOf(uint64(took))]++
+				words[tailCounts+stage.TimeCount(uint64(took))]++
 			}
 			if p.heap != nil {
 				p.heap.keepUp(took)

@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/spin"
@@ -33,9 +31,9 @@ type application struct {
 	cfg    config
 	way    way
 	q      *cq.Queue
-	pace   *pace      // with the peer; nil if there is none
-	taken  []cq.Entry // of a batch, to be given back
-	hist   *hdrhistogram.Histogram
+	pace   *pace       // with the peer; nil if there is none
+	taken  []cq.Entry  // of a batch, to be given back
+	times  stage.Times // of one direction
 	result result
 }
 
@@ -67,7 +65,7 @@ func runApplication(l *line, c config) (err error) {
 	defer func() { err = errors.Join(err, a.close()) }()
 	a.q = a.way.queue()
 	return l.phases(func(phase string) (uint64, error) {
-		a.hist = hdrhistogram.New(1, int64(time.Minute), 3)
+		a.times = stage.Times{}
 		run, into := a.receive, &a.result.RX
 		if phase == "tx" {
 			run, into = a.transmit, &a.result.TX
@@ -134,7 +132,7 @@ func (a *application) take(t *tally, e cq.Entry, now int64) error {
 	if err != nil {
 		return err
 	}
-	_ = a.hist.RecordValue(max(1, now-int64(came)))
+	a.times.Add(uint64(max(1, now-int64(came))))
 	a.taken = append(a.taken, e)
 	return nil
 }
@@ -150,10 +148,16 @@ func (a *application) direction(arrived uint64, t *tally, completed uint64,
 		rate := float64(completed-1) / (float64(end-begin) / 1e9)
 		r.RatePPS = &rate
 	}
-	if a.hist.TotalCount() > 0 {
-		p50, p99, top := a.hist.ValueAtQuantile(50), a.hist.ValueAtQuantile(99), a.hist.Max()
-		r.Latency = Latency{&p50, &p99, &top}
-	}
+	a.times.Each(func(ns, part float64) {
+		l := &r.Latency
+		l.Max = new(int64(ns))
+		if part >= 0.5 && l.P50 == nil {
+			l.P50 = l.Max
+		}
+		if part >= 0.99 && l.P99 == nil {
+			l.P99 = l.Max
+		}
+	})
 	return r
 }
 
@@ -270,7 +274,7 @@ func (s *sender) read(posted int) (int, error) {
 	for _, e := range s.buf[:n] {
 		if slot, ok := s.release(e.Context); ok {
 			s.completed++
-			_ = s.a.hist.RecordValue(max(1, now-s.postedNs[slot]))
+			s.a.times.Add(uint64(max(1, now-s.postedNs[slot])))
 		}
 	}
 	return n, nil
