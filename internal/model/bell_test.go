@@ -101,6 +101,8 @@ type bell struct {
 	mixed     bool  // only those who take lane 0 over publish plainly
 	attaches  uint8 // lanes that come while the reader is at work
 	paidOnly  bool  // explored with the reader paying only
+	numbers   uint8 // values of an arming's number, see wrap_test.go; 0: each has one of its own
+	epochs    uint8 // and of the epoch then
 	deviant
 }
 
@@ -132,6 +134,7 @@ type task struct {
 	done   uint8 // S2: queues looked at in this round
 	hand   uint8 // bits taken but not handed on: only in mutants that take in two steps
 	lane   uint8 // next producer that the barrier reaches
+	moved  uint8 // how often the epoch has, if it has few values
 }
 
 // bellState is everything that two steps may disagree about. Tails and heads appear as the number
@@ -168,10 +171,14 @@ type bellState struct {
 	linked, begun uint8 // lanes that have a name; lanes whose producers are attaching
 	cutOff        bool  // the one before in lane 0 died inside of a publish
 	order         uint8 // of lane 0: its producer publishes plainly; the reader knows
+
+	seq uint8                // the number of an arming stays when the reader disarms
+	age [laneCount + 1]uint8 // armings since P4
 }
 
 func (v *bell) start() (s bellState) {
 	s.left, s.heirReady, s.named = v.publishes, true, true
+	s.rung = min(1, v.numbers) // the first of all numbers
 	s.mask, s.todo = v.masks, v.masks
 	s.dom = v.masks[0] | v.masks[1] | v.masks[2]
 	for l := range laneCount {
@@ -240,6 +247,9 @@ func (s *bellState) flush(l int) {
 func (v *bell) names() []string { return tenOfEach("app", "producer", "reader", "buffer") }
 
 func (v *bell) same(n *bellState) {
+	if v.numbers > 0 {
+		return
+	}
 	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2], &n.w[3])
 	relabel(&n.darmed, &n.drung, &n.dw[0], &n.dw[1], &n.dw[2], &n.dw[3])
 }

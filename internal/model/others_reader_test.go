@@ -22,6 +22,7 @@ func (v *othersModel) look(s, n *othersState, i int) {
 		if bit := uint8(1) << t.lane; s.newBell&bit != 0 {
 			n.newBell &^= bit
 			n.ready |= bit
+			n.heard[t.lane] = s.count[t.lane]
 		}
 		if t.lane++; t.lane == othersLanes {
 			t.at, t.lane = oR1, 0
@@ -116,7 +117,7 @@ func (v *othersModel) sleep(s, n *othersState, i int) {
 			n.lock = uint8(i) + 1
 		}
 		n.waiters++
-		n.armed = newSeq
+		v.number(n)
 		n.bits |= armDirect
 		t.at = oR7
 	case oR7:

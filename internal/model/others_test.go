@@ -21,6 +21,10 @@ type othersModel struct {
 	roles     [2]othersRole
 	keeper    bool // a relay listens
 	deaths    bool // producer 0 may die anywhere, which is noticed
+	// How many values numbers have that wrap, see wrap_test.go: 0 is as many as there are.
+	values   uint8 // of the count of a lane's rings
+	numbers  uint8 // of armings
+	capacity uint8 // of a lane then
 	deviant
 }
 
@@ -32,8 +36,8 @@ type othersTask struct {
 	fresh   bool // the epoch has not moved since it was loaded
 }
 
-// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard
-// last.
+// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard last,
+// unless it has few values.
 type othersState struct {
 	unread, left         [othersLanes]uint8
 	parked, ready, cand  uint8
@@ -51,6 +55,8 @@ type othersState struct {
 	dready, todo, dfresh bool
 	darmed, drung, kdw   uint8
 	u                    step
+	count, heard         [othersLanes]uint8
+	seq                  uint8
 }
 
 func (v *othersModel) start() (s othersState) {
@@ -81,13 +87,16 @@ func (v *othersModel) names() []string {
 }
 
 func (v *othersModel) same(n *othersState) {
-	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
+	if v.numbers == 0 {
+		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
+	}
 	relabel(&n.darmed, &n.drung, &n.kdw)
 }
 
 func (v *othersModel) next(s *othersState, x *search[othersState]) {
 	for l := range s.at {
-		if s.at[l] == oP1 && s.left[l] == 0 || l == 0 && s.dead() {
+		full := v.capacity > 0 && s.unread[l] >= v.capacity
+		if s.at[l] == oP1 && (s.left[l] == 0 || full) || l == 0 && s.dead() {
 			continue
 		}
 		x.does(s, uint8(l), s.at[l], true, func(n *othersState) { v.produce(s, n, l) })
@@ -184,8 +193,7 @@ func (v *othersModel) produce(s, n *othersState, l int) {
 			v.wakeWord(s, n)
 		}
 	case oQ3:
-		n.newBell |= bit
-		n.newKeeper |= bit
+		v.counts(n, l)
 		n.at[l] = oQ4
 	case oQ4:
 		if v.bug != oArmedFirst {
@@ -207,8 +215,7 @@ func (v *othersModel) produce(s, n *othersState, l int) {
 	case oQ6:
 		n.at[l] = oQ7
 		if v.bug != oCountOnce {
-			n.newBell |= bit
-			n.newKeeper |= bit
+			v.counts(n, l)
 		}
 	case oQ7:
 		if v.bug != oWakeFirst {

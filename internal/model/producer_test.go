@@ -23,7 +23,7 @@ func (v *bell) queue(l int) uint8 {
 }
 
 func (n *bellState) finish(l int) {
-	n.at[l], n.w[l], n.wBits[l], n.dw[l] = P1, 0, 0, 0
+	n.at[l], n.w[l], n.wBits[l], n.dw[l], n.age[l] = P1, 0, 0, 0, 0
 	n.wDom &^= 1 << l
 	n.old &^= 1 << l
 }
@@ -96,7 +96,7 @@ func (v *bell) wantsDomain(s *bellState, l int) bool {
 
 // afterDirect is P6 or, for a queue that is in no set, the end.
 func (v *bell) afterDirect(n *bellState, l int) {
-	n.w[l], n.wBits[l] = 0, 0
+	n.w[l], n.wBits[l], n.age[l] = 0, 0, 0
 	n.at[l] = P6
 	if n.wDom&(1<<l) == 0 {
 		n.finish(l)
@@ -109,14 +109,14 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 		if v.wantsDomain(s, l) {
 			n.wDom |= 1 << l
 		}
-		if v.queue(l) != 0 || s.armBits == 0 {
+		if v.queue(l) != 0 || s.armBits == 0 || v.bug == wrapZero && s.armed == 1 {
 			v.afterDirect(n, l)
 			return
 		}
 		n.w[l], n.wBits[l] = s.armed, s.armBits
 		n.at[l] = P5
 	case P5:
-		if s.rung == s.w[l] {
+		if s.rung == s.w[l] || s.rung > s.w[l] && (v.bug == wrapLess || v.bug == wrapLessEdge) {
 			v.afterDirect(n, l)
 			if v.bug == oneRungWord {
 				n.finish(l)
@@ -131,7 +131,7 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 			n.at[l] = P5d
 		}
 	case P5e:
-		v.forRole(direct, func(i int) { n.task[i].fresh = false })
+		v.forRole(direct, func(i int) { v.moves(&n.task[i]) })
 		n.at[l] = P5w
 	case P5w:
 		v.wakeDirect(s, n)

@@ -254,12 +254,14 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	case R5:
 		t.fresh, t.at = true, R6
 	case R6:
-		v.arm(s, n, t)
+		if !v.arm(s, n, t) {
+			return
+		}
 	case R7:
 		v.secondLook(s, n, i, x)
 		return
 	case R8:
-		t.asleep, t.fresh, t.at = t.fresh, false, R9
+		t.asleep, t.fresh, t.moved, t.at = t.fresh, false, 0, R9
 	case R9:
 		n.waiters--
 		if n.waiters == 0 || v.bug == eachDisarms {
@@ -287,18 +289,22 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	x.emit(n)
 }
 
-// arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays.
-func (v *bell) arm(s, n *bellState, t *task) {
+// arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays. It is false while
+// the bound of numbers that wrap keeps the reader from it.
+func (v *bell) arm(s, n *bellState, t *task) bool {
 	bit := uint8(armDirect)
 	if t.call == trywait {
 		bit = armFD
 	} else {
 		n.waiters++
 	}
-	if v.bug == sameSeq && s.armBits != 0 || v.bug == heirCountsAnew && s.armed != 0 {
+	switch {
+	case v.bug == sameSeq && s.armBits != 0, v.bug == heirCountsAnew && s.armed != 0:
 		n.armed = s.armed
-	} else {
+	case v.numbers == 0:
 		n.armed = newSeq
+	case !v.renumber(s, n):
+		return false
 	}
 	n.armBits |= bit
 	if v.bug == armForgetsFD {
@@ -308,6 +314,7 @@ func (v *bell) arm(s, n *bellState, t *task) {
 	if t.call == trywait && v.bug == resetAfterArm {
 		t.at = T4
 	}
+	return true
 }
 
 // secondLook is R7, under q.mu.
@@ -329,7 +336,7 @@ func (v *bell) secondLook(s, n *bellState, i int, x *search[bellState]) {
 	}
 	switch {
 	case t.call == sread && some:
-		t.fresh, t.at = false, R9
+		t.fresh, t.moved, t.at = false, 0, R9
 	case t.call == sread:
 		t.at = R8
 	case some:
