@@ -103,6 +103,9 @@ type bell struct {
 	paidOnly  bool  // explored with the reader paying only
 	numbers   uint8 // values of an arming's number, see wrap_test.go; 0: each has one of its own
 	epochs    uint8 // and of the epoch then
+	capacity  uint8 // of lane 0, see room_test.go; 0 is enough
+	asks      asks  // then: what its operations publish, each at once
+	wipes     bool  // and a stranger wipes the marks
 	deviant
 }
 
@@ -174,6 +177,8 @@ type bellState struct {
 
 	seq uint8                // the number of an arming stays when the reader disarms
 	age [laneCount + 1]uint8 // armings since P4
+
+	room
 }
 
 func (v *bell) start() (s bellState) {
@@ -244,7 +249,9 @@ func (s *bellState) flush(l int) {
 	s.buffered[l] = 0
 }
 
-func (v *bell) names() []string { return tenOfEach("app", "producer", "reader", "buffer") }
+func (v *bell) names() []string {
+	return tenOfEach("app", "producer", "reader", "buffer", "stranger")
+}
 
 func (v *bell) same(n *bellState) {
 	if v.numbers > 0 {
@@ -277,11 +284,12 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 			x.emit(n)
 		}
 		x.does(s, 0, L0, l == 0 && v.passes, func(n *bellState) { v.passOn(s, n) })
-		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && s.dead {
+		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && (s.dead || v.waits(s)) {
 			continue
 		}
 		x.does(s, uint8(l), s.at[l], true, func(n *bellState) { v.produce(s, n, l) })
 	}
+	x.does(s, 30, wipe, v.wipes && s.ready != 0, func(n *bellState) { n.wipe() })
 }
 
 // step is a point of the protocol. The names are those of the protocol's description and of the
@@ -293,6 +301,13 @@ const (
 	gone                // left
 	expire              // deadline
 	visible             // tail becomes visible
+	wipe                // wipes the marks
+
+	W1  // look for room, unless P1 does
+	W2  // refused: load parked
+	W3  // anything in the lane?
+	W4f // load head
+	W4  // wait
 
 	L0  // a writer dies, and another one has its lane
 	L1  // the lane of a writer that comes gets its name
@@ -426,7 +441,7 @@ func (v *bell) judge(s *bellState) verdict {
 		sleeper = sleeper || r != keeper
 		switch r {
 		case direct, poller:
-			bad = bad || unread&1 != 0 || signaled
+			bad = bad || unread&1 != 0 && !v.hinted(s) || signaled || v.stuck(s)
 		case setter, setPoller:
 			bad = bad || unread&s.mask[i] != 0 || signaled && s.mask[i]&1 != 0
 		case getter, eventPoller:
@@ -472,7 +487,7 @@ func (v *bell) finished(s *bellState, l int) uint8 {
 			t--
 		}
 	} else if s.running(l) && s.at[l] != P1t {
-		t-- // the buffers are empty here
+		t -= v.unfinished(s) // the buffers are empty here
 	}
 	return t
 }

@@ -3,6 +3,8 @@ package model
 // produce performs the next step of producer l (or of the signaller) on n, a copy of s.
 func (v *bell) produce(s, n *bellState, l int) {
 	switch s.at[l] {
+	case W1, W2, W3, W4f, W4:
+		v.asksForRoom(s, n)
 	case L1, L2:
 		v.attach(n, l)
 	case P1, P1t, P2, P2f, P3:
@@ -13,6 +15,7 @@ func (v *bell) produce(s, n *bellState, l int) {
 		v.ringDomain(s, n, l)
 	}
 	v.attached(n, l)
+	v.reminded(n)
 }
 
 func (v *bell) queue(l int) uint8 {
@@ -32,6 +35,10 @@ func (v *bell) publish(s, n *bellState, l int) {
 	bit := uint8(1) << l
 	switch s.at[l] {
 	case P1, P1t:
+		if v.capacity > 0 {
+			v.asksForRoom(s, n)
+			return
+		}
 		if s.at[l] == P1 && v.isSolicited(s, l, 0) {
 			n.flush(l)
 			n.sol[l] = v.publishes[l] - s.left[l] + 1
@@ -72,7 +79,9 @@ func (v *bell) publish(s, n *bellState, l int) {
 			}
 			return
 		}
-		n.ready |= bit
+		if !s.refused || v.bug != roomUnmarked {
+			n.ready |= bit
+		}
 		if v.bug != noFenceWeak {
 			n.flush(l)
 		}
@@ -109,7 +118,8 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 		if v.wantsDomain(s, l) {
 			n.wDom |= 1 << l
 		}
-		if v.queue(l) != 0 || s.armBits == 0 || v.bug == wrapZero && s.armed == 1 {
+		if v.queue(l) != 0 || s.armBits == 0 || v.bug == wrapZero && s.armed == 1 ||
+			s.refused && v.bug == roomWakesOnly {
 			v.afterDirect(n, l)
 			return
 		}

@@ -195,6 +195,7 @@ func (v *bell) drain(s, n *bellState, i int, x *search[bellState]) {
 		if full&(1<<l) != 0 && t.call != empty {
 			one := x.fork(n)
 			one.unread[l]--
+			v.takes(one)
 			if one.unread[l] == 0 {
 				one.cand &^= s.parked & (1 << l)
 			}
@@ -206,6 +207,9 @@ func (v *bell) drain(s, n *bellState, i int, x *search[bellState]) {
 			n.unread[l] = 0
 			n.cand &^= s.parked & (1 << l)
 		}
+	}
+	if full != 0 {
+		v.takes(n)
 	}
 	if full == 0 && t.call == sread {
 		t.at = R4
