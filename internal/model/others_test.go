@@ -36,8 +36,8 @@ type othersTask struct {
 	fresh   bool // the epoch has not moved since it was loaded
 }
 
-// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard last,
-// unless it has few values.
+// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard
+// last, unless it has few values.
 type othersState struct {
 	unread, left         [othersLanes]uint8
 	parked, ready, cand  uint8

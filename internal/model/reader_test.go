@@ -293,8 +293,8 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	x.emit(n)
 }
 
-// arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays. It is false while
-// the bound of numbers that wrap keeps the reader from it.
+// arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays. It is false
+// while the bound of numbers that wrap keeps the reader from it.
 func (v *bell) arm(s, n *bellState, t *task) bool {
 	bit := uint8(armDirect)
 	if t.call == trywait {

@@ -18,7 +18,7 @@ import "slices"
 // asks is how much room each operation of lane 0 asks for.
 type asks [3]uint8
 
-// room is what a writer of a lane without enough of it does. A lane that has enough changes nothing.
+// room is what a writer of a lane without enough of it does. One with enough changes nothing.
 type room struct {
 	asked    uint8 // operations that are done
 	refused  bool  // the writer rings for a refusal, not for a publish

@@ -2,8 +2,8 @@ package model
 
 // Numbers that wrap, explored with very few values where the code has 32 bits: that of an arming in
 // the armed word and in rung, and the epoch. (Indices and what a domain and a counter number have
-// 64 bits and never wrap.) Other variants of the bell name an arming whatever has not been seen yet;
-// these count, so that an arming can have the number of a former one.
+// 64 bits and never wrap.) Other variants of the bell name an arming whatever has not been seen
+// yet; these count, so that an arming can have the number of a former one.
 //
 // Within these bounds nothing is lost. A producer stands still between P4 and P5r for fewer
 // armings than there are numbers, less the one that is left out: 2^32-1. Producers ring fewer times
