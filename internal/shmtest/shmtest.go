@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/scratch"
 )
 
 const (
@@ -53,22 +55,26 @@ func play(role string, roles []map[string]func()) int {
 	return 2
 }
 
-// scratch is "" before anybody wants it.
-var scratch string
+// programs is "" before anybody wants it.
+var programs string
 
 // Scratch makes a directory for what several tests use one after the other. It goes when all have
 // ended. Programs can be run from it, which not every machine allows below SHMRING_DIR.
 func Scratch() (string, error) {
 	var err error
-	if scratch == "" {
-		scratch, err = os.MkdirTemp("", "shmring-programs-")
+	if programs == "" {
+		programs, err = os.MkdirTemp("", "shmring-programs-")
 	}
-	return scratch, err
+	return programs, err
 }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	dir, remove, err := privateDir()
+	memory := "/dev/shm" // where there is such a file system
+	if _, err := os.Stat(memory); err != nil {
+		memory = os.TempDir()
+	}
+	dir, remove, err := scratch.Make(memory, "test")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "shmtest:", err)
 		return 1
@@ -78,7 +84,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "shmtest:", err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(scratch) }()
+	defer func() { _ = os.RemoveAll(programs) }()
 	startPoller()
 	before, home := Descriptors(), ownNamespaces()
 	_ = packagePath() // before a test goes elsewhere

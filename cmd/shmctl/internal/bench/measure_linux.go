@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/testdata"
@@ -306,8 +307,9 @@ const roundLimit = 60 * time.Second
 // are anonymous, so nothing is left behind however the run ends; but for the directory in which
 // each pair of processes has one for its queues.
 type shared struct {
-	files []*os.File
-	dir   string
+	files  []*os.File
+	dir    string
+	remove func() // the directory
 }
 
 func newShared() (*shared, error) {
@@ -315,12 +317,14 @@ func newShared() (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: memfd_create: %w", err)
 	}
-	s := &shared{files: []*os.File{os.NewFile(uintptr(fd), "shmring-bench")}}
+	s := &shared{files: []*os.File{os.NewFile(uintptr(fd), "shmring-bench")}, remove: func() {}}
 	// Beside the default directory: there memory is, and the bench is no queue in it.
-	if s.dir, err = os.MkdirTemp(filepath.Dir(shm.DefaultPath()), "shmring-bench-"); err != nil {
+	dir, remove, err := scratch.Make(filepath.Dir(shm.DefaultPath()), toolName)
+	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("bench: directory for queues: %w", err)
 	}
+	s.dir, s.remove = dir, remove
 	if err := unix.Fallocate(fd, 0, 0, areas*areaBytes); err != nil {
 		s.close()
 		return nil, fmt.Errorf("bench: allocate %d bytes: %w", areas*areaBytes, err)
@@ -348,9 +352,7 @@ func (s *shared) close() {
 	for _, f := range s.files {
 		_ = f.Close()
 	}
-	if s.dir != "" {
-		_ = os.RemoveAll(s.dir)
-	}
+	s.remove()
 }
 
 // answer is what one process says after a round; zero is what it did not measure.
@@ -446,8 +448,9 @@ func (d *duo) close() {
 
 // toolchain compiles rivals into a directory of its own, each once.
 type toolchain struct {
-	cc  string
-	dir string
+	cc     string
+	dir    string
+	remove func()
 }
 
 // newToolchain finds the compiler and makes the directory; its error wraps ErrNoCompiler when there
@@ -460,11 +463,11 @@ func newToolchain(compiler string) (*toolchain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoCompiler, err)
 	}
-	dir, err := os.MkdirTemp("", "shmring-bench-")
+	dir, remove, err := scratch.Make(os.TempDir(), toolName)
 	if err != nil {
 		return nil, fmt.Errorf("bench: directory for the rivals: %w", err)
 	}
-	t := &toolchain{cc: cc, dir: dir}
+	t := &toolchain{cc, dir, remove}
 	if err := os.CopyFS(t.dir, testdata.Rivals); err != nil {
 		t.close()
 		return nil, fmt.Errorf("bench: unpack the rivals: %w", err)
@@ -523,4 +526,4 @@ func (l *library) missing(output string) bool {
 	return false
 }
 
-func (t *toolchain) close() { _ = os.RemoveAll(t.dir) }
+func (t *toolchain) close() { t.remove() }

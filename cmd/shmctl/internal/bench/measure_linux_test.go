@@ -46,6 +46,7 @@ var compiled = sync.OnceValues(func() (*toolchain, error) {
 		return nil, err
 	}
 	made := tools.dir
+	defer tools.close() // of the former place
 	tools.dir = filepath.Join(scratch, "rivals")
 	return tools, os.Rename(made, tools.dir)
 })
@@ -161,7 +162,7 @@ func TestMeasuresEveryCase(t *testing.T) {
 		})
 	}
 	// Nothing of either side is left where queues and endpoints live.
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(shm.DefaultPath()), "shmring-bench-*"))
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(shm.DefaultPath()), "shmring-run-bench-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -219,10 +220,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 // run attacks one surface until it has had quota mutations.
 func (sc *scene) run(ctx context.Context, quota uint64) (err error) {
-	if sc.dir, err = os.MkdirTemp("", "hostile-"); err != nil {
+	var remove func()
+	if sc.dir, remove, err = scratch.Make(os.TempDir(), toolName); err != nil {
 		return err
 	}
-	defer os.RemoveAll(sc.dir)
+	defer remove()
 	if err = os.Chmod(sc.dir, 0o777); err != nil {
 		return err
 	}
@@ -230,12 +232,12 @@ func (sc *scene) run(ctx context.Context, quota uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	sc.shm, err = os.MkdirTemp(d.Path(), "hostile-")
+	sc.shm, remove, err = scratch.Make(d.Path(), toolName)
 	_ = d.Close()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(sc.shm)
+	defer remove()
 	if sc.s.prepare != nil {
 		done, why := sc.s.prepare(sc)
 		if why != nil {

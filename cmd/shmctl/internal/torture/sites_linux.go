@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -319,17 +320,17 @@ func lacksOthers() error {
 // shareDir makes a directory of one user that all others can enter, for a part of the run to meet
 // at.
 func (s *supervisor) shareDir(of string, uid int) (undo func(), err error) {
-	dir, err := os.MkdirTemp("", "torture-"+of)
-	if err == nil {
-		err = os.Chown(dir, uid, uid)
-	}
+	dir, remove, err := scratch.Make(os.TempDir(), toolName+"-"+of)
 	if err != nil {
+		return func() {}, err
+	}
+	if err = os.Chown(dir, uid, uid); err != nil {
 		err = fmt.Errorf("processes of other users: %w", err)
 	} else {
 		err = os.Chmod(dir, 0o755)
 	}
 	s.share[of] = dir
-	return func() { _ = os.RemoveAll(dir) }, err
+	return remove, err
 }
 
 // othersSocket is where the reader of a generation listens.

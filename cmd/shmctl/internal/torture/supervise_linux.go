@@ -12,18 +12,16 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
 const (
-	runPrefix = "torture-"
 	// killEvery is the longest time between two kills from outside.
 	killEvery = 60 * time.Millisecond
 	// calmEvery says that one in so many is a calm instead, of each role that has some.
@@ -85,39 +83,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		rnd:  rand.New(rand.NewPCG(o.Seed, 0)),
 		died: make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
-	if err := s.settle(d.Path()); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(s.base))
+	var remove func()
+	if s.base, remove, err = scratch.Make(d.Path(), toolName); err != nil {
+		return nil, err
 	}
-	defer os.RemoveAll(s.base)
+	defer remove()
+	if s.ledger, err = makeLedger(s.base + "/" + ledgerFile); err != nil {
+		return nil, err
+	}
 	defer s.ledger.close()
+	if s.dir, err = shm.OpenDir(s.base + "/" + queuesDir); err != nil {
+		return nil, err
+	}
 	defer s.dir.Close()
 	return s.whole(ctx)
-}
-
-// settle removes what runs left of which nobody lives, and makes the directory of this one.
-func (s *supervisor) settle(path string) (err error) {
-	sweepRuns(path)
-	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
-		return err
-	}
-	if s.dir, err = shm.OpenDir(s.base + "/" + queuesDir); err != nil {
-		return err
-	}
-	// By the lock others see whether this run lives. Where there is no ledger they do not ask, so
-	// it has its name when it is locked.
-	name := s.base + "/" + ledgerFile
-	if s.ledger, err = makeLedger(name + ".new"); err != nil {
-		return err
-	}
-	err = unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		err = os.Rename(name+".new", name)
-	}
-	if err != nil {
-		s.ledger.close()
-		_ = s.dir.Close()
-	}
-	return err
 }
 
 // whole is a run from what roles prepare to the report.
@@ -151,24 +130,6 @@ func (s *supervisor) whole(ctx context.Context) (*Report, error) {
 		err = errors.Join(ErrViolation, err)
 	}
 	return s.report, err
-}
-
-// sweepRuns removes what runs left of which every process was killed at once.
-func sweepRuns(path string) {
-	entries, _ := os.ReadDir(path)
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), runPrefix) {
-			continue
-		}
-		f, err := os.Open(path + "/" + e.Name() + "/" + ledgerFile)
-		if err != nil {
-			continue
-		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			_ = os.RemoveAll(path + "/" + e.Name())
-		}
-		_ = f.Close()
-	}
 }
 
 // run starts everybody and does harm until it is time.

@@ -1,4 +1,6 @@
-package shmtest
+// Package scratch makes the directories that tools and tests have for a run, and removes those of
+// runs that were killed.
+package scratch
 
 import (
 	"errors"
@@ -7,20 +9,16 @@ import (
 	"syscall"
 )
 
-// dirPrefix begins the names of private directories.
-const dirPrefix = "shmring-test-"
+// prefix begins the names of all of them: whatever is called so, and locked by nobody, is removed.
+const prefix = "shmring-run-"
 
-// privateDir makes a directory, in memory where there is such a file system, and removes those of
-// runs that were killed. A run holds a lock on its directory, so that a free one is proved dead.
-func privateDir() (dir string, remove func(), err error) {
-	base := "/dev/shm"
-	if _, err := os.Stat(base); err != nil {
-		base = os.TempDir()
-	}
-	sweep(base)
+// Make makes a directory that only this user may enter, and removes those of runs of the same tool
+// that were killed. A run holds a lock on its directory, so that a free one is proved dead.
+func Make(base, tool string) (dir string, remove func(), err error) {
+	sweep(base, tool)
 	const tries = 100
 	for range tries {
-		if dir, err = os.MkdirTemp(base, dirPrefix); err != nil { // 0700
+		if dir, err = os.MkdirTemp(base, prefix+tool+"-"); err != nil { // 0700
 			return "", nil, err
 		}
 		lock, err := lockDir(dir, 0)
@@ -55,8 +53,8 @@ func lockDir(dir string, flags int) (*os.File, error) {
 }
 
 // sweep removes the directories that nobody holds. What it may not touch it leaves.
-func sweep(base string) {
-	dirs, err := filepath.Glob(filepath.Join(base, dirPrefix+"*"))
+func sweep(base, tool string) {
+	dirs, err := filepath.Glob(filepath.Join(base, prefix+tool+"-*"))
 	if err != nil {
 		return
 	}
