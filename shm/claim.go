@@ -108,7 +108,7 @@ func (o *Object) lifeOf(owner Owner, seat int) Life {
 	switch {
 	case owner.State == StateReleased:
 		return Released
-	case owner.PIDNS == 0 || owner.PIDNS != Self().PIDNS:
+	case !owner.comparable():
 		// The kernel drops the lock at death in every PID namespace; a second proof by PID is
 		// possible in the same one only.
 		return Dead

@@ -469,7 +469,7 @@ func TestProcessAlive(t *testing.T) {
 	check("same PID, started later", other, false, true)
 	other = me
 	other.BootID[0]++
-	check("another boot", other, false, true)
+	check("another boot", other, false, false)
 	other = me
 	other.PIDNS++
 	check("another PID namespace", other, false, false)
@@ -585,4 +585,30 @@ func TestOtherPIDNamespace(t *testing.T) {
 	wantLife(t, look, Alive)
 	c.Kill()
 	wantLife(t, look, Dead)
+}
+
+// TestOtherBoot: a container may have an id of the boot of its own (systemd-nspawn). Its processes
+// live as long as their locks are held.
+func TestOtherBoot(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	id := filepath.Join(t.TempDir(), "boot_id")
+	must(t, os.WriteFile(id, []byte(NewUUID().String()+"\n"), 0o600))
+	cmd := shmtest.Child(t, "owner", envObject+"=a")
+	shmtest.Unshared(t, "mount", cmd, "--mount", "sh", "-c",
+		`mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"`, id)
+	c := shmtest.Start(t, cmd)
+	c.Line(t)
+	look := openObject(t, d, "a", ReadWrite)
+	if o, died, err := look.OwnerDied(); died || err != nil || o.BootID == Self().BootID {
+		t.Errorf("the owner %+v died: %v, %v", o, died, err)
+	}
+	var busy *BusyError
+	if err := look.Claim(nil); !errors.As(err, &busy) || busy.Gone {
+		t.Errorf("claimed from one who lives: %v", err)
+	}
+	c.Kill()
+	wantLife(t, look, Dead)
+	must(t, look.Claim(nil))
+	must(t, look.Unlink())
 }

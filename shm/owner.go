@@ -167,9 +167,17 @@ func (w Owner) isSelf() bool {
 	return w.PID == me.PID && w.PIDNS == me.PIDNS && w.PIDNS != 0 && w.StartTicks == me.StartTicks
 }
 
+// comparable reports whether the PID of w means the same process here. An object does not outlast
+// its boot, so who noted another one lives in a container that has an id of its own for it.
+func (w Owner) comparable() bool {
+	me := Self()
+	return w.PID > 0 && w.PIDNS != 0 && w.PIDNS == me.PIDNS &&
+		(w.BootID == me.BootID || w.BootID == UUID{} || me.BootID == UUID{})
+}
+
 // ProcessAlive reports whether the process of w can still run user code. known is false when
-// nothing can be said, because it lives in another PID namespace or is hidden from us. A stopped
-// process is alive; one that is exiting, or a zombie, is not.
+// nothing can be said, because it lives in another PID namespace, noted another boot or is hidden
+// from us. A stopped process is alive; one that is exiting, or a zombie, is not.
 func ProcessAlive(w Owner) (alive, known bool) { return processAlive(w) }
 
 // procStat is what we need of /proc/PID/stat.
@@ -208,14 +216,6 @@ var followed = struct {
 type process struct {
 	pid       int
 	ns, start uint64
-	boot      UUID // zero: this one, or it was not noted
-}
-
-func processOf(w Owner) process {
-	if w.BootID == Self().BootID {
-		w.BootID = UUID{}
-	}
-	return process{w.PID, w.PIDNS, w.StartTicks, w.BootID}
 }
 
 type following struct {
@@ -246,13 +246,13 @@ func (s *subscriber) tell() {
 // not run and will not, so do not call it from notify. It may be called again.
 //
 // An error means that there will be no notice, and that the caller must look now and then:
-// errors.ErrUnsupported for a process in another PID namespace.
+// errors.ErrUnsupported for a process of which [ProcessAlive] knows nothing.
 func FollowOwner(w Owner, notify func()) (stop func(), err error) {
 	if w.isSelf() {
 		return func() {}, nil
 	}
 	s := &subscriber{notify: notify}
-	who := processOf(w)
+	who := process{w.PID, w.PIDNS, w.StartTicks}
 	followed.Lock()
 	defer followed.Unlock()
 	f := followed.of[who]

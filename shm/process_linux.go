@@ -66,16 +66,8 @@ func sysStatFollow(path string) (ino uint64, err error) {
 
 func readStat(path string) (procStat, bool) { return parseStat(readOrNothing(path)) }
 
-// comparablePID reports whether the PID of w means the same process here.
-func comparablePID(w Owner) bool {
-	return w.PID > 0 && w.PIDNS != 0 && w.PIDNS == Self().PIDNS
-}
-
 func processAlive(w Owner) (alive, known bool) {
-	if boot := Self().BootID; w.BootID != (UUID{}) && boot != (UUID{}) && w.BootID != boot {
-		return false, true
-	}
-	if !comparablePID(w) {
+	if !w.comparable() {
 		return false, false
 	}
 	if gone(w.PID) {
@@ -123,7 +115,7 @@ func errGone() error {
 // openPidfd opens the very process of w. The start time is read after the descriptor exists: from
 // then on the PID cannot come to mean another process unnoticed.
 func openPidfd(w Owner) (int, error) {
-	if !comparablePID(w) {
+	if !w.comparable() {
 		return -1, fmt.Errorf("%w: it is in another PID namespace", errors.ErrUnsupported)
 	}
 	fd, err := unix.PidfdOpen(w.PID, unix.PIDFD_NONBLOCK)
