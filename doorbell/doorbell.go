@@ -207,8 +207,13 @@ func (b *Bell) Wait(timeout time.Duration) error {
 
 // TryWait parks all lanes and arms the descriptor. If it says that nothing is ready, the caller may
 // wait until [Bell.FD] is readable, in its own epoll(7), and look then. A signal that is pending is
-// taken, and makes the bell ready. Errors are those of Wait.
-func (b *Bell) TryWait() (ready, signaled bool, err error) { return b.bell.TryWait() }
+// taken, and makes the bell ready. Errors are those of Wait, and EINVAL without a descriptor.
+func (b *Bell) TryWait() (ready, signaled bool, err error) {
+	if b.face == nil {
+		return false, false, fmt.Errorf("doorbell: no Options.Descriptor: %w", syscall.EINVAL)
+	}
+	return b.bell.TryWait()
+}
 
 // FD returns the descriptor that is readable when a look is worth while, or -1. It is not to be
 // read from, and goes with Close.

@@ -253,12 +253,14 @@ func TestRefused(t *testing.T) {
 	refused(doorbell.NewBell(words, doorbell.Options{}))
 	refused(doorbell.NewRinger(words, 2, doorbell.RingerOptions{}))
 	refused(doorbell.NewRinger(words, -1, doorbell.RingerOptions{}))
+	bell := newRig(t, 1, ring.SeqCst).bell(t, doorbell.Options{})
+	_, _, err := bell.TryWait()
+	refused(nil, err)
 	if i := slices.IndexFunc(errs, func(err error) bool {
 		return !errors.Is(err, syscall.EINVAL)
 	}); i >= 0 {
 		t.Errorf("case %d: %v", i, errs[i])
 	}
-	bell := newRig(t, 1, ring.SeqCst).bell(t, doorbell.Options{})
 	if bell.FD() != -1 || bell.EventFD() != -1 {
 		t.Error("a descriptor that nobody asked for")
 	}
