@@ -534,3 +534,25 @@ func TestChannelArmedBeforeDescriptor(t *testing.T) {
 		shmtest.Eventually(t, name, func() bool { return pollable.Readable(uintptr(fd)) })
 	}
 }
+
+// TestManyFeeders: a reader sleeps also if more feed its queue than one sleep has words for, and
+// what they have ends that.
+func TestManyFeeders(t *testing.T) {
+	t.Parallel()
+	d := dirOfItsOwn(t, "many-feeders")
+	from := shmtest.Have(Create(Named(d, "from"), Options{Size: 8, Shared: true})).In(t)
+	to := shmtest.Have(Create(Named(d, "to"), Options{Size: 8})).In(t)
+	w, relayed := attachTo(t, d, "from"), attachTo(t, d, "to")
+	defer func() { must(t, errors.Join(w.Close(), relayed.Close())) }()
+	for range 2 * wake.MostWords {
+		unbind := shmtest.Got(to.Bind(relay{from, relayed}, true)).Or(t)
+		defer unbind()
+	}
+	_, err := ReadContext(t.Context(), to, make([]Entry, 1), ReadOptions{Timeout: 50 * time.Millisecond})
+	shmtest.WantErr(t, "nothing was posted", err, ErrTimedOut)
+	if n, _, _ := to.bell.Counts(); n > 20 {
+		t.Errorf("slept %d times", n)
+	}
+	go func() { _ = w.Post(new(Entry)) }()
+	shmtest.Got(ReadContext(t.Context(), to, make([]Entry, 1), ReadOptions{})).Or(t)
+}

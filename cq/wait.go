@@ -257,12 +257,16 @@ func (w *wait) sleep(d wake.Wait) error {
 		runtime.Gosched()
 		return nil
 	}
-	q.feeders.holdBells(&w.feeders)
-	defer w.feeders.drop()
-	if more, err := w.feeders.park(); more || err != nil {
-		return err
+	if rest := q.awaitMany(); rest != nil {
+		defer rest()
+	} else {
+		q.feeders.holdBells(&w.feeders)
+		defer w.feeders.drop()
+		if more, err := w.feeders.park(); more || err != nil {
+			return err
+		}
+		d.Feeders = w.feeders.bells
 	}
-	d.Feeders = w.feeders.bells
 	if again > 0 {
 		d.SliceNs = int64(again)
 	}
@@ -277,6 +281,19 @@ func (w *wait) sleep(d wake.Wait) error {
 		return q.findLanes(false)
 	}
 	return nil
+}
+
+// awaitMany has goroutines drive the feeders until rest, if they are more than a sleep has words
+// for. Else rest is nil.
+func (q *core) awaitMany() (rest func()) {
+	most := wake.MostWords - 1
+	if q.opt.Trust == CrossUser {
+		most -= q.opt.MaxLanes
+	}
+	if len(q.feeders.list()) <= most {
+		return nil
+	}
+	return q.feeders.await()
 }
 
 // kick wakes every waiter. It may come late, from a context that outlived the wait.

@@ -16,7 +16,7 @@ import (
 // each, those beyond them share threads.
 const (
 	soloWaiters = 32
-	perThread   = 127 // the kernel's limit for one call is 128, of which one wakes the thread
+	perThread   = MostWords - 1 // one wakes the thread
 )
 
 var waiters Pool

@@ -61,6 +61,10 @@ func (b *Bell) Sleep(w Wait) {
 	b.calm(w)
 }
 
+// MostWords is how many words one sleep has room for: the queue's own, one of each feeder, and one
+// of each lane of another user.
+const MostWords = futex.MostWords
+
 // feederRoom is for how many words a sleep needs no allocation.
 const feederRoom = 4
 
