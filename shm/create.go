@@ -230,7 +230,7 @@ func (b *builder) allocate(o *Object) error {
 		return err
 	}
 	if err := sysResize(o.lockFD, total); err != nil {
-		return err
+		return b.noSpace(err, total)
 	}
 	if err := sysAllocate(o.lockFD, 0, early); err != nil {
 		return b.noSpace(err, early)
@@ -254,7 +254,7 @@ func (b *builder) allocate(o *Object) error {
 
 // noSpace adds the numbers to the kernel's bare refusal.
 func (b *builder) noSpace(err error, needed uint64) error {
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.ENOMEM) {
+	if !lacksRoom(err) {
 		return err
 	}
 	if huge := b.spec.HugePageBytes; huge != 0 {
@@ -262,6 +262,17 @@ func (b *builder) noSpace(err error, needed uint64) error {
 			Hint: "see vm.nr_hugepages"}
 	}
 	return noRoom(b.dir.onFS(), needed)
+}
+
+// lacksRoom tells refusals for want of room: of the file system, of memory, of the user's quota, and
+// of the sizes of files that this process may have (RLIMIT_FSIZE).
+func lacksRoom(err error) bool {
+	for _, is := range []error{syscall.ENOSPC, syscall.ENOMEM, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
 }
 
 // noRoom says which limit the kernel may have met.

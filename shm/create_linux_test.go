@@ -445,3 +445,30 @@ func TestWindowClosedInUse(t *testing.T) {
 	}
 	users.Wait()
 }
+
+func init() { moreRoles["bounded"] = childBounded }
+
+// childBounded says what a user meets who may have files of two pages only, or whose quota is used
+// up.
+func childBounded() {
+	d := childDir()
+	try := func() {
+		_, named := d.Create("big", specFor(""), nil)
+		_, unnamed := CreateMemfd(specFor(""), nil)
+		say("%v %v", errors.Is(named, ErrNoSpace), errors.Is(unnamed, ErrNoSpace))
+	}
+	var had unix.Rlimit
+	need(unix.Getrlimit(unix.RLIMIT_FSIZE, &had))
+	need(unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: had.Max}))
+	try()
+	need(unix.Setrlimit(unix.RLIMIT_FSIZE, &had))
+	need(shmtest.Forbid(unix.SYS_FALLOCATE, unix.EDQUOT))
+	try()
+}
+
+// TestUserLimits: a limit of file sizes and a quota of the file system are want of room.
+func TestUserLimits(t *testing.T) {
+	c := startChild(t, "bounded")
+	c.Says(t, "true true")
+	c.Says(t, "true true")
+}

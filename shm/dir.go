@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,8 +130,8 @@ func FindDir(path string) (*Dir, error) {
 func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if create {
 		err := sysMkdir(dirfd, name)
-		if errors.Is(err, syscall.ENOSPC) {
-			return nil, roomError(tightest(sysRoom(dirfd, math.MaxUint64)), pageBytes())
+		if lacksRoom(err) {
+			return nil, noRoom(dirfd, pageBytes())
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err

@@ -164,7 +164,7 @@ func TestNoRoomSaysHowMuch(t *testing.T) {
 // the error does not claim that there was room.
 func TestRefusedBeyondWhatIsSeen(t *testing.T) {
 	const needed = 1 << 12
-	for _, refusal := range []error{syscall.ENOMEM, syscall.ENOSPC} {
+	for _, refusal := range []error{syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT} {
 		err := (&builder{}).noSpace(refusal, needed)
 		var no *Error
 		if !errors.Is(err, ErrNoSpace) || !errors.As(err, &no) || no.Want != uint64(needed) ||

@@ -280,7 +280,7 @@ func (o *Object) provide(s Section) error {
 		return err
 	}
 	err = sysAllocate(fd, from, to)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOMEM) {
+	if lacksRoom(err) {
 		err = noRoom(o.dir.onFS(), to-from)
 	}
 	if err != nil {

@@ -34,7 +34,7 @@ func openFIFOAt(dirfd int, at string, both bool) (fd int, err error) {
 	if both {
 		access = unix.O_RDWR
 		err := unix.Mkfifoat(dirfd, at, 0o600)
-		if errors.Is(err, unix.ENOSPC) {
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			return -1, fmt.Errorf("%w: %w", shm.ErrNoSpace, err)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
