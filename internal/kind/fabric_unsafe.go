@@ -95,34 +95,20 @@ func Within(mem, b []byte) (at int, ok bool) {
 	return int(off), off < uintptr(len(mem)) && uintptr(len(b)) <= uintptr(len(mem))-off
 }
 
-// Layouts, asserted in both directions.
-const (
-	_ = uint(unsafe.Sizeof(FabricPage{}) - FabricPageBytes)
-	_ = uint(FabricPageBytes - unsafe.Sizeof(FabricPage{}))
-	_ = uint(unsafe.Sizeof(FabricRow{}) - FabricRowBytes)
-	_ = uint(FabricRowBytes - unsafe.Sizeof(FabricRow{}))
-	_ = uint(unsafe.Sizeof(FabricLane{}) - FabricLaneBytes)
-	_ = uint(FabricLaneBytes - unsafe.Sizeof(FabricLane{}))
-	_ = uint(unsafe.Sizeof(FabricSlot{}) - FabricSlotBytes)
-	_ = uint(FabricSlotBytes - unsafe.Sizeof(FabricSlot{}))
-	_ = uint(unsafe.Sizeof(FabricRegion{}) - FabricRegionBytes)
-	_ = uint(FabricRegionBytes - unsafe.Sizeof(FabricRegion{}))
-	_ = uint(unsafe.Sizeof(FabricUse{}) - FabricUseBytes)
-	_ = uint(FabricUseBytes - unsafe.Sizeof(FabricUse{}))
-	_ = uint(unsafe.Sizeof(GroupRow{}) - GroupRowBytes)
-	_ = uint(GroupRowBytes - unsafe.Sizeof(GroupRow{}))
-	_ = uint(unsafe.Offsetof(FabricPage{}.State) - 128)
-	_ = uint(128 - unsafe.Offsetof(FabricPage{}.State))
-	_ = uint(unsafe.Offsetof(FabricRow{}.Rev) - 184)
-	_ = uint(184 - unsafe.Offsetof(FabricRow{}.Rev))
-	_ = uint(unsafe.Offsetof(FabricLane{}.ID) - 128)
-	_ = uint(128 - unsafe.Offsetof(FabricLane{}.ID))
-	_ = uint(unsafe.Offsetof(FabricLane{}.TargetLow) - 184)
-	_ = uint(184 - unsafe.Offsetof(FabricLane{}.TargetLow))
-	_ = uint(unsafe.Offsetof(FabricRow{}.Rung) - 152)
-	_ = uint(152 - unsafe.Offsetof(FabricRow{}.Rung))
-	_ = uint(unsafe.Offsetof(FabricLane{}.Rung) - 208)
-	_ = uint(208 - unsafe.Offsetof(FabricLane{}.Rung))
-	_ = uint(unsafe.Offsetof(FabricSlot{}.Payload) - 32)
-	_ = uint(32 - unsafe.Offsetof(FabricSlot{}.Payload))
+// Layout of the words that processes share: an index other than 0 does not compile.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricPage{})-FabricPageBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricRow{})-FabricRowBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricLane{})-FabricLaneBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricSlot{})-FabricSlotBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricRegion{})-FabricRegionBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(FabricUse{})-FabricUseBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(GroupRow{})-GroupRowBytes]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricPage{}.State)-128]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricRow{}.Rev)-184]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricLane{}.ID)-128]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricLane{}.TargetLow)-184]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricRow{}.Rung)-152]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricLane{}.Rung)-208]
+	_ = [1]struct{}{}[unsafe.Offsetof(FabricSlot{}.Payload)-32]
 )
