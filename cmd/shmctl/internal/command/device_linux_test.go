@@ -510,6 +510,17 @@ func TestProbeNamesOurs(t *testing.T) {
 	}
 }
 
+// TestXDPOddName: an endpoint's object that was given another name is listed like others.
+func TestXDPOddName(t *testing.T) {
+	d := newDir(t)
+	o := shmtest.Got(xstatus.Create(d, xstatus.Info{Interface: "eth7"})).Or(t)
+	defer o.Close()
+	path := filepath.Join(d.Path(), xstatus.Prefix)
+	must(t, os.Rename(filepath.Join(d.Path(), o.Name()), path+"x"))
+	has(t, ok(t, "xdp"), "\nx ", "eth7")
+	must(t, os.Remove(path+"x"))
+}
+
 // TestLocalShown: an endpoint that leaves its address to the route is shown with one of the
 // interface, and one with an address and a port with those.
 func TestLocalShown(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -242,6 +243,7 @@ func TestListKeepsGoing(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(d.Path(), "empty"), 0o700))
 	must(t, os.WriteFile(filepath.Join(d.Path(), "file"), []byte("x"), 0o600))
 	must(t, os.Mkdir(filepath.Join(d.Path(), "bad\nname"), 0o700))
+	must(t, os.Mkdir(filepath.Join(d.Path(), "bad\x9bname"), 0o700)) // an escape, for some terminals
 	must(t, os.Symlink("good", filepath.Join(d.Path(), "link")))
 	must(t, os.Mkdir(filepath.Join(d.Path(), "fifo"), 0o700))
 	must(t, unix.Mkfifo(filepath.Join(d.Path(), "fifo", "reader"), 0o600))
@@ -257,11 +259,15 @@ func TestListKeepsGoing(t *testing.T) {
 			got[q.Name] = q.Error.Code
 		}
 	}
-	want := map[string]int{"good": 0, "damaged": 1, "bad\nname": 2, "fifo": 1, "destroyed": 3}
+	want := map[string]int{"good": 0, "damaged": 1, "bad\nname": 2, "bad\ufffdname": 2, "fifo": 1,
+		"destroyed": 3}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	has(t, ok(t, "ls"), `"bad\nname"`, "destroyed by its reader")
+	has(t, ok(t, "ls"), `"bad\nname"`, `"bad\x9bname"`, "destroyed by its reader")
+	if text := ok(t, "ls") + ok(t, "gc"); !utf8.ValidString(text) {
+		t.Errorf("a terminal gets what is no text: %q", text)
+	}
 	must(t, w.Close())
 	if text := ok(t, "ls", "dest*", "-H"); text != "" {
 		t.Errorf("still there: %s", text)

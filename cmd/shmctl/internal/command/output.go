@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/text"
 )
 
 // schemaName is the first thing in all JSON that is printed. Within it keys are only added.
@@ -71,7 +71,7 @@ func printJSON(w io.Writer, pairs ...any) error {
 
 // printable keeps what others named from giving orders to a terminal.
 func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if text.Printable(s) != s {
 		return strconv.Quote(s)
 	}
 	return s

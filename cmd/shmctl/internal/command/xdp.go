@@ -234,7 +234,7 @@ func endpointLines(infos []endpointInfo, o *output, p page) []string {
 		if e.Receive != nil {
 			queue = printable(e.Receive.Name)
 		}
-		t.add(strings.TrimPrefix(e.Name, xstatus.Prefix)[:8], printable(e.Interface),
+		t.add(cut(strings.TrimPrefix(e.Name, xstatus.Prefix), 8), printable(e.Interface),
 			strconv.Itoa(int(e.Queue)), e.mode(), prog, orDash(e.Local, printable),
 			o.number(e.Counters["ring_received"]), o.number(e.Counters["ring_posted"]),
 			o.number(e.dropped()), strconv.Itoa(int(e.UMEM.Frames)), processWords(e.Process), queue)
