@@ -141,7 +141,7 @@ func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) {
 		if info, serr := sysStatAt(dirfd, name); serr == nil && !info.directory() {
 			e := &Error{Field: "type", Got: "a link or file", Want: "a directory", Err: ErrKind,
-				Hint: "remove what stands there"}
+				Hint: "name another directory, or remove what stands there"}
 			if dirfd == noDir {
 				e.Err = ErrOwner // others may be able to make names there
 			}

@@ -138,7 +138,8 @@ func sysDense(fd int, size uint64) error {
 		return err
 	}
 	if have := uint64(st.Blocks) * 512; have < size {
-		return &Error{Field: "allocated bytes", Got: have, Want: size, Err: ErrTruncated}
+		return &Error{Field: "allocated bytes", Got: have, Want: size, Err: ErrTruncated,
+			Hint: "it is a copy, or was truncated and made longer; let its owner make it again"}
 	}
 	return nil
 }

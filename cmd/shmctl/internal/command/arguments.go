@@ -98,8 +98,9 @@ var habits = []struct{ verb, letter, meant string }{
 func meant(cmd *cobra.Command, err error) error {
 	var word string
 	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q", &word); n == 1 {
-		cmd.SuggestionsMinimumDistance = min(2, len(word)/2) // of three letters one may be wrong
-		if near := cmd.SuggestionsFor(word); len(near) > 0 {
+		root := cmd.Root()
+		root.SuggestionsMinimumDistance = min(2, len(word)/2) // of three letters one may be wrong
+		if near := root.SuggestionsFor(word); len(near) > 0 {
 			return fmt.Errorf("%w\ndid you mean %s?", err, strings.Join(near, " or "))
 		}
 	}

@@ -93,7 +93,9 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 	}
 	out, closeOut, err := c.sink(cmd)
 	if err != nil {
-		return opFailed(name, err)
+		e := &opError{name, ctl.NewProblem(err)}
+		e.problem.Hint = new("--write names a file in a directory that exists and is yours to write")
+		return e
 	}
 	// An interrupt ends the capture, not the file.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

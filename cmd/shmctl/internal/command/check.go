@@ -59,7 +59,10 @@ func newCheck() *cobra.Command {
 				return &usageError{err}
 			}
 			if list {
-				return printLines(cmd.OutOrStdout(), invariantLines(&o, terminalOf(cmd.OutOrStdout()).page()))
+				all := invariants()
+				return o.print(cmd.OutOrStdout(), "invariants", all, func(p page) []string {
+					return invariantLines(all, &o, p)
+				})
 			}
 			if len(pids) > 0 {
 				return verifyProcesses(cmd, &o, pids)
@@ -168,9 +171,24 @@ func checkLines(r *ctl.CheckReport, o *output, p page) []string {
 	return append(out, fmt.Sprintf("%d objects checked, %d findings", r.Objects, len(r.Findings)))
 }
 
-func invariantLines(o *output, p page) []string {
+// invariant is what check --list prints of each.
+type invariant struct {
+	Name  string `json:"name"`
+	Exact bool   `json:"exact"` // at every moment, not of a quiet object only
+	What  string `json:"what"`
+}
+
+// invariants are all, also those of the device path.
+func invariants() (all []invariant) {
+	for _, i := range slices.Concat(ctl.Invariants(), xstatus.Invariants(), capture.Invariants()) {
+		all = append(all, invariant(i))
+	}
+	return all
+}
+
+func invariantLines(all []invariant, o *output, p page) []string {
 	t := &table{columns: []column{left("INVARIANT", 0), left("WHEN", 0), left("WHAT", 0)}}
-	for _, i := range append(ctl.Invariants(), moreInvariants()...) {
+	for _, i := range all {
 		when := "always"
 		if !i.Exact {
 			when = "quiet"
@@ -189,8 +207,4 @@ func checkMore(obj *shm.Object) []shm.Violation {
 		return capture.Check(obj)
 	}
 	return nil
-}
-
-func moreInvariants() []shm.Invariant {
-	return slices.Concat(xstatus.Invariants(), capture.Invariants())
 }

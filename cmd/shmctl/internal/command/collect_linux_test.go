@@ -29,6 +29,10 @@ func TestCheck(t *testing.T) {
 	has(t, ok(t, "check"), "5 objects checked, 0 findings")
 	has(t, ok(t, "check", "orders", d.Path()+"/sent"), "2 objects")
 	has(t, ok(t, "check", "--list"), "slot.sequence", "quiet")
+	listed := parsed[[]invariant](t, "invariants", ok(t, "check", "--list", "-j"))
+	if len(listed) < 50 || !listed[0].Exact || listed[0].What == "" {
+		t.Errorf("%+v", listed)
+	}
 	// A copy, for the original is in use.
 	kept := createQueue(t, d, "kept", cq.Options{Size: 8, Lifetime: cq.Persistent})
 	must(t, kept.Detach())

@@ -30,6 +30,9 @@ if nothing was lost, duplicated or corrupt.`,
   shmctl demo -c 5000000 & shmctl ls -w`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opt.Count == 0 {
+				return wrong("--count must be above 0")
+			}
 			return played(cmd, &o, "demo", func(p *progress) (*demo.Report, error) {
 				opt.Progress = func(phase string, done, total uint64) {
 					p.phase(phase).line("%s: %d of %d", phase, done, total)

@@ -72,12 +72,12 @@ func nextStep(verb string, code int) string {
 		return "use the shmctl of the version that made it: shmctl version"
 	case code == ctl.CodeCheck:
 		return "the lines say where; what its user does not need any more can be removed"
-	case code != ctl.CodeNotFound || verb == "torture report":
-		return helpOf(verb)
-	case verb == "xdp" || verb == "capture":
+	case code == ctl.CodeNotFound && (verb == "xdp" || verb == "capture"):
 		return "shmctl xdp lists the endpoints that there are"
+	case code == ctl.CodeNotFound && (verb == "check" || verb == "gc"):
+		return "shmctl ls lists what there is"
 	}
-	return "shmctl ls lists what there is"
+	return helpOf(verb)
 }
 
 // helpOf says where a verb is explained.

@@ -201,7 +201,7 @@ func TestExitCodes(t *testing.T) {
 		{"show a/b", 2, "slash"}, {"show good nope", 3, "shmctl ls lists"},
 		{"show nope damaged", 3, "remove the object"}, {"ls --dir /nonexistent", 3, "first queue"},
 		{"show nope --dir " + d.Path(), 3, "ls --dir " + d.Path()},
-		{"ls --dir /etc/passwd", 4, "remove what stands there"}, {"ls -w nope", 3, "shmctl ls"},
+		{"ls --dir /etc/passwd", 4, "another directory, or remove"}, {"ls -w nope", 3, "shmctl ls"},
 	} {
 		args := strings.Fields(c.args)
 		r := run(t, args...)

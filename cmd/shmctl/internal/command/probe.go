@@ -115,6 +115,9 @@ func deviceFailed(name string, err error) error {
 	if errors.Is(err, xdp.ErrNoDevice) || errors.Is(err, xdp.ErrNoQueue) {
 		e.problem.Code = ctl.CodeNotFound
 	}
+	if errors.Is(err, xdp.ErrNoDevice) && e.problem.Hint == nil {
+		e.problem.Hint = new(`see "ip link"; interfaces of other network namespaces are not seen`)
+	}
 	return e
 }
 

@@ -68,6 +68,13 @@ func newRoot() *cobra.Command {
 		newSignal(), forAllUsers(byDevice(newXDP())), byDevice(newProbe()), byDevice(newCapture()),
 		forAllUsers(newGC()), forAllUsers(newCheck()), newVersion())
 	root.AddCommand(linuxVerbs()...)
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = func(_ *cobra.Command, args []string) error {
+			_, _, err := root.Find(args)
+			return err
+		}
+	}
 	return root
 }
 

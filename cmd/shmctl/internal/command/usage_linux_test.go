@@ -22,6 +22,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
+	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/testdata"
 )
 
@@ -58,12 +59,13 @@ func TestUsage(t *testing.T) {
 		"torture hostile --surfaces sea", "torture soak --duration 0", "torture soak --round -1s",
 		"torture soak now", "torture --duration 0s", "torture --duration -1s", "torture now",
 		"torture --kills x", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
-		"check --pid server", "ls --dir x --all-users", "check --pid 1 --all-users",
+		"check --pid server", "ls --dir x --all-users", "demo -c 0", "check --pid 1 --all-users",
 	} {
 		usage(line, "")
 	}
 	for line, want := range map[string]string{
 		"lss":             "did you mean ls? see: shmctl --help",
+		"help lss":        "did you mean ls? see: shmctl help --help",
 		"porbe":           "did you mean probe? see",
 		"top":             "for \"shmctl\"\n  see: shmctl --help",
 		"check --all=x":   "it is neither true nor false",
@@ -238,13 +240,24 @@ func TestDevMeansOneThing(t *testing.T) {
 
 // TestFailuresHaveRemedies: whatever fails says what to do about it.
 func TestFailuresHaveRemedies(t *testing.T) {
-	newDir(t)
+	d := newDir(t)
 	for _, line := range []string{"show nope", "tail nope", "signal nope", "post nope", "check nope",
 		"xdp nope", "capture nope --write -", "probe nosuch0", "serve nosuch0", "ls --dir /proc",
 		"gc --persistent-too nope", "ls --dir /nonexistent", "check --pid 4194304",
 		"torture report /nonexistent", "show a/b"} {
 		r := run(t, strings.Fields(line)...)
 		if r.code == 0 || strings.Count(r.stderr, "\n  ") != 1 {
+			t.Errorf("%s: exit %d, %s", line, r.code, r.stderr)
+		}
+	}
+	nowhere := filepath.Join(d.Path(), "no", "file")
+	o := shmtest.Got(xstatus.Create(d, xstatus.Info{Interface: "eth7"})).Or(t)
+	defer o.Close()
+	for line, want := range map[string]string{"serve nosuch0": "ip link", "probe nosuch0": "ip link",
+		"bench ring --quick --case spsc --before " + nowhere: "shmctl bench --help",
+		"capture eth7 --write " + nowhere:                    "--write",
+		"torture report " + nowhere:                          "shmctl torture report --help"} {
+		if r := run(t, strings.Fields(line)...); r.code != 3 || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: exit %d, %s", line, r.code, r.stderr)
 		}
 	}
@@ -285,7 +298,7 @@ func TestSchemaKeys(t *testing.T) {
 		"notice": torture.Notice{}, "duties": torture.Duties{}, "hostile": hostile.Report{},
 		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
 		"gc": gcResult{}, "remains": ctl.Remains{},
-		"check": ctl.CheckReport{}, "violation": ctl.Finding{},
+		"check": ctl.CheckReport{}, "violation": ctl.Finding{}, "invariant": invariant{},
 		"soak": soak.Report{}, "soakFaults": soak.Faults{}, "soakRound": soak.Round{}} {
 		d := defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
