@@ -1,7 +1,8 @@
 // Package capture copies packets of an endpoint to a tool, without disturbing the endpoint: a copy
 // that finds no room is left out and counted, nothing waits.
 //
-// The tool makes an object in the directory of queues, capture-UUID, and holds the lock on it:
+// The tool makes an object in the directory of queues, capture- and the UUID of the endpoint, so
+// that one tool has it, and holds the lock on it:
 //
 //	+--------+--------------------+---------------------+---------+--------+
 //	| page 0 | head               | tail, counts, state | records | bytes  |
@@ -17,10 +18,12 @@ package capture
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/bits"
 	"net/netip"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/status"
@@ -89,12 +92,13 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ended(d, now.Capture); err != nil {
-		return nil, fmt.Errorf("capture of %s: %w", target, err)
-	}
 	s := &Session{dir: d, target: target}
-	id := shm.NewUUID()
-	if s.obj, err = d.Create(Prefix+id.String(), spec(id, slots, snap), nil); err != nil {
+	name := Prefix + now.UUID.String()
+	s.obj, err = collect.Create(d, name, spec(shm.NewUUID(), slots, snap), nil)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%s: %w", name, ErrBusy)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if s.m, err = lay(s.obj); err == nil {
@@ -102,34 +106,13 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 		err = s.fault
 	}
 	if err == nil {
-		var done bool
-		if done, err = status.SetWish(d, target, now.Capture, id); err == nil && !done {
-			err = fmt.Errorf("capture of %s: %w", target, ErrBusy)
-		}
+		err = status.SetWish(d, target, now.UUID)
 	}
 	if err != nil {
 		s.remove()
 		return nil, err
 	}
 	return s, nil
-}
-
-// ended is nil if no tool has a capture, or can have it: that it cannot be looked at proves
-// nothing.
-func ended(d *shm.Dir, id shm.UUID) error {
-	obj, err := d.Open(Prefix+id.String(), shm.Inspect)
-	if kind.Starved(err) || errors.Is(err, shm.ErrVersion) {
-		return err
-	}
-	if err != nil { // there is none, or it is damaged
-		return nil
-	}
-	defer obj.Close()
-	life, err := obj.Life()
-	if err == nil && life == shm.Alive {
-		err = ErrBusy
-	}
-	return err
 }
 
 // guard runs f, which touches the capture, unless that was found truncated.
@@ -213,8 +196,7 @@ func (s *Session) Stop() error {
 		return nil
 	}
 	s.done = true
-	_, err := status.SetWish(s.dir, s.target, s.obj.Header().UUID, shm.UUID{})
-	return err
+	return status.SetWish(s.dir, s.target, shm.UUID{})
 }
 
 // Close ends the capture. The endpoint notices by itself.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -222,22 +223,63 @@ func TestCaptureNeverBlocks(t *testing.T) {
 func TestOneCaptureAtATime(t *testing.T) {
 	r := newRig(t, nil)
 	name := r.object(t).Name
-	c := shmtest.Start(t, shmtest.Child(t, "capturer", "TARGET="+name))
-	_ = c.Line(t)
-	r.drive(t)
-	if _, err := capture.Start(r.dir, name, capture.Options{}); !errors.Is(err, capture.ErrBusy) {
-		t.Errorf("while another tool captures: %v", err)
-	}
-	c.Kill()
-	shmtest.Eventually(t, "the end of the dead tool's capture", func() bool {
+	for _, driven := range []bool{true, false} { // what the dead tool left the endpoint removes, or we
+		c := shmtest.Start(t, shmtest.Child(t, "capturer", "TARGET="+name))
+		_ = c.Line(t)
 		r.drive(t)
-		return len(captures(t, r.dir)) == 0
-	})
-	s := r.start(t, capture.Options{})
-	r.arrive(t, []byte("again"))
-	r.drive(t)
-	if got := readAll(t, s); len(got) != 1 {
-		t.Errorf("%d packets after the other tool died", len(got))
+		if _, err := capture.Start(r.dir, name, capture.Options{}); !errors.Is(err, capture.ErrBusy) {
+			t.Errorf("while another tool captures: %v", err)
+		}
+		c.Kill()
+		if driven {
+			shmtest.Eventually(t, "the end of the dead tool's capture", func() bool {
+				r.drive(t)
+				return len(captures(t, r.dir)) == 0
+			})
+		}
+		s := r.start(t, capture.Options{})
+		r.arrive(t, []byte("again"))
+		r.drive(t)
+		if got := readAll(t, s); len(got) != 1 {
+			t.Errorf("%d packets after the other tool died", len(got))
+		}
+		must(t, s.Close())
+	}
+}
+
+// TestCapturesAtOnce: of tools that ask at once one captures, and the endpoint comes to it.
+func TestCapturesAtOnce(t *testing.T) {
+	r := newRig(t, nil)
+	name := r.object(t).Name
+	for range 200 {
+		var all sync.WaitGroup
+		sessions := make([]*capture.Session, 8)
+		begin := make(chan struct{})
+		for i := range sessions {
+			all.Go(func() {
+				<-begin
+				s, err := capture.Start(r.dir, name, capture.Options{Slots: 16})
+				if sessions[i] = s; err != nil && !errors.Is(err, capture.ErrBusy) {
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		r.drive(t)
+		n := 0
+		for _, s := range sessions {
+			if s == nil {
+				continue
+			}
+			if n++; !s.Attached() {
+				t.Error("the endpoint did not come")
+			}
+			must(t, s.Close())
+		}
+		if n != 1 {
+			t.Fatalf("%d tools capture", n)
+		}
 	}
 }
 
@@ -302,7 +344,7 @@ func TestCaptureOfOtherVersion(t *testing.T) {
 	_, err := file.WriteAt([]byte{99}, 0xc)
 	must(t, errors.Join(err, file.Close()))
 	if _, err := capture.Start(r.dir, r.object(t).Name, capture.Options{}); !errors.Is(err,
-		shm.ErrVersion) {
+		capture.ErrBusy) {
 		t.Errorf("a second capture: %v", err)
 	}
 	r.drive(t)

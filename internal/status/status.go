@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
@@ -80,7 +81,7 @@ var swept atomic.Int64 // when this process removed dead objects last
 // Errors are those of [shm.Dir.Create].
 func Create(d *shm.Dir, info Info) (*Object, error) {
 	if now := time.Now().UnixNano(); now-swept.Swap(now) >= int64(sweepEvery) {
-		_, _ = Sweep(d)
+		_ = sweep(d)
 	}
 	id := shm.NewUUID()
 	o := &Object{last: make([]uint64, len(counterNames))}
@@ -178,35 +179,13 @@ func (o *Object) Close() error {
 	return err
 }
 
-// Sweep removes the objects of endpoints whose process is proved dead, and returns how many.
-func Sweep(d *shm.Dir) (n int, err error) {
+// sweep removes the objects of endpoints whose process is proved dead.
+func sweep(d *shm.Dir) error {
 	names, err := names(d)
-	if err != nil {
-		return 0, err
-	}
 	for _, name := range names {
-		if remove(d, name) {
-			n++
-		}
+		_ = collect.Remove(d, name, collect.Options{Kinds: []shm.Kind{shm.KindEndpoint}})
 	}
-	return n, nil
-}
-
-// remove removes an object that nobody owns any more.
-func remove(d *shm.Dir, name string) bool {
-	obj, err := d.Open(name, shm.ReadWrite)
-	if err != nil {
-		return false
-	}
-	defer obj.Close()
-	if obj.Header().Kind != shm.KindEndpoint {
-		return false
-	}
-	life, err := obj.Life()
-	if err != nil || life != shm.Dead && life != shm.Released {
-		return false
-	}
-	return obj.Claim(nil) == nil && obj.Unlink() == nil
+	return err
 }
 
 func names(d *shm.Dir) ([]string, error) {
@@ -348,7 +327,7 @@ func (s *Snapshot) read(obj *shm.Object) error {
 
 // List looks at all endpoints of a directory, having removed those whose process died.
 func List(d *shm.Dir) ([]Snapshot, error) {
-	if _, err := Sweep(d); err != nil {
+	if err := sweep(d); err != nil {
 		return nil, err
 	}
 	names, err := names(d)
@@ -370,35 +349,31 @@ func List(d *shm.Dir) ([]Snapshot, error) {
 }
 
 // SetWish asks the endpoint of an object to copy its packets to a capture; the zero id asks it to
-// end that, if id is the one that is wanted now. The owner of the object sees it in its next round.
-// Of two tools that ask at once one has its way. Errors are those of opening shared memory.
-func SetWish(d *shm.Dir, name string, old, id shm.UUID) (done bool, err error) {
+// end that. The owner of the object sees it in its next round. One tool at a time may ask: the one
+// that has the capture of this endpoint. Errors are those of opening shared memory.
+func SetWish(d *shm.Dir, name string, id shm.UUID) error {
 	obj, err := d.Open(name, shm.ReadOnly)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer obj.Close()
 	if err := kind.CheckKind(obj.Header(), shm.KindEndpoint); err != nil {
-		return false, err
+		return err
 	}
 	mem, err := obj.MapWritable(sectWish, 0)
 	if err != nil {
-		return false, err
+		return err
 	}
 	w, err := words(mem, wishBytes/8)
 	if err != nil {
-		return false, err
+		return err
 	}
-	fault := shm.Guard(func() {
+	return shm.Guard(func() {
 		le := binary.LittleEndian
-		// Of two tools that see the same, one exchanges the first word.
-		if done = wishOf(w) == old && w[wishID/8].CompareAndSwap(le.Uint64(old[:]),
-			le.Uint64(id[:])); done {
-			w[wishID/8+1].Store(le.Uint64(id[8:]))
-			w[wishGeneration/8].Add(1) // after the id: whoever sees it sees the id
-		}
+		w[wishID/8].Store(le.Uint64(id[:]))
+		w[wishID/8+1].Store(le.Uint64(id[8:]))
+		w[wishGeneration/8].Add(1) // after the id: whoever sees it sees the id
 	})
-	return done, fault
 }
 
 // Invariants returns what holds of an endpoint's object, beyond what holds of every object.

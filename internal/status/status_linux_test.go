@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
@@ -229,70 +228,21 @@ func TestNotAnEndpoint(t *testing.T) {
 	if _, err := os.Stat(stray); err != nil {
 		t.Error(err)
 	}
-	if _, err := status.SetWish(d, status.Prefix+"stray", shm.UUID{}, shm.UUID{}); err == nil {
+	if err := status.SetWish(d, status.Prefix+"stray", shm.UUID{}); err == nil {
 		t.Error("a stray file takes wishes")
 	}
 }
 
-// TestWish: of two tools the one that knows what is wanted now has its way.
+// TestWish: what is wanted is seen once, and so is its end.
 func TestWish(t *testing.T) {
 	d, o := newObject(t)
-	a, b := shm.NewUUID(), shm.NewUUID()
-	set := func(old, id shm.UUID, want bool) {
-		t.Helper()
-		done, err := status.SetWish(d, o.Name(), old, id)
-		if err != nil || done != want {
-			t.Errorf("done %v, %v", done, err)
-		}
-	}
 	if o.Wanted() || o.Wish() != (shm.UUID{}) {
 		t.Error("something is wanted from birth")
 	}
-	set(shm.UUID{}, a, true)
-	if !o.Wanted() || o.Wish() != a || o.Wanted() {
-		t.Error("the first wish was not seen, or twice")
-	}
-	set(shm.UUID{}, b, false)
-	set(b, shm.UUID{}, false)
-	set(a, shm.UUID{}, true)
-	if !o.Wanted() || o.Wish() != (shm.UUID{}) {
-		t.Error("the end was not seen")
-	}
-}
-
-// TestWishesAtOnce: of tools that ask at once one has its way, whole.
-func TestWishesAtOnce(t *testing.T) {
-	d, o := newObject(t)
-	for range 1500 {
-		var all sync.WaitGroup
-		ids, had := make([]shm.UUID, 8), make([]bool, 8)
-		begin := make(chan struct{})
-		for i := range had {
-			ids[i] = shm.NewUUID()
-			all.Go(func() {
-				<-begin
-				var err error
-				if had[i], err = status.SetWish(d, o.Name(), shm.UUID{}, ids[i]); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		close(begin)
-		all.Wait()
-		got, n := o.Wish(), 0
-		for i := range had {
-			if had[i] {
-				n++
-			}
-			if had[i] != (got == ids[i]) {
-				n = len(had)
-			}
-		}
-		if n != 1 {
-			t.Fatalf("had their way: %v; %v is wanted, of %v", had, got, ids)
-		}
-		if done, err := status.SetWish(d, o.Name(), got, shm.UUID{}); !done {
-			t.Fatal(err)
+	for _, id := range []shm.UUID{shm.NewUUID(), {}} {
+		shmtest.Must(t, status.SetWish(d, o.Name(), id))
+		if !o.Wanted() || o.Wish() != id || o.Wanted() {
+			t.Errorf("%v was not seen, or twice", id)
 		}
 	}
 }
