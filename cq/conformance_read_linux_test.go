@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -229,7 +230,12 @@ func readsAs[T cq.Readable](t *testing.T, r *rig, keeps, format cq.Format, want 
 	if format > keeps {
 		wantErr(t, "read", err, cq.ErrFormat, syscall.EINVAL)
 		wantField(t, err, "format")
+		must(t, r.q.Signal()) // which a read takes that waits
+		_, err = sread(r.q, make([]T, 2), tooLong, 2)
+		wantErr(t, "for two", err, cq.ErrFormat, syscall.EINVAL)
 		wantContexts(t, "the entry", read(t, r.q, 2), 1)
+		_, err = sread(r.q, make([]cq.Context, 2), time.Second)
+		wantErr(t, "it did not wait", err, cq.ErrSignaled)
 	} else if err != nil || any(got) != any(want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}

@@ -61,7 +61,8 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptio
 	case !q.opt.Wait.blocks():
 		return 0, q.errNoWait()
 	}
-	if o.Threshold <= 1 { // the fast path touches neither clock nor context
+	// The fast path touches neither clock nor context. A format that will be refused is refused now.
+	if o.Threshold <= 1 || bytesOf[T]() > q.widest {
 		if n, err := readOnce(q, dst, &o); n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
