@@ -190,7 +190,8 @@ func TestEventPurgePeeked(t *testing.T) {
 	wantContexts(t, "drained", drainEventsAnd(t, e), 3)
 }
 
-// TestEventPurgeRoom: what was purged gives its room back at the next look.
+// TestEventPurgeRoom: what was purged gives its room back at the next look, and is nothing to wake
+// for.
 func TestEventPurgeRoom(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 4, Write: true, Wait: cq.WaitFD, Spin: -1})
 	w := attachEvents(t, d, e.Name())
@@ -205,6 +206,31 @@ func TestEventPurgeRoom(t *testing.T) {
 	must(t, e.Purge(fabric(1)))
 	_, err := eqSread(e, &cq.Event{}, time.Millisecond)
 	wantErr(t, "sread", err, cq.ErrTimedOut)
+	polls := shmtest.Have(cq.NewPollSet(d, 0)).In(t)
+	waits := shmtest.Have(cq.NewWaitSet(d, cq.WaitSetOptions{})).In(t)
+	dst := make([]cq.Waitable, 1)
+	for what, look := range map[string]func() (int, error){
+		"poll set": func() (int, error) { return polls.Poll(dst) },
+		"wait set": func() (int, error) {
+			n, err := setWait(waits, dst, 0)
+			if errors.Is(err, cq.ErrTimedOut) {
+				err = nil
+			}
+			return n, err
+		},
+	} {
+		set := map[string]group{"poll set": polls, "wait set": waits}[what]
+		must(t, set.Add(e))
+		for about, ready := range []int{0, 0, 1} { // 1 and then 2
+			writeAbout(t, w, max(1, about))
+			must(t, e.Purge(fabric(1)))
+			if n, err := look(); n != ready || err != nil {
+				t.Errorf("%s: %d, %v are ready, want %d", what, n, err, ready)
+			}
+		}
+		must(t, set.Remove(e))
+		wantContexts(t, what, drainEvents(t, e), 2)
+	}
 }
 
 // TestEventPurgeMany: objects that are closed while nobody reads take bounded memory.

@@ -178,11 +178,6 @@ func (e *EventQueue) TryWait() error {
 	if e.handler != nil {
 		return ErrHandled
 	}
-	if e.purge.due.Load() {
-		if err := e.purgeNow(); err != nil {
-			return err
-		}
-	}
 	return e.core.TryWait()
 }
 

@@ -185,9 +185,7 @@ func (e *EventQueue) readInside(ev *Event, peek bool) (int, error) {
 // take fills ev with the next event and pins its lane. The caller releases it, or leaves it.
 func (e *EventQueue) take(ev *Event) (*lane, error) {
 	q := &e.core
-	if e.purge.due.Load() {
-		e.applyPurges()
-	}
+	e.prune()
 	l := e.pinned
 	if l == nil {
 		var err error
@@ -300,9 +298,7 @@ func (e *EventQueue) ReadErr(ev *EventError, flags Flags) (int, error) {
 		return 0, q.guard.refusal()
 	}
 	defer q.leave()
-	if e.purge.due.Load() {
-		e.applyPurges()
-	}
+	e.prune()
 	l, err := e.takeErr(ev)
 	if err != nil {
 		return 0, err
@@ -367,14 +363,11 @@ func (e *EventQueue) drop(id FID) error {
 	return nil
 }
 
-// purgeNow applies what was asked for, before a descriptor is armed.
-func (e *EventQueue) purgeNow() error {
-	if !e.enter() {
-		return e.guard.refusal()
+// prune implements whole. It runs under the bell's lock.
+func (e *EventQueue) prune() {
+	if e.purge.due.Load() {
+		e.applyPurges()
 	}
-	e.applyPurges()
-	e.leave()
-	return nil
 }
 
 // applyPurges marks what is queued about the objects that were asked for. The marks are private

@@ -42,6 +42,9 @@ func given[Q any](q *Q, err error) (*Q, error) {
 // opened implements whole.
 func (q *Queue) opened(made bool) error { return q.enterSet(q, made) }
 
+// prune implements whole: completions are not purged.
+func (q *Queue) prune() {}
+
 // Create makes a queue and becomes its reader (fi_cq_open). It may be called from anywhere.
 //
 // A queue that is [Named] and exists is fs.ErrExist (EEXIST), unless it is ephemeral and everybody
@@ -183,6 +186,8 @@ type whole interface {
 	// opened does what is left to do when the core is there. It is of a queue that was made, or
 	// adopted.
 	opened(made bool) error
+	// prune takes out what was purged: it is nothing to wake for.
+	prune()
 }
 
 // create makes a queue and becomes its reader. Its options are resolved.

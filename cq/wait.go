@@ -407,6 +407,7 @@ func (q *core) TryWait() error {
 func (q *core) due() (bool, error) {
 	q.bell.Lock()
 	defer q.bell.Unlock()
+	q.whole.prune()
 	if q.sliced.Load() {
 		if err := q.findLanes(false); err != nil {
 			return false, err
