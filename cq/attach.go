@@ -139,13 +139,41 @@ func (w *laneWriter) opened(err error) error {
 	if err == nil {
 		return nil
 	}
+	_ = w.giveBack(errors.Is(err, ErrClosed)) // then the reader may have left it because of our lane
+	return failed("attach", w.name, err)
+}
+
+// giveBack gives back what open took: the lane first, if it was claimed. remove says whether the
+// directory is to go, which it also does if this was the last writer.
+func (w *laneWriter) giveBack(remove bool) (err error) {
+	if w.obj != nil {
+		var last bool
+		last, err = w.side.Leave(w.obj, w.isOver)
+		remove = remove || last
+		crash.At(crash.WriterReleased)
+	}
+	if w.ringer != nil {
+		if w.trust == CrossUser {
+			w.ringer.Announce() // the reader retires the lane
+		}
+		w.ringer.Close()
+		w.reach.Close()
+	}
 	w.peer.Close()
 	w.unmap()
-	if errors.Is(err, ErrClosed) {
-		w.side.RemoveDir() // the reader may have left it because of our lane
+	if remove {
+		w.side.RemoveDir()
 	}
 	_ = w.side.Close()
-	return failed("attach", w.name, err)
+	return err
+}
+
+// isOver reports that nobody can use the queue any more. The queue's state does not say that: who
+// removes it can take that back, and a reader that adopts it meanwhile has this lane open, perhaps
+// with entries that it has not read.
+func (w *laneWriter) isOver() bool {
+	gone, err := w.side.Gone(w.reader)
+	return err == nil && gone || w.row.Bell.Parked.Load()&kind.RowClosed != 0
 }
 
 // open maps the queue, claims a lane and tells the reader.
@@ -187,11 +215,12 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 	if w.obj, w.bit, err = w.side.ClaimLane(w.reader, rows, opt.attrs()); err != nil {
 		return err
 	}
+	w.row = &rows[w.bit]
 	crash.At(crash.AttachClaimed)
 	// The queue may have been destroyed between the look at its state and the claim. Entries that
 	// it was brought are its own then all the same.
 	if w.follows {
-		return w.start(w.obj, &rows[w.bit], words, hints, opt)
+		return w.start(w.obj, w.row, words, hints, opt)
 	}
 	gone, err := w.side.Gone(w.reader)
 	switch {
@@ -203,23 +232,9 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 		err = place.TakesWriters(words.State.Load(), w.name)
 	}
 	if err != nil {
-		w.giveBack(&rows[w.bit])
 		return err
 	}
-	return w.start(w.obj, &rows[w.bit], words, hints, opt)
-}
-
-// giveBack gives up a lane that was claimed too late. Its name goes only if nobody can use the
-// queue any more. The queue's state does not say that: who removes it can take that back, and a
-// reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
-func (w *laneWriter) giveBack(row *kind.RowWords) {
-	last, _ := w.side.Leave(w.obj, func() bool {
-		gone, err := w.side.Gone(w.reader)
-		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
-	})
-	if last {
-		w.side.RemoveDir()
-	}
+	return w.start(w.obj, w.row, words, hints, opt)
 }
 
 // mapHints maps what a writer may write of the reader's object: nothing if that is another user's.
@@ -265,9 +280,6 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 		order = ring.Release
 	}
 	w.prod = ring.NewProducer(&m.Words.Tail, &row.Head, m.Slots, at, order)
-	if err := w.prod.Err(); err != nil {
-		return &LaneError{Lane: w.bit, Field: "head", Err: err}
-	}
 	m.Words.Order.Store(uint64(order))
 	gen := obj.Generation()
 	e := &m.Words.Epochs[gen%kind.LaneEpochs]
@@ -287,6 +299,9 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 		cfg.Rung, cfg.Domain = &m.Words.Rung, nil
 	}
 	w.ringer = wake.NewRinger(cfg)
+	if err := w.prod.Err(); err != nil { // now the reader can be told that the lane is free
+		return &LaneError{Lane: w.bit, Field: "head", Err: err}
+	}
 	crash.At(crash.AttachWritten)
 	w.ringer.Announce()
 	crash.At(crash.AttachAnnounced)
@@ -362,21 +377,7 @@ func (w *laneWriter) end() error {
 	}
 	w.deaths.unbind()
 	crash.At(crash.WriterClosing)
-	last, err := w.side.Leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
-	crash.At(crash.WriterReleased)
-	if w.trust == CrossUser {
-		w.ringer.Announce() // the reader retires the lane
-	}
-	w.ringer.Close()
-	w.reach.Close()
-	w.peer.Close()
-	w.unmap()
-	if last {
-		// The reader left the directory to the last writer.
-		w.side.RemoveDir()
-	}
-	_ = w.side.Close()
-	if err != nil && !removed(err) {
+	if err = w.giveBack(false); err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
 	}
 	return nil

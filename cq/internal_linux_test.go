@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
@@ -23,19 +25,19 @@ import (
 // meddler is a writer side at which others are faster: they come once after a lane was claimed, and
 // once before it is given back.
 type meddler struct {
-	*place.Named
+	place.WriterSide
 	claimed, leaving func()
 }
 
 func (m *meddler) ClaimLane(reader *shm.Object, rows []kind.RowWords, q kind.Queue) (*shm.Object,
 	int, error) {
 	defer m.claimed()
-	return m.Named.ClaimLane(reader, rows, q)
+	return m.WriterSide.ClaimLane(reader, rows, q)
 }
 
 func (m *meddler) Leave(lane *shm.Object, closed func() bool) (bool, error) {
 	m.leaving()
-	return m.Named.Leave(lane, closed)
+	return m.WriterSide.Leave(lane, closed)
 }
 
 // attachLate attaches to a queue that somebody begins to remove when the lane is claimed, and
@@ -47,10 +49,7 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 	w.side = &meddler{place.NewNamed(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}
-	err := w.open(WriterOptions{})
-	w.unmap()
-	_ = w.side.Close()
-	return err
+	return w.opened(w.open(WriterOptions{}))
 }
 
 func setState(t *testing.T, dir *shm.Dir, state uint64) {
@@ -106,6 +105,35 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		must(t, w.Close())
 		must(t, q.Close())
 		must(t, collect.Remove(d, "q", collect.Options{}))
+	}
+}
+
+// TestAttachGivesRowBack: a writer of another user that cannot use the lane which it has brought
+// tells the reader, who knows the lane already, that the row is free. The connection stays.
+func TestAttachGivesRowBack(t *testing.T) {
+	q := shmtest.Have(Create(Unnamed("q"), Options{Size: 4, MaxLanes: 1, Trust: CrossUser})).In(t)
+	for range 2 {
+		here, conn := shmtest.Connected(t, unix.SOCK_STREAM)
+		accepted := make(chan error, 1)
+		go func() { accepted <- q.Accept(t.Context(), here) }()
+		side := place.Join(t.Context(), conn, place.JoinOptions{Trust: uint32(CrossUser),
+			MaxBytes: defaultPeerBytes})
+		w := &Writer{}
+		w.side = &meddler{side, func() {
+			must(t, <-accepted)
+			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock || q.lanes[1] == nil {
+				t.Errorf("read %d, %v", n, err)
+			}
+			q.rows[1].Head.Store(9)
+		}, func() { q.rows[1].Head.Store(0) }}
+		err := w.open(WriterOptions{Trust: CrossUser})
+		side.Settle(err)
+		w.peer = side.Peer
+		shmtest.WantErr(t, "attach", w.opened(err), ErrCorrupt)
+		q.rows[1].Head.Store(0)
+		if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock || q.lanes[1] != nil {
+			t.Errorf("then read %d, %v; the row is free: %v", n, err, q.lanes[1] == nil)
+		}
 	}
 }
 
