@@ -80,6 +80,8 @@ type Endpoint struct {
 
 	passed *shm.Object // outbox of a peer that was met over a socket, until its lane is mapped
 	later  retry.Later // looks at lanes for which something was wanting
+	// remains are what could not be removed: of peers that had been mapped, so there are few.
+	remains []func()
 	waits
 }
 
@@ -150,6 +152,7 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		err = e.bind()
 	}
 	if err != nil {
+		e.later.Close()
 		e.unbind()
 		e.remove()
 		_ = e.dir.Close()
@@ -449,10 +452,19 @@ func (e *Endpoint) collect(box uint64) {
 		return
 	}
 	name := kind.FabricOutboxName(box)
-	if owned, err := e.dir.Owned(name); owned || err != nil {
+	if owned, err := e.dir.Owned(name); owned || err != nil && !kind.Starved(err) {
 		return
 	}
-	_ = collect.Remove(e.dir, name, collect.Options{Kinds: []shm.Kind{shm.KindOutbox}})
+	e.discard(name, collect.Options{Kinds: []shm.Kind{shm.KindOutbox}})
+}
+
+// discard removes an object if it is garbage. If something was wanting for that, it tries again
+// later, until the endpoint is closed.
+func (e *Endpoint) discard(name string, o collect.Options) {
+	if kind.Starved(collect.Remove(e.dir, name, o)) {
+		e.remains = append(e.remains, func() { e.discard(name, o) })
+		e.later.Want()
+	}
 }
 
 // usable says why nothing can be done any more.

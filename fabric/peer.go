@@ -316,8 +316,7 @@ func (p *peer) bury() (claimed bool) {
 	}
 	crash.At(crash.FabricBurying)
 	if !e.met() {
-		_ = collect.Remove(e.dir, p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric},
-			Object: p.addr.UUID})
+		e.discard(p.name, collect.Options{Kinds: []shm.Kind{shm.KindFabric}, Object: p.addr.UUID})
 	}
 	crash.At(crash.FabricBuried)
 	e.collect(p.addr.Outbox)

@@ -130,8 +130,8 @@ func (e *Endpoint) freeRefused(bit int, id uint64) {
 	}
 }
 
-// markAgain has lanes looked at for which there were no descriptors, or no memory, and who has
-// asked answered for whom there was no lane.
+// markAgain has lanes looked at for which there were no descriptors, or no memory, who has asked
+// answered for whom there was no lane, and removed what could not be.
 func (e *Endpoint) markAgain(pause time.Duration) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
@@ -142,6 +142,11 @@ func (e *Endpoint) markAgain(pause time.Duration) {
 		if !e.closed && e.in[row] == nil && e.claims[row].Load() != 0 {
 			e.bell.Mark(row)
 		}
+	}
+	remains := e.remains
+	e.remains = nil
+	for _, discard := range remains {
+		discard()
 	}
 }
 
