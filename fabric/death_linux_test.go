@@ -278,6 +278,7 @@ func TestWaiterOfKilled(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- e.SendContext(t.Context(), &fabric.Msg{Addr: to, Context: 1}) }()
+	sleeps(t, e.Bell())
 	c.Kill()
 	if err := <-done; !errors.Is(err, fabric.ErrPeerDied) {
 		t.Errorf("a wait for room: %v", err)

@@ -500,10 +500,7 @@ func TestLinkDownWakes(t *testing.T) {
 	a.Halt(t)
 	sent := make(chan error, 1)
 	go func() { sent <- e.SendContext(t.Context(), &fabric.Msg{}) }()
-	shmtest.Eventually(t, "the sleep", func() bool {
-		sleeps, _, _ := e.Bell().Counts()
-		return sleeps > 0
-	})
+	sleeps(t, e.Bell())
 	noError(t, e.Shutdown())
 	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNotConnected)
 	a.GoOn(t)

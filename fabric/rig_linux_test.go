@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/wake"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -90,6 +91,15 @@ func (e *end) knows(t testing.TB, name string) cq.Addr {
 func (e *end) steps(t testing.TB) {
 	t.Helper()
 	shmtest.Got(e.Progress()).Or(t)
+}
+
+// sleeps returns when somebody has gone to sleep on a bell: from then on only a ring wakes him.
+func sleeps(t testing.TB, b *wake.Bell) {
+	t.Helper()
+	shmtest.Eventually(t, "the sleep", func() bool {
+		n, _, _ := b.Counts()
+		return n > 0
+	})
 }
 
 // next waits for one completion, which may be an error.

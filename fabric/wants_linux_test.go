@@ -176,10 +176,7 @@ func TestCutWakes(t *testing.T) {
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- a.SendContext(t.Context(), &fabric.Msg{Addr: to}) }()
-	shmtest.Eventually(t, "the sleep", func() bool {
-		sleeps, _, _ := a.Bell().Counts()
-		return sleeps > 0
-	})
+	sleeps(t, a.Bell())
 	o := shmtest.Got(b.d.Open("b", shm.ReadOnly)).Or(t)
 	defer o.Close()
 	mem := shmtest.Got(o.MapWritable(kind.SectFabricRegions, 0)).Or(t)
@@ -275,10 +272,7 @@ func TestGroupLeftWakes(t *testing.T) {
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- a.SendContext(t.Context(), &fabric.Msg{Addr: a.g.Addr()}) }()
-	shmtest.Eventually(t, "the sleep", func() bool {
-		sleeps, _, _ := a.Bell().Counts()
-		return sleeps > 0
-	})
+	sleeps(t, a.Bell())
 	noError(t, a.g.Close())
 	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNoPeer)
 }
