@@ -176,6 +176,10 @@ func TestDeviceGone(t *testing.T) {
 		_, err := s.socket.Kick()
 		clear(t, err, "close the socket", xdp.ErrDeviceGone, syscall.ENXIO)
 	}
+	clear(t, s.pair.A.Do(func() error {
+		_, err := xdp.OpenShared(s.socket, xdp.Options{})
+		return err
+	}), "close the socket", xdp.ErrDeviceGone, syscall.ENXIO)
 	must(t, s.socket.Close())
 	must(t, s.prog.Close())
 }

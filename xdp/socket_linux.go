@@ -151,7 +151,7 @@ func (s *Socket) initCore(mtu int, o Options) {
 // The calling thread is to be in the network namespace of the interface, and the MTU is that of the
 // first socket.
 //
-// Errors: [ErrOptions], [ErrNoCapability], os.ErrClosed.
+// Errors: [ErrOptions], [ErrNoCapability], [ErrLinkDown], [ErrDeviceGone], os.ErrClosed.
 func OpenShared(first *Socket, o Options) (*Socket, error) {
 	s := first.sibling(o)
 	if err := s.openShared(first, o); err != nil {
@@ -209,6 +209,9 @@ func (s *Socket) openShared(first *Socket, o Options) (err error) {
 	}
 	s.tune(o)
 	if err := s.bindShared(first.fd); err != nil {
+		if gone := first.Check(); errors.Is(gone, ErrDeviceGone) {
+			return gone // bind has another number for it
+		}
 		return err
 	}
 	s.granted.NeedWakeup, s.granted.MultiBuffer = first.granted.NeedWakeup, first.chains
