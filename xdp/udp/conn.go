@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -82,9 +83,10 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.raddr
 }
 
-// deliver hands a datagram to the connection. It reports false if it is not taken: then it is to be
-// released. While frames are scarce those who have some waiting get no more. The lock of the shard
-// is held.
+// deliver hands a datagram to the connection. It reports false if its frame is to be released.
+// While frames are scarce those who have some waiting get no more, and others get copies: so
+// connections that nobody reads, however many, leave frames to the others. The lock of the shard is
+// held.
 func (c *Conn) deliver(d *datagram, s *shard, scarce bool) bool {
 	if c.remote.IsValid() && d.From != c.remote {
 		return false
@@ -98,9 +100,13 @@ func (c *Conn) deliver(d *datagram, s *shard, scarce bool) bool {
 		c.dropped.Add(1)
 		return false
 	}
-	c.inbox.push(d, s)
+	if scarce {
+		c.inbox.push(&datagram{Payload: slices.Clone(d.Payload), From: d.From, To: d.To}, nil)
+	} else {
+		c.inbox.push(d, s)
+	}
 	c.pass()
-	return true
+	return !scarce
 }
 
 // pass wakes a reader if there is something for it. The lock is held.
@@ -129,7 +135,7 @@ func (c *Conn) take(b []byte, r *result) bool {
 	c.inbox.pop()
 	c.pass()
 	c.mu.Unlock()
-	loan.shard.release(&loan.d)
+	loan.release()
 	c.received.Add(1)
 	if r.truncated {
 		c.truncated.Add(1)
@@ -213,8 +219,7 @@ func (c *Conn) Close() error {
 	c.inbox = inbox{}
 	c.mu.Unlock()
 	for ; left.n > 0; left.pop() {
-		it := left.first()
-		it.shard.release(&it.d)
+		left.first().release()
 	}
 	c.readBy.set(time.Time{}) // stops the timers
 	c.writeBy.set(time.Time{})
@@ -347,10 +352,16 @@ type inbox struct {
 	n     int
 }
 
-// item is a loan and the shard that it is to be given back to.
+// item is a loan and the shard that it is to be given back to, or a copy and nil.
 type item struct {
 	d     datagram
 	shard *shard
+}
+
+func (it *item) release() {
+	if it.shard != nil {
+		it.shard.release(&it.d)
+	}
 }
 
 func (b *inbox) push(d *datagram, s *shard) {

@@ -423,16 +423,18 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestScarceFrames: connections that nobody reads, together allowed more than there is, leave
-// enough for one that is read.
+// TestScarceFrames: connections that nobody reads, however many, leave enough frames for one that
+// is read, and each keeps what came first.
 func TestScarceFrames(t *testing.T) {
 	t.Parallel()
-	sa, sb, _, fb := newStacks(t, udp.StackOptions{Backlog: 64}, 128)
+	sa, sb, _, fb := newStacks(t, udp.StackOptions{Backlog: 20}, 128)
 	from := listen(t, sa, addrA, 0)
-	for port := range uint16(4) {
-		lazy := listen(t, sb, addrB, 100+port)
-		for range 64 {
-			write(t, from, lazy, 'x')
+	var lazy []*udp.Conn
+	for port := range uint16(40) {
+		c := listen(t, sb, addrB, 100+port)
+		lazy = append(lazy, c)
+		for i := range 22 {
+			write(t, from, c, byte(i))
 			await(t, func() bool { return fb.queued() == 0 })
 		}
 	}
@@ -442,9 +444,19 @@ func TestScarceFrames(t *testing.T) {
 		write(t, from, busy, 'y')
 		reads(t, busy, 'y')
 	}
-	if n := fb.loans(); n != 64+32+8+8 || fb.dropped != 0 {
+	if n := fb.loans(); n != 4*20+16 || fb.dropped != 0 {
 		t.Errorf("%d of 128 frames lent, %d dropped by the device", n, fb.dropped)
 	}
+	for i, want := range []uint64{20, 20, 20, 20, 16, 8, 8} { // the fifth has the last frames
+		c := lazy[i]
+		if n := 22 - c.Stats().Dropped; n != want {
+			t.Errorf("%d datagrams wait at connection %d, not %d", n, i, want)
+		}
+		for k := range want {
+			reads(t, c, byte(k))
+		}
+	}
+	must(t, lazy[7].Close())
 }
 
 // TestReadersLook: a reader that would have to sleep finds what nobody told of, and does not look

@@ -17,7 +17,9 @@
 // [netip.AddrPort].
 //
 // Datagrams wait for a reader in the frames that they arrived in, a bounded number for each
-// connection: beyond, new ones are dropped and counted, as the kernel does.
+// connection: beyond, new ones are dropped and counted, as the kernel does. While all frames that
+// may be lent are, a connection keeps up to eight, in copies: one that is read goes on, whatever
+// others leave unread.
 //
 // Next hops come from the kernel's neighbour table. While the kernel resolves one, up to 128
 // datagrams are kept for up to three seconds, and dropped if nobody answers: a write never fails
