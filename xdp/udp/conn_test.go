@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -383,6 +384,69 @@ func TestCloseTwice(t *testing.T) {
 	}
 	must(t, <-first)
 	go func() { <-unbinds }() // of the other side
+}
+
+// TestSlowBind: connections whose addresses take long to be claimed and given back, since who is
+// asked for them is stopped, hold nobody up but who closes the stack. One that is opened meanwhile
+// is none.
+func TestSlowBind(t *testing.T) {
+	t.Parallel()
+	var bound, waits atomic.Int32
+	goOn := make(chan struct{})
+	bind := func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
+		wait := func(port uint16) {
+			if a.Port() == port {
+				waits.Add(1)
+				<-goOn
+			}
+		}
+		wait(7)
+		bound.Add(1)
+		return a, func() error {
+			wait(8)
+			bound.Add(-1)
+			return nil
+		}, nil
+	}
+	f, _ := newFakes(8)
+	s := shmtest.Got(udp.NewStack(udp.StackOptions{}.Bind(bind), f)).Or(t)
+	slow, ended := listen(t, s, addrA, 8), make(chan error)
+	begin := func(n int32, call func() error) {
+		t.Helper()
+		go func() { ended <- call() }()
+		await(t, func() bool { return waits.Load() == n })
+	}
+	opens := func() error {
+		_, err := s.Listen(netip.AddrPortFrom(addrA, 7))
+		return err
+	}
+	begin(1, slow.Close)
+	begin(2, opens)
+	must(t, listen(t, s, addrA, 9).Close())
+	for range 2 {
+		goOn <- struct{}{}
+		must(t, <-ended)
+	}
+	begin(3, opens)
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	await(t, func() bool {
+		_, err := s.Listen(netip.AddrPortFrom(addrA, 9))
+		return errors.Is(err, net.ErrClosed)
+	})
+	select {
+	case err := <-closed:
+		t.Fatalf("closed while an address is claimed: %v", err)
+	default:
+	}
+	goOn <- struct{}{}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	must(t, <-closed)
+	if n := bound.Load(); n != 0 {
+		t.Errorf("%d addresses were not given back", n)
+	}
 }
 
 // TestDeviceGone: reads end with what the device said, after what had come.

@@ -96,7 +96,7 @@ func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 	s := &Stack{o: o.resolve(), seed: maphash.MakeSeed(), done: make(chan struct{}),
 		unbind: map[*Conn]func() error{}, budget: spin.Budget(lookFor)}
 	s.later.First, s.later.Most, s.later.Try = firstRetry, lastRetry, s.retryAll
-	s.table.Store(&table{})
+	s.table.Store(&table{byAddr: map[netip.AddrPort]*Conn{}})
 	for _, b := range backends {
 		s.shards = append(s.shards, &shard{stack: s, b: b})
 	}
@@ -161,41 +161,60 @@ func (s *Stack) open(local, remote netip.AddrPort) (*Conn, error) {
 		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return nil, net.ErrClosed
-	case s.err != nil:
-		return nil, s.err
+	err := s.ended()
+	if err == nil { // else Close may not wait for this any more
+		s.running.Add(1)
+		defer s.running.Done()
 	}
-	bound, unbind, err := s.o.bind(local)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	bound, unbind, err := s.o.bind(local) // without the lock: who is asked may take long
 	if err != nil {
 		return nil, err
 	}
 	c := newConn(s, bound, remote)
-	s.unbind[c] = unbind
-	t := &table{byAddr: maps.Clone(s.table.Load().byAddr)}
-	if t.byAddr == nil {
-		t.byAddr = map[netip.AddrPort]*Conn{}
+	s.mu.Lock()
+	if err = s.ended(); err == nil {
+		s.unbind[c] = unbind
+		s.change(func(byAddr map[netip.AddrPort]*Conn) { byAddr[c.local] = c })
 	}
-	t.byAddr[c.local] = c
-	s.table.Store(t)
+	s.mu.Unlock()
+	if err != nil {
+		_ = unbind()
+		return nil, err
+	}
 	return c, nil
 }
 
-// remove takes a connection that is closed out of the table.
+// ended is why there are no more connections, or nil. The lock is held.
+func (s *Stack) ended() error {
+	if s.closed {
+		return net.ErrClosed
+	}
+	return s.err
+}
+
+// change replaces the table by one that differs. The lock is held.
+func (s *Stack) change(how func(byAddr map[netip.AddrPort]*Conn)) {
+	t := &table{byAddr: maps.Clone(s.table.Load().byAddr)}
+	how(t.byAddr)
+	s.table.Store(t)
+}
+
+// remove takes a connection that is closed out of the table. Until its address is given back, which
+// may take long, it is one that Close waits for.
 func (s *Stack) remove(c *Conn) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	unbind := s.unbind[c]
-	if unbind == nil {
-		return nil
-	}
+	s.change(func(byAddr map[netip.AddrPort]*Conn) { delete(byAddr, c.local) })
+	s.mu.Unlock()
+	err := unbind()
+	s.mu.Lock()
 	delete(s.unbind, c)
-	t := &table{byAddr: maps.Clone(s.table.Load().byAddr)}
-	delete(t.byAddr, c.local)
-	s.table.Store(t)
-	return unbind()
+	s.mu.Unlock()
+	return err
 }
 
 // shardFor spreads destinations over the queues, and keeps each on one, so that order is kept.
