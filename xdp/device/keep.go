@@ -216,7 +216,8 @@ func (e *Endpoint) switchTo(s *session) error {
 var helloWait = 10 * time.Second
 
 // Take takes one more UDP port; datagrams to it arrive from then on. Errors are those of Dial, and
-// [ErrServerGone]. If the context ends first, a port that is granted later is given back.
+// [ErrServerGone]. If the context ends first, a port that is granted later is given back, and
+// whoever asks meanwhile waits for that.
 func (e *Endpoint) Take(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "take port", stepTake, port)
 }
@@ -236,8 +237,19 @@ func (e *Endpoint) ask(ctx context.Context, op string, what uint16, port uint16)
 		}
 		return gone
 	}
-	done := make(chan error, 1)
-	go func() { done <- e.question(s, what, port) }() // to its end, whatever becomes of ctx
+	done := make(chan error)
+	go func() { // to its end, whatever becomes of ctx
+		s.asking.Lock()
+		defer s.asking.Unlock()
+		err := e.exchange(s, what, port)
+		select {
+		case done <- err:
+		case <-ctx.Done(): // the caller does not have the port, and whoever asks next finds it free
+			if what == stepTake && err == nil {
+				_ = e.exchange(s, stepDrop, port)
+			}
+		}
+	}()
 	select {
 	case err := <-done:
 		if err != nil {
@@ -245,20 +257,18 @@ func (e *Endpoint) ask(ctx context.Context, op string, what uint16, port uint16)
 		}
 		return nil
 	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	if what == stepTake { // the caller does not have the port, whatever the answer will be
-		go func() {
-			if <-done == nil {
-				_ = e.Drop(e.ctx, port)
-			}
-		}()
-	}
-	return context.Cause(ctx)
 }
 
 func (e *Endpoint) question(s *session, what uint16, port uint16) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
+	return e.exchange(s, what, port)
+}
+
+// exchange is a question and its answer. s.asking is held.
+func (e *Endpoint) exchange(s *session, what uint16, port uint16) error {
 	if what == stepDrop { // before: if the server dies now the next one is not asked for it
 		if now := e.forgetPort(port); now != nil && now != s {
 			return e.question(now, what, port) // which was asked for it already

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -116,25 +117,39 @@ func TestTakenBeforeTold(t *testing.T) {
 	}
 }
 
-// TestForsaken: a port that is granted when whoever asked for it has gone is given back.
+// TestForsaken: a port that is granted when whoever asked for it has gone is given back, before
+// anybody can ask for something else.
 func TestForsaken(t *testing.T) {
 	t.Parallel()
 	e := &Endpoint{ctx: t.Context()}
 	s, server := linked(t)
 	e.sess = s
-	listened, asked := make(chan error, 1), make(chan error, 1)
-	go func() { listened <- e.listen(s) }()
+	asked := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { asked <- e.Take(ctx, 5001) }()
 	soon, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	w := meet(soon, server)
-	h, err := w.next()
+	_, err := w.next()
 	cancel()
 	if err := <-asked; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	must(t, errors.Join(err, w.send(hello{step: stepDone})))
+	h, err := s.wire.next()
+	if err != nil || !e.answered(s, &h) {
+		t.Fatal(h, err)
+	}
+	e.mu.Lock() // without it nothing is given back
+	s.answers <- h
+	for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); runtime.Gosched() {
+		if s.asking.TryLock() {
+			t.Error("somebody else can ask before")
+			s.asking.Unlock()
+			break
+		}
+	}
+	e.mu.Unlock()
 	if h, err = w.next(); err != nil || h.step != stepDrop || !slices.Equal(h.ports, []uint16{5001}) {
 		t.Errorf("%+v, %v", h, err)
 	}
@@ -142,7 +157,7 @@ func TestForsaken(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	must(t, server.Close())
-	<-listened
+	_ = e.listen(s)
 }
 
 // TestFrozenAsking: an answer that lies unread for however long, since its reader was stopped, is
