@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 
 	"github.com/shmring/shmring/cq"
@@ -30,7 +32,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 	}
 	place := e.freePlace()
 	if place < 0 {
-		return nil, e.noPeers(p)
+		return nil, e.noPeers(p, nil)
 	}
 	// The place may have had this number before. Who is late with a word about a former lane, whose
 	// claim was taken back, leaves that of the next: see markDone.
@@ -64,7 +66,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 		}
 		l.head.ID.Store(0)
 		if !closed {
-			return nil, e.noPeers(p)
+			return nil, e.noPeers(p, p.words.claims)
 		}
 		return nil, p.fault(ErrNoPeer)
 	}
@@ -92,11 +94,17 @@ func (e *Endpoint) lane(p *peer) (*outLane, error) {
 	return e.attach(p)
 }
 
-// seekPlace looks who has gone if all places are taken.
+// seekPlace looks who has gone if all places are taken. The notice of a death may come later.
 func (e *Endpoint) seekPlace() {
-	if e.freePlace() < 0 {
-		e.poll()
+	if e.freePlace() >= 0 {
+		return
 	}
+	for _, l := range e.out {
+		if !e.lives(l.p.addr.Outbox) {
+			l.p.died()
+		}
+	}
+	e.poll()
 }
 
 // fault is an error of a send that has no lane.
@@ -108,14 +116,32 @@ func (p *peer) fault(err error) error {
 	return hinted("send", p.addr.String(), hint, err)
 }
 
-// noPeers says that there is no room for one more peer, or not yet.
-func (e *Endpoint) noPeers(p *peer) error {
-	for _, l := range e.out {
-		if l != nil && l.ended && l.err == nil {
-			return cq.ErrFull
-		}
+// noPeers says that there is no room for one more peer, in rows of its own or here; or not yet, and
+// has who waits look again. A lane of ours has its place until its end is examined, and one who has
+// gone its row until the peer notices that.
+func (e *Endpoint) noPeers(p *peer, rows []kind.Word) error {
+	soon := slices.ContainsFunc(e.out, func(l *outLane) bool {
+		return l != nil && l.ended && l.err == nil
+	})
+	for row := 0; row < len(rows) && !soon; row++ {
+		box, _ := kind.FabricLaneOf(rows[row].Load())
+		soon = !e.lives(box)
+	}
+	if soon {
+		e.later.Want()
+		return cq.ErrFull
 	}
 	return p.fault(ErrPeers)
+}
+
+// lives reports whether the endpoint with an outbox is not proved gone: it has the lock of that, or
+// was met over a socket.
+func (e *Endpoint) lives(box uint64) bool {
+	if e.met() {
+		return true
+	}
+	owned, err := e.dir.Owned(kind.FabricOutboxName(box))
+	return owned || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // freePlace returns a place that nobody has, or -1. One that has refused us, and closes its

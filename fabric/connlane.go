@@ -217,7 +217,6 @@ func (m *mux) answerAgain(pause time.Duration) {
 			p.in.refuse()
 		}
 	}
-	m.e.makeRoom()
 }
 
 // waits are those that their clients have not opened yet, or that wait for an answer, or for

@@ -77,15 +77,18 @@ func claimant(t *testing.T, e, beside *end, n int) *child {
 }
 
 // TestClaimantKilled: the row of a sender that was killed before it rang is had by the next one,
-// and nothing is left of the dead.
+// which can wait for it, and nothing is left of the dead.
 func TestClaimantKilled(t *testing.T) {
 	shmtest.Conforms(t)
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 	claimant(t, e, next, 1).Kill()
 	to := next.knows(t, "main")
-	shmtest.WantErr(t, "a send while it has the row", next.Send(nil, to, 1), fabric.ErrPeers)
+	shmtest.WantErr(t, "a send while it has the row", next.Send(nil, to, 1), cq.ErrFull)
+	sent := make(chan error)
+	go func() { sent <- next.SendContext(t.Context(), &fabric.Msg{Addr: to}) }()
+	sleeps(t, next.Bell())
 	nothingLeft(t, e, "main", "next")
-	noError(t, next.Send(nil, to, 1))
+	noError(t, <-sent)
 }
 
 // TestClaimantSentTo: a peer that had claimed a row, and was killed before it rang, is buried by
@@ -180,7 +183,7 @@ func TestClaimantCollected(t *testing.T) {
 			nothingLeft(t, e, "main", "next")
 			to := next.knows(t, "main")
 			if err = next.Send(nil, to, 1); name == "claimed" {
-				shmtest.WantErr(t, "a send while it has the row", err, fabric.ErrPeers)
+				shmtest.WantErr(t, "a send while it has the row", err, cq.ErrFull)
 				e.steps(t)
 				err = next.Send(nil, to, 1)
 			}

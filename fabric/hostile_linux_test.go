@@ -382,7 +382,7 @@ func TestHostileClaims(t *testing.T) {
 		a.steps(t)
 	}
 	noError(t, evil.close())
-	shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), fabric.ErrPeers)
+	shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), cq.ErrFull)
 	a.steps(t)
 	for row := range ids {
 		if s.claims[row].Load() == 0 && s.rows[row].Owner.Load() != 0 {

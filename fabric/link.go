@@ -309,7 +309,8 @@ func (e *Endpoint) Accept(data []byte) error {
 // if the memory with the answer cannot be mapped. Close ends the wait.
 //
 // Errors: ECONNREFUSED: nobody listens; EISCONN: the endpoint is or was connected, or asks already;
-// [ErrTooLong]; os.ErrClosed; [ErrNotSupported] without Options.Events; those of [Open].
+// cq.ErrFull: it has no room for one more peer until it notices who has gone; [ErrTooLong];
+// os.ErrClosed; [ErrNotSupported] without Options.Events; those of [Open].
 func (e *Endpoint) Connect(name string, data []byte) error {
 	switch {
 	case e.link == nil || e.opt.Request != nil:

@@ -366,8 +366,8 @@ func dialMux(d *shm.Dir) (*mux, error) {
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
 // wait for it; as the context ends if its process is stopped; with [ErrPeers] if the listener, or
-// this process, has 64 peers; and with [ErrCorrupt] or the errors of [Open], also if the memory
-// with the answer cannot be mapped.
+// this process, has 64 peers that live; and with [ErrCorrupt] or the errors of [Open], also if the
+// memory with the answer cannot be mapped.
 func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {
@@ -388,8 +388,18 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, err := m.reach(name)
-	if err != nil {
+	var p *peer
+	err := cq.ErrFull
+	m.e.within(ctx, &waiter{room: true}, func() bool {
+		if err == cq.ErrFull { // else this is asked once more
+			p, err = m.reach(name)
+		}
+		return err != cq.ErrFull
+	})
+	switch {
+	case err == cq.ErrFull:
+		return nil, ctx.Err()
+	case err != nil:
 		return nil, err
 	}
 	return m.ask(ctx, p)

@@ -117,12 +117,7 @@ func (l *inLane) turnDown() {
 // freeRefused frees a row that was refused at once, so that nobody watches its sender, if that has
 // gone by now. Who lacks a row asks for it.
 func (e *Endpoint) freeRefused(bit int, id uint64) {
-	if e.met() {
-		return
-	}
-	box, _ := kind.FabricLaneOf(id)
-	owned, err := e.dir.Owned(kind.FabricOutboxName(box))
-	if !owned && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+	if box, _ := kind.FabricLaneOf(id); !e.lives(box) {
 		e.remote.forget(bit)
 		e.rows[bit].Owner.Store(0)
 		e.claims[bit].CompareAndSwap(id, 0)
@@ -131,7 +126,8 @@ func (e *Endpoint) freeRefused(bit int, id uint64) {
 }
 
 // markAgain has lanes looked at for which there were no descriptors, or no memory, who has asked
-// answered for whom there was no lane, and removed what could not be.
+// answered for whom there was no lane, and removed what could not be. Who waits for a row looks
+// again.
 func (e *Endpoint) markAgain(pause time.Duration) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
@@ -148,6 +144,7 @@ func (e *Endpoint) markAgain(pause time.Duration) {
 	for _, discard := range remains {
 		discard()
 	}
+	e.makeRoom()
 }
 
 // openLane maps a lane by its number. What cannot be is [ErrCorrupt]. With an error there is a lane

@@ -1,9 +1,7 @@
 package fabric
 
 import (
-	"errors"
 	"io"
-	"io/fs"
 	"slices"
 
 	"github.com/shmring/shmring/cq"
@@ -178,8 +176,7 @@ next:
 	}
 }
 
-// maySend reports whether whoever has a row is not proved gone. Its outbox is locked as long as its
-// endpoint lives.
+// maySend reports whether whoever has a row is not proved gone.
 func (e *Endpoint) maySend(row int) bool {
 	id := e.claims[row].Load()
 	if id == 0 {
@@ -189,6 +186,5 @@ func (e *Endpoint) maySend(row int) bool {
 		return false
 	}
 	box, _ := kind.FabricLaneOf(id)
-	owned, err := e.dir.Owned(kind.FabricOutboxName(box))
-	return owned || err != nil && !errors.Is(err, fs.ErrNotExist)
+	return e.lives(box)
 }

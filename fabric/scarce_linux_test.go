@@ -133,6 +133,9 @@ func TestDoneBeforeClosed(t *testing.T) {
 func TestPlaceSought(t *testing.T) {
 	a := opened(t, "a", onePlace)
 	for range 3 {
+		c := started(t, "idle")
+		noError(t, a.Inject(nil, a.knows(t, "idle")))
+		c.Kill()
 		b := opened(t, "b", fabric.Options{})
 		noError(t, a.Inject(nil, a.knows(t, "b")))
 		noError(t, b.close())

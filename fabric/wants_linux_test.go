@@ -122,6 +122,24 @@ func mapped(t *testing.T, e *end, name string) int {
 		kind.FabricOutboxName(e.Address().Outbox))
 }
 
+// TestDialFullOfDead: who dials a server that is full waits if one of its clients has gone, until
+// the server notices that.
+func TestDialFullOfDead(t *testing.T) {
+	defer fabric.SetConnPeers(1)()
+	d := directory(t)
+	l, c := listens(t, d, "server"), started(t, "streamer")
+	c.does(t, "dial")
+	b := fabric.Below(l).Bell()
+	b.Lock() // it notices nothing
+	c.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := fabric.Dial(ctx, d, "server")
+	b.Unlock()
+	failsWith(t, "a dial", err, context.DeadlineExceeded)
+	dials(t, d, "server")
+}
+
 // TestNoLaneUnmaps: what was mapped of a peer to whom no lane leads is given up.
 func TestNoLaneUnmaps(t *testing.T) {
 	a := opened(t, "a", onePlace)
@@ -290,7 +308,7 @@ func TestRMAHeirRefused(t *testing.T) {
 	e.steps(t)
 	noError(t, x.close())
 	to := heir.knows(t, "main")
-	shmtest.WantErr(t, "no row", heir.Inject(nil, to), fabric.ErrPeers)
+	shmtest.WantErr(t, "no row", heir.Inject(nil, to), cq.ErrFull)
 	e.steps(t)
 	noError(t, heir.Inject(nil, to))
 	e.steps(t)
