@@ -18,10 +18,7 @@ func (e *Endpoint) attach(p *peer) (l *outLane, err error) {
 			p.forget()
 		}
 	}()
-	switch {
-	case p.group != nil:
-		return nil, ErrNotSupported
-	case p.dead.Load():
+	if p.dead.Load() {
 		return nil, ErrPeerDied
 	}
 	if err := p.open(); err != nil {

@@ -68,8 +68,9 @@ type Endpoint struct {
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
-	groups  map[string]*Group
-	stop    func() // what Options.Progress began
+	groups  map[cq.Addr]*Group // that are joined, or just being joined
+	toJoin  cq.Addr            // of the next one
+	stop    func()             // what Options.Progress began
 	stats   Stats
 	closed  bool
 	users   int        // who may touch the bell without the lock
@@ -134,8 +135,8 @@ func open(d *shm.Dir, name string, o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{name: name, opt: o, dir: d.Dup(), peers: map[Address]*peer{},
-		loans: map[shm.Ref]*loan{},
-		uses:  make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
+		loans: map[shm.Ref]*loan{}, groups: map[cq.Addr]*Group{}, toJoin: firstGroup,
+		uses: make([]int, o.Peers), in: make([]*inLane, o.Peers), out: make([]*outLane, o.Peers)}
 	e.later.Try = e.markAgain
 	hint, err := "", futex.HasWaitMany()
 	if err == nil {

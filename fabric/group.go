@@ -69,8 +69,11 @@ type Group struct {
 	// Under the endpoint's lock.
 	seen    uint64  // the change count, when members was made
 	members []*peer // to whom there is a lane
-	left    bool
+	joined  bool
 }
+
+// firstGroup is the lowest address of a group.
+const firstGroup = cq.Addr(1) << 32
 
 // Join makes the endpoint a member of the group that has a name in its directory (fi_join). The
 // first to join makes the group, and the last to leave removes it. A member that dies, or closes
@@ -108,23 +111,24 @@ func (g *Group) join() (err error) {
 	if err = e.addressable(); err != nil {
 		return err
 	}
-	if e.groups[g.name] != nil {
-		return os.NewSyscallError("join", syscall.EALREADY)
+	for _, other := range e.groups {
+		if other.name == g.name {
+			return os.NewSyscallError("join", syscall.EALREADY)
+		}
 	}
-	if e.groups == nil {
-		e.groups = map[string]*Group{}
-	}
-	e.groups[g.name] = g
+	g.addr = e.toJoin
+	e.toJoin++
+	e.groups[g.addr] = g
 	e.users++
 	e.bell.Unlock()
 	err = g.open()
 	e.bell.Lock()
 	e.dropUser() // a close of the endpoint goes on when this has returned
 	if err != nil {
-		delete(e.groups, g.name)
+		delete(e.groups, g.addr)
 		return err
 	}
-	g.addr = e.insert(&peer{e: e, index: cq.AddrNotAvail, group: g})
+	g.joined = true
 	if g.opt.Access&cq.FlagRecv != 0 {
 		g.list()
 	}
@@ -148,13 +152,13 @@ func (g *Group) list() {
 
 // unlist has them find it no more. It reports false if that was done before.
 func (g *Group) unlist() bool {
-	if g.left {
+	if !g.joined {
 		return false
 	}
 	e := g.e
 	former := g.members
-	g.left, g.members = true, nil
-	delete(e.groups, g.name)
+	g.joined, g.members = false, nil
+	delete(e.groups, g.addr)
 	g.Rows[g.seat.Index()].Use.Store(0)
 	crash.At(crash.GroupUnlisted)
 	g.Changes.Add(1)

@@ -166,7 +166,7 @@ func (e *Endpoint) allowedReceive(m *Msg) (key posted.Key, err error) {
 		return key, ErrFlags
 	case m.Addr == Anybody, m.Flags&(cq.FlagPeek|cq.FlagClaim) == cq.FlagClaim:
 		return key, nil
-	case uint64(m.Addr) >= uint64(len(e.byAddr)), e.byAddr[m.Addr].group != nil:
+	case uint64(m.Addr) >= uint64(len(e.byAddr)):
 		return key, ErrAddress
 	}
 	key.From = e.byAddr[m.Addr].id

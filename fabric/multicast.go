@@ -15,14 +15,18 @@ type multicast struct {
 	num   cq.Errno
 }
 
-// sendGroup is a send to a group.
+// sendGroup is a send to a group, which is nil if the endpoint has left that.
 func (e *Endpoint) sendGroup(g *Group, payload []byte, op *sendOp) (wait bool, err error) {
 	op.flags |= cq.FlagMulticast
 	switch {
-	case g.left:
+	case g == nil || !g.joined:
 		return false, ErrNoPeer
 	case g.opt.Access&cq.FlagSend == 0:
 		return false, ErrNotSupported
+	case g.opt.Misses:
+		if err = e.allowedDatagram(op); err != nil {
+			return false, err
+		}
 	}
 	room := func(l *outLane) bool {
 		if g.opt.Misses {

@@ -35,7 +35,6 @@ type peer struct {
 	leaving  *outLane // another one, whose end it has not examined
 	missed   uint64   // by it, when that ended
 	line     *line    // connections with it
-	group    *Group   // it stands for the address of a group, and is nobody
 
 	dead          atomic.Bool  // it was proved; stays
 	inBit, outBit atomic.Int32 // of its lanes, + 1
@@ -149,7 +148,7 @@ func (e *Endpoint) ofName(name string) (h shm.Header, f kind.Fabric, err error) 
 func (e *Endpoint) Lookup(a cq.Addr) (Address, error) {
 	e.bell.Lock()
 	defer e.bell.Unlock()
-	if uint64(a) >= uint64(len(e.byAddr)) || e.byAddr[a].group != nil {
+	if uint64(a) >= uint64(len(e.byAddr)) {
 		return Address{}, ErrAddress
 	}
 	return e.byAddr[a].addr, nil

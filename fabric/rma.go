@@ -111,7 +111,7 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 	switch {
 	case err != nil:
 		return err
-	case e.opt.Datagram:
+	case p == nil || e.opt.Datagram: // a group, for one
 		return ErrNotSupported
 	}
 	if err = e.promise(&op.sendOp); err != nil {

@@ -219,19 +219,18 @@ func (e *Endpoint) sendLater(
 func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err error) {
 	op.bytes = len(payload)
 	p, err := e.target(to, op)
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, err
-	}
-	if e.opt.Datagram || p.group != nil && p.group.opt.Misses {
+	case p == nil:
+		return e.sendGroup(e.groups[to], payload, op)
+	case e.opt.Datagram:
 		if err = e.allowedDatagram(op); err != nil {
 			return false, err
 		}
 	}
 	l := p.out
 	if l == nil {
-		if p.group != nil {
-			return e.sendGroup(p.group, payload, op)
-		}
 		if l, err = e.lane(p); err != nil {
 			return err == cq.ErrFull, err
 		}
@@ -239,7 +238,7 @@ func (e *Endpoint) send(payload []byte, to cq.Addr, op *sendOp) (wait bool, err 
 	return l.send(payload, op)
 }
 
-// target returns the peer that an operation is for, if it may begin.
+// target returns the peer that an operation is for, if it may begin, and nil if that is a group.
 func (e *Endpoint) target(to cq.Addr, op *sendOp) (*peer, error) {
 	switch {
 	case e.closed:
@@ -248,10 +247,12 @@ func (e *Endpoint) target(to cq.Addr, op *sendOp) (*peer, error) {
 		return nil, ErrTooLong
 	case e.unlinked():
 		return nil, ErrNotConnected
-	case uint64(to) >= uint64(len(e.byAddr)):
+	case uint64(to) >= uint64(len(e.byAddr)) && (to < firstGroup || to >= e.toJoin):
 		return nil, ErrAddress
 	case e.tx == nil && op.flags&cq.FlagInjectCall == 0:
 		return nil, cq.ENoCQ
+	case to >= firstGroup:
+		return nil, nil
 	}
 	return e.byAddr[to], nil
 }

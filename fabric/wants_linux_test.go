@@ -245,7 +245,8 @@ func TestGroupMissesAgain(t *testing.T) {
 	}
 }
 
-// TestGroupLeaver: who joins and leaves again and again is not cut off for that.
+// TestGroupLeaver: who joins and leaves again and again is not cut off for that, and keeps nothing
+// of it.
 func TestGroupLeaver(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
@@ -257,6 +258,9 @@ func TestGroupLeaver(t *testing.T) {
 		b.g = joins(t, b.end, fabric.GroupOptions{})
 	}
 	noError(t, a.Inject(nil, to))
+	if n := b.knows(t, "a"); n != 0 {
+		t.Errorf("the first peer has number %d", n)
+	}
 }
 
 // TestGroupLeaverCut: one that has left and is cut off before it has examined the end of the lane
