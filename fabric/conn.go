@@ -43,7 +43,6 @@ type conn struct {
 	allowed uint64 // bytes in all
 	window  uint64 // the peer's
 	ended   bool   // no more of us
-	unheard bool   // the peer examines nothing more
 
 	in         bytes.Buffer // what came before its Read
 	into       []byte       // a Read's that waits, as far as it is not filled
@@ -51,8 +50,8 @@ type conn struct {
 	read, told uint64
 	eof        bool // no more of the peer
 
-	closed      bool // by Close
-	said, heard bool // the last message of each side
+	closed bool // by Close
+	said   bool // our last message: after Close, or the peer's last
 }
 
 // deadline is a moment for calls, and stays over until it is moved.
@@ -137,7 +136,7 @@ func (c *conn) hung() (ok bool) {
 	if c.is <= connAsked {
 		return false
 	}
-	c.heard, c.eof = true, true
+	c.eof = true
 	c.m.e.wake(&c.reader)
 	c.m.e.wake(&c.writer)
 	ok = true
@@ -276,7 +275,7 @@ func (c *conn) unwritable() error {
 		return syscall.EPIPE
 	case c.err != nil:
 		return c.err
-	case c.unheard:
+	case c.p.deaf():
 		return syscall.ECONNRESET
 	}
 	return nil
@@ -302,7 +301,7 @@ func (c *conn) CloseWrite() error {
 	switch {
 	case c.closed:
 		return c.fault("close", net.ErrClosed)
-	case c.err != nil || c.heard || c.unheard:
+	case c.err != nil || c.said || c.p.deaf():
 		return c.fault("close", syscall.ENOTCONN)
 	case !c.ended:
 		c.ended = true

@@ -259,7 +259,7 @@ func windowBytes() []byte { return binary.LittleEndian.AppendUint64(nil, connWin
 // say sends a message of at most MaxInline bytes, or has it wait for room. It reports false if too
 // many do.
 func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
-	if p.out != nil && p.out.err != nil || p.out == nil && (p.in == nil || p.in.refused) {
+	if p.deaf() || p.out == nil && (p.in == nil || p.in.refused) {
 		return true // nobody hears it
 	}
 	l := p.lines()
@@ -350,7 +350,9 @@ func (m *mux) deaf(p *peer, why error) {
 	}
 	crash.At(crash.ConnLost)
 	for c := range p.lines().conns {
-		c.unheard = true
 		m.e.wake(&c.writer)
 	}
 }
+
+// deaf reports that a peer examines nothing more.
+func (p *peer) deaf() bool { return p.out != nil && p.out.err != nil }
