@@ -392,7 +392,7 @@ func (e *Endpoint) leave() {
 		}
 	}
 	for _, l := range e.out {
-		if l != nil && l.err == nil && !l.ended {
+		if l != nil && l.err == nil && !l.parted() {
 			l.finish()
 		}
 	}

@@ -345,10 +345,14 @@ func (l *outLane) part() {
 		return
 	}
 	if p := l.p; !p.used() && p.leaving == nil {
-		l.ended, p.leaving, p.out, p.missed = true, l, nil, l.missed
+		p.leaving, p.out, p.missed = l, nil, l.missed
 		l.finish()
 	}
 }
+
+// parted reports that the end of the lane is published, though this endpoint goes on, and that the
+// peer has not examined it.
+func (l *outLane) parted() bool { return l.p.leaving == l }
 
 // memberOf returns who is in a row, unless that is nobody or changes at this moment: then the count
 // will.

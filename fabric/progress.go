@@ -65,7 +65,7 @@ const quietAfter = 16
 // receiver. Who closes, or refuses the lane, announces that.
 func (l *outLane) quiet() bool {
 	return l.sent-l.wanted >= quietAfter && int64(l.seen-l.wanted) >= 0 &&
-		l.sent-l.seen <= l.mask/2 && l.adopted && !l.ended && !l.unused && l.asks.open == 0 &&
+		l.sent-l.seen <= l.mask/2 && l.adopted && !l.parted() && !l.unused && l.asks.open == 0 &&
 		len(l.later) == 0 && len(l.free) == len(l.pushes) && l.p.e.opt.mux == nil &&
 		!l.p.e.opt.Datagram
 }

@@ -42,7 +42,6 @@ type outLane struct {
 	granted    uint64
 	adopted    bool
 	unused     bool  // its peer has left a group, and may have no other use for it
-	ended      bool  // its end is published, though this endpoint goes on
 	err        error // why it ended
 	forwarded
 
@@ -415,7 +414,7 @@ func (l *outLane) look() (work int) {
 	case owner&^kind.FabricRefused == l.id:
 		l.adopted = true
 		work = l.take(l.row.Head.Load(), l.row.Granted.Load(), l.row.Control.Load())
-	case l.ended && !dead: // it has examined that, for nothing else moves rev before it has the row
+	case l.parted() && !dead: // it has examined that, for nothing else moves rev before it has the row
 		l.seen, work = l.sent, 1
 	case l.adopted && !dead:
 		work = -1 // it gave away a row that is ours
@@ -434,7 +433,7 @@ func (l *outLane) look() (work int) {
 		l.p.forget()
 	case owner == l.id|kind.FabricRefused:
 		l.end(ErrRefused)
-	case l.ended && l.seen == l.sent:
+	case l.parted() && l.seen == l.sent:
 		l.end(ErrPeerClosed) // nothing is under way
 		if next := l.p.out; next == nil {
 			l.p.forget()
@@ -518,7 +517,7 @@ func (l *outLane) end(why error) {
 	bit := len(e.rows) + l.place
 	e.bell.Drop(bit)
 	l.silent()
-	if l.p.leaving == l {
+	if l.parted() {
 		l.p.leaving = nil
 	}
 	e.makeRoom()
