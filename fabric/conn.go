@@ -284,7 +284,7 @@ func (c *conn) unwritable() error {
 // put sends as much as may be sent now. It is false if that is nothing.
 func (c *conn) put(b []byte) (n int, ok bool) {
 	b = b[:min(uint64(len(b)), c.allowed-c.wrote)]
-	if len(b) == 0 || len(c.p.line.owed) > 0 {
+	if len(b) == 0 || len(c.p.owed) > 0 {
 		return 0, false
 	}
 	n, ok = c.p.out.stream(connData|c.to, 0, b)
@@ -321,12 +321,12 @@ func (c *conn) Close() error {
 		return c.fault("close", net.ErrClosed)
 	}
 	c.close()
-	if len(c.p.line.owed) == 0 {
+	if len(c.p.owed) == 0 {
 		return nil
 	}
 	late, cancel := context.WithTimeout(context.Background(), c.m.patience)
 	defer cancel()
-	c.m.e.within(late, &waiter{room: true}, func() bool { return len(c.p.line.owed) == 0 })
+	c.m.e.within(late, &waiter{room: true}, func() bool { return len(c.p.owed) == 0 })
 	return nil
 }
 

@@ -149,7 +149,7 @@ func (m *mux) asked(p *peer, number uint64, here []byte) (ok bool) {
 	}
 	l := m.listener
 	full := func() bool { return len(l.waits()) >= mostBacklog }
-	refused := l == nil || len(p.lines().conns) >= mostConns || stream != (l.news == nil)
+	refused := l == nil || len(p.conns) >= mostConns || stream != (l.news == nil)
 	if !refused && full() {
 		l.yield(p)
 		refused = full()
@@ -187,10 +187,10 @@ func (m *mux) hears(p *peer) bool {
 func (e *Endpoint) unheard(id uint64, why error, ever bool) {
 	box, _ := kind.FabricLaneOf(id)
 	for _, p := range e.peers {
-		if p.addr.Outbox != box || p.line == nil {
+		if p.addr.Outbox != box {
 			continue
 		}
-		for c := range p.line.conns {
+		for c := range p.conns {
 			switch {
 			case c.is != connAsking:
 			case ever:
@@ -207,13 +207,12 @@ func (e *Endpoint) unheard(id uint64, why error, ever bool) {
 // so that its dials end.
 func (m *mux) answerAgain(pause time.Duration) {
 	for _, p := range m.e.peers {
-		l := p.line
-		if l == nil || len(l.owed) == 0 || p.out != nil || !m.hears(p) {
+		if len(p.owed) == 0 || p.out != nil || !m.hears(p) {
 			continue
 		}
-		if l.waits += pause; p.out != nil {
+		if p.waits += pause; p.out != nil {
 			m.roomy(p)
-		} else if l.waits > 10*m.patience {
+		} else if p.waits > 10*m.patience {
 			p.in.refuse()
 		}
 	}
@@ -262,14 +261,13 @@ func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
 	if p.deaf() || p.out == nil && (p.in == nil || p.in.refused) {
 		return true // nobody hears it
 	}
-	l := p.lines()
 	msg := connMessage{tag, data, payload}
-	if len(l.owed) > 0 || p.out == nil || !p.out.says(msg) {
+	if len(p.owed) > 0 || p.out == nil || !p.out.says(msg) {
 		msg.payload = bytes.Clone(payload) // which may be the program's
-		l.owed = append(l.owed, msg)
+		p.owed = append(p.owed, msg)
 		m.owing++
 	}
-	return len(l.owed) <= mostOwed
+	return len(p.owed) <= mostOwed
 }
 
 func (l *outLane) says(m connMessage) (ok bool) {
@@ -280,8 +278,8 @@ func (l *outLane) says(m connMessage) (ok bool) {
 // grant has a peer learn how much it may have sent in all. Of what waits for room the last one
 // counts: one that hears nothing, and sends on, has nobody remember more and more.
 func (m *mux) grant(c *conn, all uint64) {
-	for i := range c.p.line.owed {
-		if owed := &c.p.line.owed[i]; owed.tag == connCredit|c.to {
+	for i := range c.p.owed {
+		if owed := &c.p.owed[i]; owed.tag == connCredit|c.to {
 			owed.data = all
 			return
 		}
@@ -291,7 +289,7 @@ func (m *mux) grant(c *conn, all uint64) {
 
 // unanswered counts dials that were given up, of which the peer has not said anything.
 func (p *peer) unanswered() (n int) {
-	for c := range p.lines().conns {
+	for c := range p.conns {
 		if c.closed && c.is == connAsking {
 			n++
 		}
@@ -301,44 +299,32 @@ func (p *peer) unanswered() (n int) {
 
 // roomy says what was owed to a peer, in whose lane there may be room.
 func (m *mux) roomy(p *peer) {
-	if l := p.line; l != nil {
-		done := 0
-		for done < len(l.owed) && p.out.says(l.owed[done]) {
-			done++
-		}
-		l.owed = append(l.owed[:0], l.owed[done:]...)
-		m.owing -= done
-		m.settle()
+	done := 0
+	for done < len(p.owed) && p.out.says(p.owed[done]) {
+		done++
 	}
-}
-
-// lines returns what there is of a peer.
-func (p *peer) lines() *line {
-	if p.line == nil {
-		p.line = &line{conns: map[*conn]bool{}}
-	}
-	return p.line
+	p.owed = append(p.owed[:0], p.owed[done:]...)
+	m.owing -= done
+	m.settle()
 }
 
 // lost ends all connections with a peer from whom nothing more comes.
 func (m *mux) lost(p *peer) {
-	if p.line != nil {
-		m.owing -= len(p.line.owed)
-		p.line.owed = nil
-		crash.At(crash.ConnLost)
-		for c := range p.line.conns {
-			switch c.is {
-			case connAsking:
-				c.fail(syscall.ECONNREFUSED)
-			case connAsked:
-				c.fail(syscall.ECONNABORTED)
-			default:
-				c.fail(syscall.ECONNRESET)
-			}
+	m.owing -= len(p.owed)
+	p.owed = nil
+	crash.At(crash.ConnLost)
+	for c := range p.conns {
+		switch c.is {
+		case connAsking:
+			c.fail(syscall.ECONNREFUSED)
+		case connAsked:
+			c.fail(syscall.ECONNABORTED)
+		default:
+			c.fail(syscall.ECONNRESET)
 		}
-		m.e.makeRoom()
-		m.settle()
 	}
+	m.e.makeRoom()
+	m.settle()
 }
 
 // deaf takes notice that a peer examines nothing more. What it has sent is read before its
@@ -349,7 +335,7 @@ func (m *mux) deaf(p *peer, why error) {
 		return
 	}
 	crash.At(crash.ConnLost)
-	for c := range p.lines().conns {
+	for c := range p.conns {
 		m.e.wake(&c.writer)
 	}
 }

@@ -435,7 +435,7 @@ func asksLink(ask []byte) bool {
 // withdrawn takes notice that a peer waits no more for the answer to a request, which it gets: its
 // number is free then. An answer may be under way already.
 func (m *mux) withdrawn(p *peer, number uint64) (ok bool) {
-	for c := range p.lines().conns {
+	for c := range p.conns {
 		if c.is == connAsked && c.to == number && c.err == nil {
 			c.fail(syscall.ECONNABORTED)
 			crash.At(crash.LinkWithdrawn)

@@ -63,7 +63,10 @@ const lookFor = 100 * time.Microsecond
 func (m *mux) newConn(p *peer, is connState) *conn {
 	m.numbers += connWhat + 1
 	c := &conn{m: m, p: p, is: is, number: m.numbers}
-	m.conns[c.number], p.lines().conns[c] = c, true
+	if p.conns == nil {
+		p.conns = map[*conn]bool{}
+	}
+	m.conns[c.number], p.conns[c] = c, true
 	return c
 }
 
@@ -71,7 +74,7 @@ func (m *mux) newConn(p *peer, is connState) *conn {
 func (m *mux) free(c *conn) {
 	if m.conns[c.number] == c {
 		delete(m.conns, c.number)
-		delete(c.p.line.conns, c)
+		delete(c.p.conns, c)
 		crash.At(crash.ConnFreed)
 		m.settle()
 	}

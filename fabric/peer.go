@@ -34,7 +34,7 @@ type peer struct {
 	buried   bool     // its objects are removed, if nobody needs them
 	leaving  *outLane // another one, whose end it has not examined
 	missed   uint64   // by it, when that ended
-	line     *line    // connections with it
+	line              // connections with it
 
 	dead          atomic.Bool  // it was proved; stays
 	inBit, outBit atomic.Int32 // of its lanes, + 1
