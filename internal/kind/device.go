@@ -161,7 +161,8 @@ const (
 	CountBegun
 	CountEnded
 	CountBadChecksum
-	CountBytes = 4096
+	PageMaxPayload // no count: bytes of the longest datagram just now; 0: as granted
+	CountBytes     = 4096
 )
 
 // PageSpec is the layout of a status page.

@@ -143,7 +143,7 @@ type EndpointInfo struct {
 	ServerPID     int    // process of the server, as this process's PID namespace numbers it
 	Generation    uint64 // of the server's UMEM
 	Frames, Sends int    // that the endpoint may have at a time
-	MaxPayload    int    // bytes of the longest datagram that can be sent
+	MaxPayload    int    // bytes of the longest datagram that can be sent over IPv4 just now
 }
 
 // Info says what the server granted. It makes no system call.
@@ -155,7 +155,16 @@ func (e *Endpoint) Info() EndpointInfo {
 		return EndpointInfo{}
 	}
 	return EndpointInfo{ServerPID: s.peer.PID, Generation: s.grant.generation,
-		Frames: int(s.grant.frames), Sends: int(s.grant.sends), MaxPayload: int(s.grant.maxPayload)}
+		Frames: int(s.grant.frames), Sends: int(s.grant.sends), MaxPayload: s.maxPayload()}
+}
+
+// maxPayload is what was granted, or less while the MTU is less than it was then.
+func (s *session) maxPayload() int {
+	most := uint64(s.grant.maxPayload)
+	if now := s.page.counts[kind.PageMaxPayload].Load(); now != 0 {
+		most = min(most, now)
+	}
+	return int(most)
 }
 
 // SendTo sends payload to an address, from one of the endpoint's ports or, if from is 0, from the
@@ -185,9 +194,9 @@ func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context 
 	if from == 0 && len(e.ports) > 0 {
 		from = e.ports[0]
 	}
-	if len(payload) > int(s.grant.maxPayload) {
-		return &shm.Error{Pkg: pkg, Op: "send", Field: "bytes", Got: len(payload),
-			Want: s.grant.maxPayload, Err: xdp.ErrTooBig}
+	if most := s.maxPayload(); len(payload) > most {
+		return &shm.Error{Pkg: pkg, Op: "send", Field: "bytes", Got: len(payload), Want: most,
+			Err: xdp.ErrTooBig}
 	}
 	i := e.freeSlot(s)
 	if i < 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/drive"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
@@ -124,8 +125,17 @@ func (en *engine) Round(now int64) (work int, err error) {
 				err = e
 			}
 		}
+		en.tellMTU()
 	}
 	return work, err
+}
+
+// tellMTU has applications know how long a datagram can be now. The MTU changes.
+func (en *engine) tellMTU() {
+	most := en.s.watcher.State().MTU - packet.IPv4Bytes - packet.UDPBytes
+	for _, a := range en.apps {
+		a.page.counts[kind.PageMaxPayload].Store(uint64(max(1, min(most, en.s.maxPayload))))
+	}
 }
 
 // reap ends sends that the kernel is done with.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -104,7 +105,8 @@ func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
 	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),
 		object: capture.Observe(true, nil, sock, status.Info{}),
 		done:   make([]xdp.Sent, 16), sends: make([]sendRow, 32), sums: make([]packet.Checksum, 16)}
-	server := &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500}
+	server := &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500,
+		watcher: &netif.Watcher{}}
 	server.parkedNs.Store(parkedNs)
 	r.en = &engine{s: server,
 		queues: []*queue{q}, byPort: make([]*app, 1<<16),

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -346,5 +347,20 @@ func TestShownBeforeTold(t *testing.T) {
 		}
 	}
 	<-done
+	must(t, page.close())
+}
+
+// TestMaxPayload: what the server says on the page makes datagrams shorter than was granted, and
+// never longer.
+func TestMaxPayload(t *testing.T) {
+	t.Parallel()
+	page := shmtest.Got(newPage(1, 1, 1)).Or(t)
+	s := &session{page: page, grant: hello{maxPayload: 100}}
+	for told, want := range map[uint64]int{0: 100, 60: 60, 101: 100, 1 << 63: 100} {
+		page.counts[kind.PageMaxPayload].Store(told)
+		if got := s.maxPayload(); got != want {
+			t.Errorf("told %d: %d", told, got)
+		}
+	}
 	must(t, page.close())
 }

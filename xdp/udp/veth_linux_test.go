@@ -267,29 +267,46 @@ func TestManyGroups(t *testing.T) {
 	reads(t, c, 'x')
 }
 
-// TestMTU: one datagram is one packet, or none.
+// TestMTU: one datagram is one packet, or none, also when the MTU has changed.
 func TestMTU(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
-	s := openOn(t, p.A, udp.Options{})
-	k := xdptest.UDP(t, p.B, 0)
-	c := listen(t, s, p.A.Addr, 0)
-	const most = 1400 - 28
-	payload := make([]byte, most+1)
-	for i := range payload {
-		payload[i] = byte(rand.Uint32())
-	}
-	var op *net.OpError
-	_, err := c.WriteTo(payload, k.LocalAddr())
-	if !errors.Is(err, syscall.EMSGSIZE) || !errors.As(err, &op) || op.Op != "write" {
-		t.Errorf("beyond the MTU: %v", err)
-	}
-	shmtest.Got(c.WriteTo(payload[:most], k.LocalAddr())).Or(t)
-	buf := make([]byte, 2000)
-	n, _, err := k.ReadFrom(buf)
-	if err != nil || !bytes.Equal(buf[:n], payload[:most]) {
-		t.Errorf("%d, %v", n, err)
+	for name, open := range map[string]func(t *testing.T, e *veth.End) *udp.Stack{
+		"linked in": func(t *testing.T, e *veth.End) *udp.Stack { return openOn(t, e, udp.Options{}) },
+		"device process": func(t *testing.T, e *veth.End) *udp.Stack {
+			path := socketPath(t)
+			t.Cleanup(serve(t, e, path))
+			return openDevice(t, path)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := xdptest.NewPair(t, veth.Config{MTU: 1400})
+			k := xdptest.UDP(t, p.B, 0)
+			c := listen(t, open(t, p.A), p.A.Addr, 9)
+			const most = 1400 - 28
+			payload := make([]byte, most+1)
+			for i := range payload {
+				payload[i] = byte(rand.Uint32())
+			}
+			var op *net.OpError
+			_, err := c.WriteTo(payload, k.LocalAddr())
+			if !errors.Is(err, syscall.EMSGSIZE) || !errors.As(err, &op) || op.Op != "write" {
+				t.Errorf("beyond the MTU: %v", err)
+			}
+			shmtest.Got(c.WriteTo(payload[:most], k.LocalAddr())).Or(t)
+			buf := make([]byte, 2000)
+			n, _, err := k.ReadFrom(buf)
+			if err != nil || !bytes.Equal(buf[:n], payload[:most]) {
+				t.Errorf("%d, %v", n, err)
+			}
+			must(t, p.A.Change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) }))
+			await(t, func() bool {
+				_, err := c.WriteTo(payload[:1300-28+1], k.LocalAddr())
+				return errors.Is(err, syscall.EMSGSIZE)
+			})
+			shmtest.Got(c.WriteTo(payload[:1300-28], k.LocalAddr())).Or(t)
+		})
 	}
 }
 
