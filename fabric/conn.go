@@ -326,7 +326,7 @@ func (c *conn) Close() error {
 	}
 	late, cancel := context.WithTimeout(context.Background(), c.m.patience)
 	defer cancel()
-	c.m.e.within(late, &waiter{room: true}, func() bool { return len(c.p.owed) == 0 })
+	c.m.e.untilRoom(late, func() bool { return len(c.p.owed) > 0 })
 	return nil
 }
 

@@ -392,17 +392,14 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 		return nil, err
 	}
 	var p *peer
-	err := cq.ErrFull
-	m.e.within(ctx, &waiter{room: true}, func() bool {
-		if err == cq.ErrFull { // else this is asked once more
-			p, err = m.reach(name)
-		}
-		return err != cq.ErrFull
-	})
-	switch {
-	case err == cq.ErrFull:
-		return nil, ctx.Err()
-	case err != nil:
+	var err error
+	if m.e.untilRoom(ctx, func() (wait bool) {
+		p, err = m.reach(name)
+		return err == cq.ErrFull
+	}) {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	return m.ask(ctx, p)

@@ -200,14 +200,10 @@ func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
 func (e *Endpoint) sendLater(
 	ctx context.Context, payload []byte, to cq.Addr, op sendOp,
 ) (err error) {
-	wait := true
-	e.within(ctx, &waiter{room: true}, func() bool {
-		if wait { // else it is done, and this is asked once more
-			wait, err = e.send(payload, to, &op)
-		}
-		return !wait
-	})
-	if wait {
+	if e.untilRoom(ctx, func() (wait bool) {
+		wait, err = e.send(payload, to, &op)
+		return wait
+	}) {
 		err = fault("send", "", errors.Join(ctx.Err(), context.Cause(ctx)))
 	}
 	return err

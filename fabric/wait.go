@@ -78,6 +78,17 @@ func (e *Endpoint) within(ctx context.Context, w *waiter, ready func() bool) {
 	e.await(w, func() bool { return ready() || ctx.Err() != nil })
 }
 
+// untilRoom tries something until it need not wait for room any more, or the context ends. Then it
+// reports that it would have to.
+func (e *Endpoint) untilRoom(ctx context.Context, try func() (wait bool)) (wait bool) {
+	wait = true
+	e.within(ctx, &waiter{room: true}, func() bool {
+		wait = wait && try() // what is done is asked for once more
+		return !wait
+	})
+	return wait
+}
+
 // await returns when ready is true, which is asked with the lock held. Who makes it true elsewhere
 // calls wake.
 func (e *Endpoint) await(w *waiter, ready func() bool) {
