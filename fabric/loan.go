@@ -97,7 +97,7 @@ func (l *inLane) lend(m *arrival, s posted.Span) {
 	if s.Lends() {
 		x := e.lend(&s, m.lies)
 		x.from, x.op = l, m.op
-		l.loans++
+		l.inBox++
 		crash.At(crash.FabricLent)
 	} else {
 		s.Put(0, m.lies)
@@ -117,7 +117,12 @@ func (l *inLane) returns(op uint16) {
 // unmap gives the outbox up, at the latest when its last loan has been given back.
 func (l *inLane) unmap() {
 	l.silent()
-	if l.over = true; l.loans == 0 {
+	l.dropBox()
+}
+
+// dropBox closes the outbox when neither the lane nor a loan is in it.
+func (l *inLane) dropBox() {
+	if l.inBox--; l.inBox == 0 {
 		_ = l.box.Close()
 	}
 }
@@ -169,9 +174,7 @@ func (e *Endpoint) endLoan(x *loan) {
 	if l.pulls[x.op] != nil { // else the sender has gone, or takes nothing back
 		l.returns(x.op)
 	}
-	if l.loans--; l.over && l.loans == 0 {
-		_ = l.box.Close()
-	}
+	l.dropBox()
 }
 
 // returnLoans tells senders that nothing is read after a close, as far as there is room.

@@ -39,8 +39,7 @@ type inLane struct {
 	pulls   map[uint16]*pull // by the sender's operation
 	owed    []uint64         // records for the control ring
 	cleared uint64           // its tail
-	loans   int              // of its messages
-	over    bool             // the outbox is needed for loans only
+	inBox   int              // who needs the outbox: the lane, and loans of its messages
 	answers answers
 }
 
@@ -160,7 +159,7 @@ func (e *Endpoint) openLane(bit int, id uint64) (l *inLane, pays bool, err error
 			_ = box.Close()
 		}
 	}()
-	l = &inLane{bit: bit, id: id, row: &e.rows[bit], box: box, place: place}
+	l = &inLane{bit: bit, id: id, row: &e.rows[bit], box: box, inBox: 1, place: place}
 	if l.lanes, _, err = kind.OutboxLanes(box, o); err != nil {
 		return nil, false, err
 	}
