@@ -101,7 +101,7 @@ func TestAtomic(t *testing.T) {
 			two := func(v float64) []byte { return append(bitsOf(d, v), bitsOf(d, v)...) }
 			around := pattern(64)
 			copy(around[16:], two(r.x))
-			noError(t, e.Write(around, to, at, 1))
+			must(t, e.Write(around, to, at, 1))
 			completes(t, e)
 			m := msg{Op: r.op, Type: d, Buf: two(r.v), Result: make([]byte, 2*size),
 				Addr: to, At: fabric.Remote{Key: at.Key, Offset: 16}, Context: 3}
@@ -111,14 +111,14 @@ func TestAtomic(t *testing.T) {
 			if r.op >= fabric.CompareSwap {
 				m.Compare = two(r.c)
 			}
-			noError(t, e.Atomic(&m))
+			must(t, e.Atomic(&m))
 			if c := completes(t, e); c.Flags != cq.FlagAtomic|cq.FlagRead || c.Context != 3 ||
 				c.Len != uint64(2*size) {
 				t.Errorf("fetched %+v", c)
 			}
 			copy(around[16:], two(r.want))
 			got := make([]byte, 64)
-			noError(t, e.Read(got, to, at, 1))
+			must(t, e.Read(got, to, at, 1))
 			completes(t, e)
 			if string(got) != string(around) || string(m.Result) != string(two(r.x)) {
 				t.Errorf("%v of type %v: of %v with %v, %v it made %v, fetched %v", r.op, d, two(r.x),
@@ -181,9 +181,9 @@ func adder() {
 	to := shmtest.Needs(e.Resolve("main"))
 	var at fabric.Remote
 	shmtest.Needs(fmt.Scan(&at.Key))
-	must(e.adds(to, at))
+	need(e.adds(to, at))
 	fmt.Println("added")
-	must(e.close())
+	need(e.close())
 }
 
 func (e *end) adds(to cq.Addr, at fabric.Remote) (err error) {
@@ -217,7 +217,7 @@ func TestAtomicTogether(t *testing.T) {
 	for _, c := range children {
 		shmtest.Got(fmt.Fprintln(c.In, r.Key())).Or(t)
 	}
-	noError(t, e.adds(to, fabric.Remote{Key: r.Key()}))
+	must(t, e.adds(to, fabric.Remote{Key: r.Key()}))
 	words := kind.Overlays[atomic.Uint64](r.Bytes())
 	for range additions {
 		words[1].Add(1)

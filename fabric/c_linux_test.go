@@ -41,10 +41,10 @@ func startC(t *testing.T, program string, e *end, other string, args ...string) 
 	cmd := exec.CommandContext(t.Context(), program,
 		append([]string{e.d.Path(), "c", other}, args...)...)
 	says, stderr, err := os.Pipe()
-	noError(t, err)
+	must(t, err)
 	cmd.Stderr = stderr
 	c := &child{shmtest.Start(t, cmd)}
-	noError(t, stderr.Close())
+	must(t, stderr.Close())
 	var over context.CancelFunc
 	e.over, over = context.WithCancel(context.Background())
 	go func() {
@@ -62,7 +62,7 @@ func openedForC(t *testing.T, o fabric.Options) *end {
 	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
 	t.Cleanup(func() {
 		_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
-		noError(t, errors.Join(err, d.Close()))
+		must(t, errors.Join(err, d.Close()))
 	})
 	return opened(t, "main", o)
 }
@@ -129,9 +129,9 @@ func pinger() {
 	shmtest.Needs(os.Stdin.Read(make([]byte, 1)))
 	to := shmtest.Needs(e.Resolve("c"))
 	for i := 0; ; i++ {
-		must(pingPong(e, to, i))
+		need(pingPong(e, to, i))
 		if i%10 == 0 {
-			must(echoAll(e, to, i%20 == 0))
+			need(echoAll(e, to, i%20 == 0))
 		}
 		if i == 50 {
 			fmt.Println("playing")
@@ -150,14 +150,14 @@ func TestPeerInC(t *testing.T) {
 				c := startC(t, program, e, "main", mode...)
 				to := e.knows(t, "c")
 				for i := range 200 {
-					noError(t, pingPong(e, to, i))
+					must(t, pingPong(e, to, i))
 					if mode == nil && i%40 == 0 {
 						time.Sleep(time.Millisecond) // both sleep
 					}
 				}
 				for _, n := range []int{0, chunk, chunk + 1} {
-					noError(t, e.TRecv(make([]byte, n), to, 5, 0, 7))
-					noError(t, e.SendMsg(&fabric.Msg{Buf: pattern(n), Addr: to, Tag: 5, Data: 6,
+					must(t, e.TRecv(make([]byte, n), to, 5, 0, 7))
+					must(t, e.SendMsg(&fabric.Msg{Buf: pattern(n), Addr: to, Tag: 5, Data: 6,
 						Flags: cq.FlagTagged | cq.FlagRemoteCQData}))
 					c, other := completes(t, e), completes(t, e)
 					if c.Flags&cq.FlagRecv == 0 {
@@ -169,11 +169,11 @@ func TestPeerInC(t *testing.T) {
 					}
 				}
 				for i := range 6 {
-					noError(t, echoAll(e, to, i%2 == 1))
+					must(t, echoAll(e, to, i%2 == 1))
 				}
 				want := fabric.ErrPeerClosed
 				if end == "killed" {
-					noError(t, sendAll(e, to))
+					must(t, sendAll(e, to))
 					c.Kill()
 					for range echoBytes {
 						if _, _, err := e.next(); err != nil {
@@ -199,9 +199,9 @@ func TestPeerInC(t *testing.T) {
 			p.Says(t, "playing")
 			p.Kill()
 			c.Says(t, "died")
-			noError(t, c.Wait())
+			must(t, c.Wait())
 			all, err := e.d.List() // the program in C collects nothing
-			noError(t, err)
+			must(t, err)
 			for _, n := range all {
 				if err := collect.Remove(e.d, n.Name(), collect.Options{}); err != nil &&
 					!errors.Is(err, cq.ErrBusy) {

@@ -40,11 +40,11 @@ func callee() {
 		cancel()
 	}()
 	fmt.Println("ready") // Listen is soon: who calls asks again
-	must(fabric.Serve(ctx, d, "callee", answerer(func() {
+	need(fabric.Serve(ctx, d, "callee", answerer(func() {
 		fmt.Println("runs")
 		<-released
 	})))
-	must(d.Close())
+	need(d.Close())
 }
 
 // answerer returns a handler: of what it is asked it repeats what follows "echo"; it waits before
@@ -80,7 +80,7 @@ func serves(t testing.TB, d *shm.Dir, wait func()) (stop func()) {
 func callerOf(t testing.TB, d *shm.Dir) *fabric.Caller {
 	t.Helper()
 	a := shmtest.Got(fabric.NewCaller(d, "callee")).Or(t)
-	t.Cleanup(func() { noError(t, a.Close()) })
+	t.Cleanup(func() { must(t, a.Close()) })
 	return a
 }
 
@@ -147,22 +147,22 @@ func TestCall(t *testing.T) {
 			if room < n {
 				refuses(t, err, fabric.ErrTooLong, false)
 			} else {
-				noError(t, err)
+				must(t, err)
 			}
 		}
 	}
 	tooLong, err := unix.Mmap(-1, 0, fabric.MaxMessage+1, unix.PROT_NONE, // nobody looks at it
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	noError(t, err)
+	must(t, err)
 	_, err = a.Call(t.Context(), tooLong, nil)
 	refuses(t, err, fabric.ErrTooLong, true)
-	noError(t, unix.Munmap(tooLong))
+	must(t, unix.Munmap(tooLong))
 	_, err = ask(t.Context(), a, "exit")
 	if err == nil || errors.Is(err, fabric.ErrNotRun) {
 		t.Errorf("a handler that ended its goroutine: %v", err)
 	}
 	answered(t, a, "echo again")
-	noError(t, a.Close())
+	must(t, a.Close())
 	_, err = ask(t.Context(), a, "echo")
 	refuses(t, err, os.ErrClosed, true)
 }
@@ -332,7 +332,7 @@ func TestCallStopped(t *testing.T) {
 		}()
 		<-runs
 	}
-	noError(t, b.Close())
+	must(t, b.Close())
 	refuses(t, <-got, os.ErrClosed, false)
 	go stop()
 	for refused := false; !refused; {
@@ -345,7 +345,7 @@ func TestCallStopped(t *testing.T) {
 		}
 	}
 	close(released)
-	noError(t, <-got)
+	must(t, <-got)
 	stop()
 }
 
@@ -374,10 +374,10 @@ func TestCallHostile(t *testing.T) {
 		c := accepts(t, l)
 		reads(t, c, "\x10\x00\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00echo long enough")
 		shmtest.Got(c.Write(row.reply)).Or(t)
-		noError(t, c.Close())
+		must(t, c.Close())
 		refuses(t, <-done, row.want, row.notRun)
 	}
-	noError(t, l.Close())
+	must(t, l.Close())
 	var ran atomic.Bool
 	serves(t, d, func() { ran.Store(true) })
 	answered(t, a, "echo")
@@ -400,7 +400,7 @@ func TestCallClosed(t *testing.T) {
 	serves(t, d, nil)
 	a := callerOf(t, d)
 	answered(t, a, "echo")
-	noError(t, a.Close())
+	must(t, a.Close())
 	for range 100 {
 		_, err := ask(t.Context(), a, "echo")
 		refuses(t, err, os.ErrClosed, true)
@@ -428,11 +428,11 @@ func TestServeHeld(t *testing.T) {
 	writes(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff")
 	select {
 	case err := <-done:
-		noError(t, err)
+		must(t, err)
 	case <-time.After(20 * time.Second):
 		t.Error("it waits")
 	}
-	noError(t, c.Close())
+	must(t, c.Close())
 }
 
 // noting is a context that notes what is to be called at its end.
@@ -484,7 +484,7 @@ func TestServeForgets(t *testing.T) {
 	writes(t, c, "\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff")
 	reads(t, c, "\x00\x00\x10\x00\x00\x00\x00\x00")
 	shmtest.Eventually(t, "a reply", noted(3))
-	noError(t, c.Close())
+	must(t, c.Close())
 	shmtest.Eventually(t, "the end of the reply", noted(1))
 	cancel()
 	ctx.mu.Lock()
@@ -493,7 +493,7 @@ func TestServeForgets(t *testing.T) {
 	for _, f := range end {
 		(*f)()
 	}
-	noError(t, <-done)
+	must(t, <-done)
 }
 
 // TestServeUnsaid: a server that ends, and finds no room for a reply, says that there is none
@@ -516,19 +516,19 @@ func TestServeUnsaid(t *testing.T) {
 	}
 	shmtest.Eventually(t, "a server", answers)
 	e := holder(t, fabric.Options{Window: 4096})
-	noError(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
+	must(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
 	e.number = e.hears(t).Data
-	noError(t, e.say(said{4, 0, nil}, 0))
-	noError(t, e.say(said{5, 0, make([]byte, 16)}, 0))
+	must(t, e.say(said{4, 0, nil}, 0))
+	must(t, e.say(said{5, 0, make([]byte, 16)}, 0))
 	<-runs
 	for i := range uint64(80) { // whose answers use up what is granted
-		noError(t, e.say(said{1, (2 + i) << 32, connWindow4096}, 0))
+		must(t, e.say(said{1, (2 + i) << 32, connWindow4096}, 0))
 	}
-	noError(t, e.say(said{5, 0, nil}, 2))
+	must(t, e.say(said{5, 0, nil}, 2))
 	shmtest.Got(e.await(t, 2)).Or(t)
 	cancel()
 	runs <- true
-	noError(t, <-done)
+	must(t, <-done)
 	for {
 		switch m := e.hears(t); m.Tag {
 		case 5 | 1<<32:
@@ -567,6 +567,6 @@ func TestCallerKilled(t *testing.T) {
 		released <- true
 		answered(t, a, "echo")
 	}
-	noError(t, a.Close())
+	must(t, a.Close())
 	stop()
 }

@@ -45,14 +45,14 @@ func (d *disk) Sync() error {
 func scratch(t *testing.T, holds string) *disk {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "memory")
-	noError(t, os.WriteFile(name, []byte(holds), 0o600))
+	must(t, os.WriteFile(name, []byte(holds), 0o600))
 	return &disk{File: onDisk(t, name)}
 }
 
 func onDisk(t *testing.T, name string) *os.File {
 	t.Helper()
 	f := shmtest.Got(os.OpenFile(name, os.O_RDWR, 0)).Or(t)
-	t.Cleanup(func() { noError(t, f.Close()) })
+	t.Cleanup(func() { must(t, f.Close()) })
 	return f
 }
 
@@ -60,7 +60,7 @@ func onDisk(t *testing.T, name string) *os.File {
 func holds(t *testing.T, name string, want []byte) {
 	t.Helper()
 	got, err := os.ReadFile(name)
-	if noError(t, err); !bytes.HasPrefix(got, want) {
+	if must(t, err); !bytes.HasPrefix(got, want) {
 		t.Errorf("%d bytes in the file: %.20q, want %d: %.20q", len(got), got, len(want), want)
 	}
 }
@@ -81,7 +81,7 @@ func lasting() {
 	r := shmtest.Needs(e.Register(fileBytes, allAccess))
 	fmt.Println(r.Key())
 	if how != "stands" {
-		must(e.moves(context.Background()))
+		need(e.moves(context.Background()))
 	}
 	untilTold()
 }
@@ -100,9 +100,9 @@ func commits() {
 	to := shmtest.Needs(e.Resolve("lasting"))
 	var at fabric.Remote
 	shmtest.Needs(fmt.Scan(&at.Key))
-	must(e.WriteMsg(&fabric.Msg{Buf: pattern(fileBytes), Addr: to, Flags: lasts}, at))
+	need(e.WriteMsg(&fabric.Msg{Buf: pattern(fileBytes), Addr: to, Flags: lasts}, at))
 	c, failed, err := e.next()
-	must(err)
+	need(err)
 	fmt.Println(c.Flags == cq.FlagRMA|cq.FlagWrite, failed.Err)
 	untilTold()
 }
@@ -121,11 +121,11 @@ func TestCommit(t *testing.T) {
 	holds(t, d.Name(), pattern(fileBytes))
 	e := opened(t, "lasting", fabric.Options{Remote: 2 * fileBytes, RemoteFile: d})
 	r, err := e.Register(fileBytes, allAccess)
-	if noError(t, err); !bytes.Equal(r.Bytes(), pattern(fileBytes)) {
+	if must(t, err); !bytes.Equal(r.Bytes(), pattern(fileBytes)) {
 		t.Error("it has other bytes")
 	}
 	all, err := e.d.List() // nobody knew the other one
-	noError(t, err)
+	must(t, err)
 	for _, n := range all {
 		_ = collect.Remove(e.d, n.Name(), collect.Options{}) // or it lives
 	}
@@ -141,7 +141,7 @@ func TestCommitKilled(t *testing.T) {
 			c, at := startLasting(t, d.Name(), how)
 			e := opened(t, "main", fabric.Options{})
 			to := shmtest.Got(e.Resolve("lasting")).Or(t)
-			noError(t, e.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Context: 1,
+			must(t, e.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Context: 1,
 				Flags: lasts}, at))
 			if how == "stands" {
 				c.Kill()
@@ -219,7 +219,7 @@ func commitOrder(t *testing.T, name string) {
 			toldFlags, 1},
 		{"inject", func() error { return a.WriteMsg(&inject, at) }, 0, 0, 1},
 	} {
-		noError(t, x.do())
+		must(t, x.do())
 		if moves(t, a, b); early {
 			t.Fatalf("%s: it completed before it lasts", x.name)
 		}
@@ -249,9 +249,9 @@ func TestCommitLevels(t *testing.T) {
 	for _, level := range []cq.Flags{0, cq.FlagInjectComplete, cq.FlagTransmitComplete,
 		cq.FlagDeliveryComplete, lasts} {
 		was, want := "old", []byte("new")
-		noError(t, a.WriteMsg(&fabric.Msg{Buf: want, Addr: to, Flags: level}, at))
+		must(t, a.WriteMsg(&fabric.Msg{Buf: want, Addr: to, Flags: level}, at))
 		got := make([]byte, 3)
-		noError(t, a.Read(got, to, at, 0))
+		must(t, a.Read(got, to, at, 0))
 		if string(got) != "new" {
 			t.Errorf("%v: %q is visible", level, got)
 		}
@@ -263,7 +263,7 @@ func TestCommitLevels(t *testing.T) {
 			was = "new"
 		}
 		holds(t, d.Name(), []byte(was))
-		noError(t, a.Write([]byte("old"), to, at, 0))
+		must(t, a.Write([]byte("old"), to, at, 0))
 		completes(t, a)
 	}
 }
@@ -301,7 +301,7 @@ func TestCommitFails(t *testing.T) {
 				}
 				nothing(t, b)
 				d.write, d.sync = nil, nil
-				noError(t, write(n))
+				must(t, write(n))
 				if c := completes(t, b); c.Flags != toldFlags {
 					t.Errorf("told %+v", c)
 				}
@@ -319,7 +319,7 @@ func TestCommitRefused(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 	to, err := a.Resolve("b")
-	noError(t, err)
+	must(t, err)
 	r := shmtest.Got(b.Register(8, allAccess)).Or(t)
 	at, w := fabric.Remote{Key: r.Key()}, make([]byte, 8)
 	m := fabric.Msg{Buf: w, Addr: to, Flags: lasts}
@@ -334,7 +334,7 @@ func TestCommitRefused(t *testing.T) {
 		}
 	}
 	nothing(t, a)
-	noError(t, b.close())
+	must(t, b.close())
 	a, _, to, at = lastingPair(t, scratch(t, ""), "a2")
 	m.Addr = to
 	if err = a.ReadMsg(&m, at); err != fabric.ErrNotSupported {
@@ -364,7 +364,7 @@ func TestHostileCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := scratch(t, "old")
 			a, b, to, _ := lastingPair(t, d, "a")
-			noError(t, a.Send(nil, to, 1))
+			must(t, a.Send(nil, to, 1))
 			slot := &scribble(t, a, "a").slots[0]
 			slot.More[1].Store(x.at)
 			slot.Head.Store(x.head)
@@ -392,13 +392,13 @@ func TestCommitOwed(t *testing.T) {
 			moves(t, b)
 			err = a.Send(make([]byte, chunk+1), to, i)
 		}
-		noError(t, err)
+		must(t, err)
 	}
 	for i := range uint64(kind.FabricMostOps) {
-		noError(t, b.Recv(nil, i))
+		must(t, b.Recv(nil, i))
 	}
 	for range kind.FabricMostAsks {
-		noError(t, a.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Flags: lasts},
+		must(t, a.WriteMsg(&fabric.Msg{Buf: []byte("new"), Addr: to, Flags: lasts},
 			fabric.Remote{Key: r.Key()}))
 	}
 	moves(t, b, a)

@@ -25,7 +25,7 @@ import (
 func directory(t testing.TB) *shm.Dir {
 	t.Helper()
 	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
-	t.Cleanup(func() { noError(t, d.Close()) })
+	t.Cleanup(func() { must(t, d.Close()) })
 	return d
 }
 
@@ -98,21 +98,21 @@ func TestConnEnds(t *testing.T) {
 	t.Run("half", func(t *testing.T) {
 		c, s := connected(t)
 		writes(t, c, "question")
-		noError(t, c.(halfCloser).CloseWrite())
+		must(t, c.(halfCloser).CloseWrite())
 		_, err := c.Write(b[:])
 		failsWith(t, "write after CloseWrite", err, syscall.EPIPE)
 		reads(t, s, "question")
 		_, err = s.Read(b[:])
 		failsWith(t, "read at the end", err, io.EOF)
 		writes(t, s, "answer")
-		noError(t, s.Close())
+		must(t, s.Close())
 		reads(t, c, "answer")
 		_, err = c.Read(b[:])
 		failsWith(t, "read after the peer's close", err, io.EOF)
 	})
 	t.Run("closed", func(t *testing.T) {
 		c, s := connected(t)
-		noError(t, c.Close())
+		must(t, c.Close())
 		failsWith(t, "close twice", c.Close(), net.ErrClosed)
 		_, err := c.Read(b[:])
 		failsWith(t, "read", err, net.ErrClosed)
@@ -127,7 +127,7 @@ func TestConnEnds(t *testing.T) {
 	t.Run("unread", func(t *testing.T) {
 		c, s := connected(t)
 		writes(t, c, "nobody reads this")
-		noError(t, s.Close())
+		must(t, s.Close())
 		_, err := c.Read(b[:])
 		failsWith(t, "read", err, io.EOF)
 	})
@@ -172,13 +172,13 @@ func TestListen(t *testing.T) {
 	if len(many) != 128 {
 		t.Errorf("the backlog has %d", len(many))
 	}
-	noError(t, l.Close())
+	must(t, l.Close())
 	_, err = l.Accept()
 	failsWith(t, "accept", err, net.ErrClosed)
 	_, err = many[0].Read(make([]byte, 1))
 	failsWith(t, "read of what nobody accepted", err, io.EOF)
 	for _, c := range many {
-		noError(t, c.Close())
+		must(t, c.Close())
 	}
 	l2 := listens(t, d, "server") // beside connections of the former one
 	writes(t, taken, "still here")
@@ -220,10 +220,10 @@ func TestCloseBesideDial(t *testing.T) {
 		}
 		next <- c
 	}()
-	noError(t, <-closed)
+	must(t, <-closed)
 	_ = c.RemoteAddr() // for the race detector: the dial looks the name up
 	held.Unlock()
-	noError(t, errors.Join((<-next).Close(), s.Close()))
+	must(t, errors.Join((<-next).Close(), s.Close()))
 }
 
 // stackHas returns when a goroutine is in a function.
@@ -239,10 +239,10 @@ func stackHas(t testing.TB, function string) {
 // before counts.
 func TestConnDeadlines(t *testing.T) {
 	c, s := connected(t)
-	noError(t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+	must(t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	_, err := c.Read(make([]byte, 1))
 	failsWith(t, "read", err, os.ErrDeadlineExceeded)
-	noError(t, c.SetReadDeadline(time.Time{}))
+	must(t, c.SetReadDeadline(time.Time{}))
 	long := pattern(1 << 20)
 	n, wrote := 0, make(chan error)
 	go func() {
@@ -251,10 +251,10 @@ func TestConnDeadlines(t *testing.T) {
 		wrote <- err
 	}()
 	reads(t, s, string(long[:1])) // it is under way, and finds no room in the end
-	noError(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+	must(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
 	failsWith(t, "write", <-wrote, os.ErrDeadlineExceeded)
-	noError(t, c.SetWriteDeadline(time.Time{}))
-	noError(t, c.(halfCloser).CloseWrite())
+	must(t, c.SetWriteDeadline(time.Time{}))
+	must(t, c.(halfCloser).CloseWrite())
 	got, err := io.ReadAll(s)
 	if err != nil || string(got) != string(long[1:n]) {
 		t.Fatalf("%d bytes were said to be written, %d came, %v", n, len(got), err)
@@ -267,7 +267,7 @@ func TestConnDeadlines(t *testing.T) {
 		go func() { done <- call() }()
 	}
 	failsWith(t, "read at the end", <-done, io.EOF)
-	noError(t, c.Close())
+	must(t, c.Close())
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Fatalf("read when closed: %v", err)
 	}
@@ -307,21 +307,21 @@ func talker() {
 	var all sync.WaitGroup
 	all.Go(func() {
 		untilTold()
-		must(l.Close())
+		need(l.Close())
 	})
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		must(err)
+		need(err)
 		all.Go(func() {
 			_, _ = io.Copy(c, c)
 			_ = c.Close()
 		})
 	}
 	all.Wait()
-	must(d.Close())
+	need(d.Close())
 }
 
 // TestConnStream: bytes arrive as they were written, whatever the sizes of writes and reads.
@@ -366,12 +366,12 @@ func TestConnStream(t *testing.T) {
 		if err == io.EOF {
 			break
 		}
-		noError(t, err)
+		must(t, err)
 	}
 	if sum := <-sums; [32]byte(h.Sum(nil)) != sum || got != total {
 		t.Errorf("%d of %d bytes came, and not as they were", got, total)
 	}
-	noError(t, c.Close())
+	must(t, c.Close())
 	ch.Stop(t)
 }
 
@@ -394,7 +394,7 @@ func TestConnStands(t *testing.T) {
 		writes(t, s, "and back")
 		reads(t, c, "and back")
 	}
-	noError(t, stands.Close())
+	must(t, stands.Close())
 	if err := <-full; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the write that waited: %v", err)
 	}
@@ -424,7 +424,7 @@ func TestConnMany(t *testing.T) {
 	}
 	all.Wait()
 	for _, c := range conns {
-		noError(t, c.Close())
+		must(t, c.Close())
 	}
 	ch.Stop(t)
 }
@@ -437,7 +437,7 @@ func TestConnSpare(t *testing.T) {
 	trip := func() {
 		shmtest.Got(client.Write(text)).Or(t)
 		_, err := io.ReadFull(server, got[:1]) // the others come before their Read
-		noError(t, err)
+		must(t, err)
 		shmtest.Got(io.ReadFull(server, got[1:])).Or(t)
 	}
 	trip()
@@ -509,8 +509,8 @@ func TestConnIdle(t *testing.T) {
 		t.Errorf("%d connections have %d threads", n, more)
 	}
 	for _, ends := range append(all, last) {
-		noError(t, ends[0].Close())
-		noError(t, ends[1].Close())
+		must(t, ends[0].Close())
+		must(t, ends[1].Close())
 	}
 	readers.Wait()
 }

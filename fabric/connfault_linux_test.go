@@ -139,7 +139,7 @@ func TestConnHostile(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			name := fmt.Sprint("intruder-", i)
 			e := &intruder{end: opened(t, name, fabric.Options{Window: 4096, Chunks: 32})}
-			noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
+			must(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
 				Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
 			to, victim := "server", make(chan error, 1)
 			if row.is == "dialed" {
@@ -157,7 +157,7 @@ func TestConnHostile(t *testing.T) {
 			var err error
 			e.to = shmtest.Got(e.Resolve(to)).Or(t)
 			if row.is == "client" {
-				noError(t, e.say(said{1, mine, window}, 0))
+				must(t, e.say(said{1, mine, window}, 0))
 			}
 			if row.is != "" {
 				first := shmtest.Got(e.await(t, 1)).Or(t)
@@ -214,7 +214,7 @@ func askedBy(t *testing.T, dial func(d *shm.Dir) error) (e *intruder, asked cq.E
 	}
 	id, _ = kind.FabricLaneOf(id)
 	box := shmtest.Got(e.d.Open(kind.FabricOutboxName(id), shm.ReadOnly)).Or(t)
-	noError(t, box.Close())
+	must(t, box.Close())
 	e.to = shmtest.Got(e.Resolve(box.Header().Name)).Or(t)
 	return e, asked, done
 }
@@ -231,20 +231,20 @@ func TestDialGivenUp(t *testing.T) {
 				return err
 			})
 			const mine = 5 << 32
-			noError(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged,
+			must(t, e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Context: 2, Flags: cq.FlagTagged,
 				Tag: mine, Ignore: 0xff}))
 			answer := said{2 | asked.Data, mine, []byte{0, 16, 0, 0, 0, 0, 0, 0}}
 			if want == context.Canceled {
 				cancel()
 				failsWith(t, "dial", <-done, want)
-				noError(t, e.say(answer, 0))
+				must(t, e.say(answer, 0))
 			} else {
 				shmtest.Eventually(t, "the end of others", func() bool {
 					names := shmtest.Got(e.d.List()).Or(t)
 					return len(names) == 4 // of two ends
 				})
 				restore := shmtest.LimitFiles(0)
-				noError(t, e.say(answer, 0))
+				must(t, e.say(answer, 0))
 				err := <-done
 				restore()
 				failsWith(t, "dial", err, want)
@@ -252,7 +252,7 @@ func TestDialGivenUp(t *testing.T) {
 			if c, err := e.await(t, 2); err != nil || c.Tag != 8|mine {
 				t.Errorf("it answers with %#x, %v", c.Tag, err)
 			}
-			noError(t, e.say(said{8 | asked.Data, 0, nil}, 0))
+			must(t, e.say(said{8 | asked.Data, 0, nil}, 0))
 		})
 	}
 }
@@ -267,7 +267,7 @@ func TestDialUnheard(t *testing.T) {
 	dialUnheard(t, syscall.EBADMSG, func(d *shm.Dir) error {
 		eq := events(t, 0)
 		caller := opened(t, "caller", fabric.Options{Events: eq})
-		noError(t, caller.Connect("slow", nil))
+		must(t, caller.Connect("slow", nil))
 		_, err := eq.ReadContext(t.Context(), &cq.Event{}, cq.ReadOptions{})
 		var failed cq.EventError
 		if _, e := eq.ReadErr(&failed, 0); e != nil || !errors.Is(&failed, syscall.ECONNREFUSED) {
@@ -282,7 +282,7 @@ func dialUnheard(t *testing.T, want error, dial func(d *shm.Dir) error) {
 	e, _, done := askedBy(t, dial)
 	a := shmtest.Got(e.Lookup(e.to)).Or(t)
 	name := shmtest.Got(e.d.Open(kind.FabricOutboxName(a.Outbox), shm.ReadOnly)).Or(t)
-	noError(t, name.Close())
+	must(t, name.Close())
 	s := scribbleOn(t, e.end, name.Header().Name, a)
 	row, id := 0, kind.FabricLaneID(e.Address().Outbox, 3, 1)
 	for !s.claims[row].CompareAndSwap(0, id) {
@@ -292,7 +292,7 @@ func dialUnheard(t *testing.T, want error, dial func(d *shm.Dir) error) {
 	if err := <-done; !errors.Is(err, want) {
 		t.Errorf("dial: %v, want %v", err, want)
 	}
-	noError(t, e.Close())
+	must(t, e.Close())
 }
 
 // TestConnMost: a peer can have 4096 connections, and one more for each that ends.
@@ -315,10 +315,10 @@ func TestConnMost(t *testing.T) {
 	if failsWith(t, "dial", err, syscall.ECONNREFUSED); n != 4096 {
 		t.Errorf("%d connections of a peer", n)
 	}
-	noError(t, first.Close())
+	must(t, first.Close())
 	for _, err = dial(); errors.Is(err, syscall.ECONNREFUSED); _, err = dial() { // until it is heard
 	}
-	noError(t, err)
+	must(t, err)
 }
 
 // streamed is how much the ends of a kill write: more than a lane holds, less than a window.
@@ -361,7 +361,7 @@ func streamer() {
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		must(s.do(lines.Text()))
+		need(s.do(lines.Text()))
 		fmt.Println("done")
 	}
 }
@@ -381,20 +381,20 @@ func TestConnLastWords(t *testing.T) {
 	server := started(t, "streamer")
 	server.does(t, "listen")
 	e := &intruder{end: opened(t, "client", fabric.Options{Slots: 64})}
-	noError(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
+	must(t, e.RecvMsg(&fabric.Msg{Buf: make([]byte, 8), Addr: fabric.Anybody, Context: 1,
 		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
 	to := e.knows(t, "server")
 	e.to = to
-	noError(t, e.say(said{1, 1 << 32, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
+	must(t, e.say(said{1, 1 << 32, []byte{0, 16, 0, 0, 0, 0, 0, 0}}, 0))
 	accepted := shmtest.Got(e.await(t, 1)).Or(t)
 	e.number = accepted.Data
-	noError(t, e.say(said{4, 0, nil}, 0))
+	must(t, e.say(said{4, 0, nil}, 0))
 	server.does(t, "accept")
 	server.Halt(t)
 	for range 60 { // more than are examined at once
-		noError(t, e.say(said{5, 0, make([]byte, 100)}, 0))
+		must(t, e.say(said{5, 0, make([]byte, 100)}, 0))
 	}
-	noError(t, e.Endpoint.Close())
+	must(t, e.Endpoint.Close())
 	server.GoOn(t)
 	server.does(t, "count", "6000")
 	server.does(t, "close")
@@ -443,7 +443,7 @@ func TestConnKilled(t *testing.T) {
 					if what, is := strings.CutPrefix(what, "|"); is {
 						other.does(t, what)
 					} else {
-						noError(t, s.do(what))
+						must(t, s.do(what))
 					}
 				}
 				n, read, wrote := 0, make(chan error, 1), make(chan error, 1)
@@ -471,10 +471,10 @@ func TestConnKilled(t *testing.T) {
 					if n != row.reads {
 						t.Errorf("%d bytes were read, want %d", n, row.reads)
 					}
-					noError(t, s.c.Close())
+					must(t, s.c.Close())
 				}
 				if s.l == nil || strings.Contains(row.script, "unlisten") {
-					noError(t, s.do("listen"))
+					must(t, s.do("listen"))
 				}
 				c := dials(t, s.d, "server")
 				writes(t, c, "a new one")
@@ -485,12 +485,12 @@ func TestConnKilled(t *testing.T) {
 					if got = string(b[:k]); got != "a new one" {
 						failsWith(t, "read of the dead", err, syscall.ECONNRESET)
 					}
-					noError(t, conn.Close())
+					must(t, conn.Close())
 				}
-				noError(t, c.Close())
-				noError(t, s.l.Close())
+				must(t, c.Close())
+				must(t, s.l.Close())
 				all, err := s.d.List()
-				if noError(t, err); len(all) > 0 {
+				if must(t, err); len(all) > 0 {
 					t.Errorf("left are %v", all)
 				}
 			})

@@ -30,7 +30,7 @@ func holder(t *testing.T, o fabric.Options) *intruder {
 func (e *intruder) hears(t *testing.T) cq.Entry {
 	t.Helper()
 	buf := make([]byte, 64)
-	noError(t, e.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 1,
+	must(t, e.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 1,
 		Flags: cq.FlagTagged, Ignore: ^uint64(0)}))
 	c := shmtest.Got(e.await(t, 1)).Or(t)
 	e.heard = binary.LittleEndian.Uint64(buf)
@@ -44,9 +44,9 @@ func TestListenHeld(t *testing.T) {
 	l := listens(t, d, "server")
 	e := holder(t, fabric.Options{})
 	for i := range uint64(127) {
-		noError(t, e.say(said{1, (i + 1) << 32, connWindow4096}, 0))
+		must(t, e.say(said{1, (i + 1) << 32, connWindow4096}, 0))
 	}
-	noError(t, e.say(said{1, 128 << 32, connWindow4096}, 2))
+	must(t, e.say(said{1, 128 << 32, connWindow4096}, 2))
 	shmtest.Got(e.await(t, 2)).Or(t)
 	for range 3 {
 		c := dials(t, d, "server")
@@ -97,13 +97,13 @@ func TestCreditHeld(t *testing.T) {
 	const rounds, part = 200, 32 << 10
 	l := listens(t, directory(t), "server")
 	e := holder(t, fabric.Options{Window: 4096, Chunks: 32})
-	noError(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
+	must(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
 	e.number = e.hears(t).Data
-	noError(t, e.say(said{4, 0, nil}, 0))
+	must(t, e.say(said{4, 0, nil}, 0))
 	c := accepts(t, l)
 	for range rounds { // half a window each
 		for range 4 {
-			noError(t, e.say(said{5, 0, make([]byte, part)}, 0))
+			must(t, e.say(said{5, 0, make([]byte, part)}, 0))
 		}
 		shmtest.Got(io.ReadFull(c, make([]byte, 4*part))).Or(t)
 	}
@@ -120,5 +120,5 @@ func TestCreditHeld(t *testing.T) {
 	if want := uint64(rounds*4*part + 256<<10); n > 100 || last != want {
 		t.Errorf("%d times it was told what it may send, at last %d, want %d", n, last, want)
 	}
-	noError(t, errors.Join(<-closed, e.say(said{8, 0, nil}, 0)))
+	must(t, errors.Join(<-closed, e.say(said{8, 0, nil}, 0)))
 }

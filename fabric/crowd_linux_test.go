@@ -31,32 +31,32 @@ func crowd() {
 	shmtest.Needs(os.Stdin.Read(make([]byte, 1)))
 	bufs := make([][8]byte, n)
 	for i := range n - 1 {
-		must(e.Recv(bufs[i][:], uint64(i)))
+		need(e.Recv(bufs[i][:], uint64(i)))
 	}
 	for k := 1; k < n; k++ {
 		to := shmtest.Needs(e.Resolve(crowdName((me + k) % n)))
-		must(e.SendContext(context.Background(), &fabric.Msg{Addr: to,
+		need(e.SendContext(context.Background(), &fabric.Msg{Addr: to,
 			Buf: binary.LittleEndian.AppendUint64(nil, uint64(me))}))
 	}
 	seen := make([]bool, n)
 	for range 2 * (n - 1) {
 		c, failed, err := e.next()
-		must(err)
+		need(err)
 		if failed.Err != 0 {
-			must(failed.Err)
+			need(failed.Err)
 		}
 		if c.Flags&cq.FlagRecv == 0 {
 			continue
 		}
 		from := binary.LittleEndian.Uint64(bufs[c.Context][:])
 		if from >= uint64(n) || seen[from] || c.Len != 8 {
-			must(fmt.Errorf("a message from %d of %d bytes", from, c.Len))
+			need(fmt.Errorf("a message from %d of %d bytes", from, c.Len))
 		}
 		seen[from] = true
 	}
 	fmt.Println("done")
 	untilTold()
-	must(e.close())
+	need(e.close())
 }
 
 var crowdSize = flag.Int("crowd", 24, "so many processes talk to each other")
@@ -92,10 +92,10 @@ func TestCrowd(t *testing.T) {
 		t.Logf("%d processes have %d MiB of shared memory", n, used>>20)
 	}
 	for _, c := range all {
-		noError(t, c.In.Close())
+		must(t, c.In.Close())
 	}
 	for _, c := range all {
-		noError(t, c.Wait())
+		must(t, c.Wait())
 	}
 	nothingLeft(t, e, "main")
 }
@@ -111,21 +111,21 @@ func peers() {
 		n := first + i
 		all[i] = shmtest.Needs(openSized("", peerName(n), 4, fabric.Options{Peers: 1, Chunks: -1}))
 		to := shmtest.Needs(all[i].Resolve("main"))
-		must(all[i].Inject(binary.LittleEndian.AppendUint64(nil, uint64(n)), to))
+		need(all[i].Inject(binary.LittleEndian.AppendUint64(nil, uint64(n)), to))
 	}
 	buf := make([]byte, 8)
 	for i, e := range all {
-		must(e.Recv(buf, 0))
+		need(e.Recv(buf, 0))
 		_, failed, err := e.next()
-		must(err)
+		need(err)
 		if got := binary.LittleEndian.Uint64(buf); failed.Err != 0 || got != uint64(first+i) {
-			must(fmt.Errorf("%s has %d: %v", peerName(first+i), got, failed.Err))
+			need(fmt.Errorf("%s has %d: %v", peerName(first+i), got, failed.Err))
 		}
 	}
 	fmt.Println("done")
 	untilTold()
 	for _, e := range all {
-		must(e.close())
+		need(e.close())
 	}
 }
 
@@ -146,10 +146,10 @@ func TestMostPeers(t *testing.T) {
 	pipes := len(shmtest.Descriptors()) - before
 	buf := make([]byte, 8)
 	for range processes * each {
-		noError(t, e.Recv(buf, 0))
+		must(t, e.Recv(buf, 0))
 		polled(t, e)
 		to := e.knows(t, peerName(int(binary.LittleEndian.Uint64(buf))))
-		noError(t, e.Inject(buf, to))
+		must(t, e.Inject(buf, to))
 	}
 	for _, c := range all {
 		c.Says(t, "done")
@@ -202,7 +202,7 @@ func candidates(t *testing.T, e *end) (n int) {
 func limit(t *testing.T) uint64 {
 	t.Helper()
 	var l syscall.Rlimit
-	noError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l))
+	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l))
 	return l.Max
 }
 
@@ -214,7 +214,7 @@ func bytesIn(t *testing.T, dir string) (sum int64) {
 		var st syscall.Stat_t
 		err := syscall.Stat(filepath.Join(dir, f.Name()), &st)
 		if !errors.Is(err, syscall.ENOENT) {
-			noError(t, err)
+			must(t, err)
 			sum += st.Blocks * 512
 		}
 	}

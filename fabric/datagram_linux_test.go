@@ -51,9 +51,9 @@ func TestDatagrams(t *testing.T) {
 						m.Flags |= cq.FlagFence
 					}
 					if expected {
-						noError(t, b.RecvMsg(&r))
+						must(t, b.RecvMsg(&r))
 					}
-					noError(t, a.SendMsg(&m))
+					must(t, a.SendMsg(&m))
 					clear(m.Buf) // it is the caller's again
 					if call != "inject" && b != a {
 						if c := a.contexts(t); len(c) != 1 || c[0] != 1 {
@@ -62,7 +62,7 @@ func TestDatagrams(t *testing.T) {
 					}
 					moves(t, b)
 					if !expected {
-						noError(t, b.RecvMsg(&r))
+						must(t, b.RecvMsg(&r))
 					}
 					for {
 						c := completes(t, b)
@@ -114,7 +114,7 @@ func TestDatagramsDropped(t *testing.T) {
 				return append(binary.LittleEndian.AppendUint64(nil, uint64(i)), make([]byte, c.n-8)...)
 			}
 			for i := range c.sends {
-				noError(t, a.SendContext(t.Context(), &fabric.Msg{Buf: number(i), Addr: to}))
+				must(t, a.SendContext(t.Context(), &fabric.Msg{Buf: number(i), Addr: to}))
 				if done := a.completions(t); len(done) != 1 {
 					t.Fatalf("send %d: %v", i, done)
 				}
@@ -125,18 +125,18 @@ func TestDatagramsDropped(t *testing.T) {
 			if s := a.Stats(); s.Sent != c.published || s.Dropped != uint64(c.sends)-c.published {
 				t.Errorf("%+v", s)
 			}
-			noError(t, errors.Join(a.Send(number(c.sends), to, 0)))
+			must(t, errors.Join(a.Send(number(c.sends), to, 0)))
 			a.completions(t)
 			for i := range c.published {
 				buf := make([]byte, c.n)
-				noError(t, b.Recv(buf, i))
+				must(t, b.Recv(buf, i))
 				if e := completes(t, b); e.Context != i || !bytes.Equal(buf, number(int(i))) {
 					t.Errorf("message %d: %+v, or other bytes", i, e)
 				}
 			}
 			buf := make([]byte, c.n)
 			moves(t, a, b)
-			noError(t, errors.Join(b.Recv(buf, 99), a.Inject([]byte("last"), to)))
+			must(t, errors.Join(b.Recv(buf, 99), a.Inject([]byte("last"), to)))
 			if e := completes(t, b); e.Context != 99 || string(buf[:e.Len]) != "last" {
 				t.Errorf("%+v, %q", e, buf)
 			}
@@ -197,7 +197,7 @@ func TestDatagramErrors(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	full := openedSized(t, "full", 1, datagrams) // room in its own queue is a sender's affair
-	noError(t, full.Send(nil, at(full, "b"), 1))
+	must(t, full.Send(nil, at(full, "b"), 1))
 	if err := full.Send(nil, at(full, "b"), 2); !errors.Is(err, cq.ErrFull) {
 		t.Errorf("without room in the queue: %v", err)
 	}
@@ -214,12 +214,12 @@ func TestDatagramsKilled(t *testing.T) {
 	c := started(t, "deaf")
 	to := e.knows(t, "deaf")
 	for i := range 5 {
-		noError(t, e.Send(pattern(1000*(i%2)), to, uint64(i)))
+		must(t, e.Send(pattern(1000*(i%2)), to, uint64(i)))
 		if i == 1 {
 			c.obeys(t, "progress", "2")
 		}
 	}
-	noError(t, e.Recv(make([]byte, longBytes), 9))
+	must(t, e.Recv(make([]byte, longBytes), 9))
 	c.Kill()
 	for e.Stats().Died == 0 {
 		moves(t, e)
@@ -237,7 +237,7 @@ func TestDatagramsKilled(t *testing.T) {
 	c.Kill()
 	for i := range 7 {
 		if i > 0 {
-			noError(t, e.Recv(make([]byte, 8), 9))
+			must(t, e.Recv(make([]byte, 8), 9))
 		}
 		completes(t, e)
 	}
@@ -250,11 +250,11 @@ func flooder() {
 	to := shmtest.Needs(e.Resolve("main"))
 	n := shmtest.Needs(strconv.Atoi(os.Getenv("FLOOD")))
 	for i := range n {
-		must(e.Inject(binary.LittleEndian.AppendUint64(nil, uint64(i)), to))
+		need(e.Inject(binary.LittleEndian.AppendUint64(nil, uint64(i)), to))
 	}
 	fmt.Println("dropped", e.Stats().Dropped)
 	untilTold()
-	must(e.close())
+	need(e.close())
 }
 
 // TestDatagramLedger: of all that a process sends to one that is slower each datagram is received
@@ -268,13 +268,13 @@ func TestDatagramLedger(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Datagram: true, Window: 4096})
 	bufs := make([][8]byte, 16)
 	for i := range bufs {
-		noError(t, e.Recv(bufs[i][:], uint64(i)))
+		must(t, e.Recv(bufs[i][:], uint64(i)))
 	}
 	c := start(t, "flooder", fmt.Sprint("FLOOD=", n))
 	said := make(chan string)
 	go func() {
 		line, _ := c.Out.ReadString('\n')
-		noError(t, c.In.Close())
+		must(t, c.In.Close())
 		_ = c.Wait()
 		said <- strings.TrimSpace(line)
 	}()
@@ -295,7 +295,7 @@ func TestDatagramLedger(t *testing.T) {
 			}
 			next = got + 1
 			received++
-			noError(t, e.Recv(bufs[r.Context][:], r.Context))
+			must(t, e.Recv(bufs[r.Context][:], r.Context))
 		}
 		if dropped >= 0 && work == 0 && e.Stats().Waiting == 0 && received < n-dropped {
 			t.Fatalf("%d received and %d dropped of %d", received, dropped, n)
@@ -316,7 +316,7 @@ func TestHostileDatagrams(t *testing.T) {
 			s := scribble(t, a, "a")
 			to := b.knows(t, "a")
 			was := s.page.Type.Swap(s.page.Type.Load() ^ 1)
-			noError(t, b.Inject(nil, to))
+			must(t, b.Inject(nil, to))
 			s.page.Type.Store(was)
 			moves(t, a, b)
 			if err := b.Inject(nil, to); !errors.Is(err, fabric.ErrRefused) {
@@ -325,13 +325,13 @@ func TestHostileDatagrams(t *testing.T) {
 			if s := a.Stats(); s.Refused != 1 || s.Stored != 0 {
 				t.Errorf("%+v", s)
 			}
-			noError(t, errors.Join(a.close(), b.close()))
+			must(t, errors.Join(a.close(), b.close()))
 		}
 	})
 	t.Run("header", func(t *testing.T) {
 		a, b := opened(t, "a", datagrams), opened(t, "b", datagrams)
 		to := b.knows(t, "a")
-		noError(t, b.Inject(nil, to))
+		must(t, b.Inject(nil, to))
 		scribble(t, b, "b").slots[0].Head.Store(kind.FabricRTS | 5<<32)
 		moves(t, a, b)
 		if s := a.Stats(); s.Corrupt != 1 || s.Waiting != 0 {
@@ -350,14 +350,14 @@ func TestGroupDropped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ends := members(t, o, missing, "a", "b")
 			a, b := ends[0], ends[1]
-			noError(t, a.Inject(number(1), a.g.Addr()))
+			must(t, a.Inject(number(1), a.g.Addr()))
 			moves(t, b.end, a.end)
-			noError(t, b.Close())
+			must(t, b.Close())
 			moves(t, a.end)
 			c := started(t, "member", "MEMBER=c", "GROUP="+name)
 			c.obeys(t, "join", "done")
 			for i := range uint64(3) {
-				noError(t, a.Send(number(i), a.g.Addr(), i))
+				must(t, a.Send(number(i), a.g.Addr(), i))
 			}
 			c.Kill()
 			for a.Stats().Died == 0 {

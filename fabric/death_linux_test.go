@@ -22,7 +22,7 @@ func TestSenderKilled(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Peers: 1}) // there is one row for both rounds
 	bufs := make([][32]byte, 45)
 	for i := range 25 {
-		noError(t, e.Recv(bufs[i][:], uint64(i)))
+		must(t, e.Recv(bufs[i][:], uint64(i)))
 	}
 	for round := range 2 {
 		c := start(t, "burst")
@@ -36,7 +36,7 @@ func TestSenderKilled(t *testing.T) {
 		}
 		nothingLeft(t, e, "main")
 		for i := 25; i < 45 && round == 0; i++ {
-			noError(t, e.Recv(bufs[i][:], uint64(i)))
+			must(t, e.Recv(bufs[i][:], uint64(i)))
 		}
 	}
 	if s := e.Stats(); s.Died != 2 || s.Received != 40 || s.Corrupt != 0 {
@@ -88,7 +88,7 @@ func TestClaimantKilled(t *testing.T) {
 	go func() { sent <- next.SendContext(t.Context(), &fabric.Msg{Addr: to}) }()
 	sleeps(t, next.Bell())
 	nothingLeft(t, e, "main", "next")
-	noError(t, <-sent)
+	must(t, <-sent)
 }
 
 // TestClaimantSentTo: a peer that had claimed a row, and was killed before it rang, is buried by
@@ -96,14 +96,14 @@ func TestClaimantKilled(t *testing.T) {
 func TestClaimantSentTo(t *testing.T) {
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 	c := claimant(t, e, next, 1)
-	noError(t, e.Inject(nil, e.knows(t, "idle")))
+	must(t, e.Inject(nil, e.knows(t, "idle")))
 	c.Kill()
 	shmtest.Eventually(t, "the death", func() bool {
 		e.steps(t)
 		return e.Stats().Died > 0
 	})
 	e.steps(t)
-	noError(t, next.Send(nil, next.knows(t, "main"), 1))
+	must(t, next.Send(nil, next.knows(t, "main"), 1))
 	nothingLeft(t, e, "main", "next")
 }
 
@@ -112,7 +112,7 @@ func TestClaimantSentTo(t *testing.T) {
 func TestClaimantStarved(t *testing.T) {
 	e, next := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "next", fabric.Options{})
 	c, bell := claimant(t, e, next, 1), scribble(t, e, "main")
-	noError(t, e.Inject(nil, e.knows(t, "idle")))
+	must(t, e.Inject(nil, e.knows(t, "idle")))
 	c.Kill()
 	restore := shmtest.LimitFiles(0)
 	defer restore()
@@ -123,7 +123,7 @@ func TestClaimantStarved(t *testing.T) {
 	restore()
 	f := shmtest.Got(os.Open(os.DevNull)).Or(t)
 	first := uint64(f.Fd())
-	noError(t, f.Close())
+	must(t, f.Close())
 	for n := range uint64(4) { // for the outbox, then for less than the endpoint takes
 		shmtest.LimitFiles(first + n)
 		bell.rings()
@@ -173,7 +173,7 @@ func TestClaimantCollected(t *testing.T) {
 			shmtest.Got(ctl.Collect(e.d, ctl.CollectOptions{Remove: true})).Or(t)
 			all, err := e.d.List()
 			arrives := map[string]int{"sent": 1}[name]
-			if noError(t, err); len(all) != 4+arrives {
+			if must(t, err); len(all) != 4+arrives {
 				t.Fatalf("left are %v", all)
 			}
 			e.steps(t)
@@ -187,7 +187,7 @@ func TestClaimantCollected(t *testing.T) {
 				e.steps(t)
 				err = next.Send(nil, to, 1)
 			}
-			noError(t, err)
+			must(t, err)
 		})
 	}
 }
@@ -204,10 +204,10 @@ func TestAdoptedUnderLock(t *testing.T) {
 	for _, n := range all {
 		if !slices.Contains(lives, n.Name()) {
 			box := shmtest.Got(e.d.Open(n.Name(), shm.ReadWrite)).Or(t)
-			noError(t, box.Hold(nil))
+			must(t, box.Hold(nil))
 			e.steps(t)
 			e.steps(t)
-			noError(t, box.Close())
+			must(t, box.Close())
 		}
 	}
 	if s := e.Stats(); s.Stored != 1 || s.Died != 1 {
@@ -222,10 +222,10 @@ func TestFullCloses(t *testing.T) {
 	shmtest.Conforms(t)
 	e, first := opened(t, "main", fabric.Options{Peers: 1}), opened(t, "first", fabric.Options{})
 	next := opened(t, "next", fabric.Options{})
-	noError(t, first.Send(nil, first.knows(t, "main"), 1))
+	must(t, first.Send(nil, first.knows(t, "main"), 1))
 	to := next.knows(t, "main")
 	shmtest.WantErr(t, "a send without a row", next.Send(nil, to, 1), fabric.ErrPeers)
-	noError(t, e.Close())
+	must(t, e.Close())
 	shmtest.WantErr(t, "a send to one that has closed", next.Send(nil, to, 1), fabric.ErrNoPeer)
 }
 
@@ -243,12 +243,12 @@ func besideIdle(t *testing.T) (*end, *child, cq.Addr) {
 func TestReceiverKilled(t *testing.T) {
 	e, c, to := besideIdle(t)
 	for i := range 3 {
-		noError(t, e.Send(nil, to, uint64(i)))
+		must(t, e.Send(nil, to, uint64(i)))
 	}
 	shmtest.Got(c.In.Write([]byte("progress\n"))).Or(t)
 	c.Says(t, "3")
 	for i := range 4 {
-		noError(t, e.Send(nil, to, uint64(3+i)))
+		must(t, e.Send(nil, to, uint64(3+i)))
 	}
 	killed := make(chan struct{})
 	go func() {
@@ -292,7 +292,7 @@ func TestWaiterOfKilled(t *testing.T) {
 func TestReceiverCloses(t *testing.T) {
 	e, c, to := besideIdle(t)
 	for i := range 3 {
-		noError(t, e.Send(nil, to, uint64(i)))
+		must(t, e.Send(nil, to, uint64(i)))
 	}
 	c.Stop(t)
 	for i := range 3 {
@@ -321,7 +321,7 @@ func TestSenderCloses(t *testing.T) {
 			}
 		}
 	}
-	noError(t, a.Close())
+	must(t, a.Close())
 	for i := range sent {
 		_, failed, err := a.next()
 		if err != nil || failed.Err != cq.Errno(syscall.ECANCELED) {
@@ -331,14 +331,14 @@ func TestSenderCloses(t *testing.T) {
 	for i, e := range []*end{b, c} {
 		for range sent / 2 {
 			var buf [16]byte
-			noError(t, e.Recv(buf[:], 1))
+			must(t, e.Recv(buf[:], 1))
 			if c := completes(t, e); string(buf[:c.Len]) != "last words" {
 				t.Errorf("%+v, %q", c, buf)
 			}
 		}
 		e.steps(t)
 		all, err := e.d.List()
-		if noError(t, err); len(all) != 5-i {
+		if must(t, err); len(all) != 5-i {
 			t.Errorf("after %d receivers: %v", i+1, all)
 		}
 	}
@@ -351,13 +351,13 @@ func TestPlaceAgain(t *testing.T) {
 		other := opened(t, name, fabric.Options{Peers: 1})
 		to := a.knows(t, name)
 		for range 3 - i {
-			noError(t, a.Send(nil, to, 1))
+			must(t, a.Send(nil, to, 1))
 		}
 		other.steps(t)
 		if s := other.Stats(); s.Stored != uint64(3-i) || s.Corrupt > 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
-		noError(t, other.Close())
+		must(t, other.Close())
 		for range 3 - i {
 			completes(t, a)
 		}
@@ -368,8 +368,8 @@ func TestPlaceAgain(t *testing.T) {
 // of the queue goes on.
 func TestCloseEndsReceives(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
-	noError(t, a.Recv(make([]byte, 1), 5))
-	noError(t, a.TRecv(make([]byte, 1), fabric.Anybody, 0, 0, 6))
+	must(t, a.Recv(make([]byte, 1), 5))
+	must(t, a.TRecv(make([]byte, 1), fabric.Anybody, 0, 0, 6))
 	closed := make(chan error)
 	go func() { closed <- a.Close() }() // the first read below may sleep by then, or not
 	for context := uint64(5); context <= 6; context++ {
@@ -378,7 +378,7 @@ func TestCloseEndsReceives(t *testing.T) {
 			t.Errorf("%d: %+v, %v", context, failed, err)
 		}
 	}
-	noError(t, <-closed)
+	must(t, <-closed)
 }
 
 // TestEchoKilled: the process at the other end of a ping-pong is killed at any moment. Every send
@@ -392,7 +392,7 @@ func TestEchoKilled(t *testing.T) {
 			var err error
 			bufs := make([][8]byte, 4)
 			for k := range bufs {
-				noError(t, e.Recv(bufs[k][:], uint64(k)))
+				must(t, e.Recv(bufs[k][:], uint64(k)))
 			}
 			open, received := 0, 0
 			for err == nil || open > 0 {
@@ -408,7 +408,7 @@ func TestEchoKilled(t *testing.T) {
 					break
 				}
 				entry, failed, e2 := e.next()
-				noError(t, e2)
+				must(t, e2)
 				switch {
 				case failed.Err != 0 && failed.Context != 100:
 					t.Fatalf("a receive failed: %+v", failed)
@@ -416,7 +416,7 @@ func TestEchoKilled(t *testing.T) {
 					open--
 				default:
 					received++
-					noError(t, e.Recv(bufs[entry.Context][:], entry.Context))
+					must(t, e.Recv(bufs[entry.Context][:], entry.Context))
 				}
 				if received == 10*(i+1) && c.ProcessState == nil {
 					c.Kill()
@@ -443,12 +443,12 @@ func TestKilledInside(t *testing.T) {
 				}
 				buf, context := make([]byte, longBytes), uint64(7)
 				if who == "sender" {
-					noError(t, e.Recv(buf, 7))
+					must(t, e.Recv(buf, 7))
 					tells("send")
 				} else {
 					context = 9
 					tells("receive")
-					noError(t, e.Send(pattern(longBytes), to, 9))
+					must(t, e.Send(pattern(longBytes), to, 9))
 				}
 				for i := range steps {
 					if i%2 == 0 == (who == "sender") {
@@ -482,7 +482,7 @@ func TestGroupKilled(t *testing.T) {
 	for i := range 3 {
 		c := started(t, "member", fmt.Sprint("MEMBER=m", i))
 		c.obeys(t, "join", "done")
-		noError(t, errors.Join(a.Send(number(1), a.g.Addr(), 1),
+		must(t, errors.Join(a.Send(number(1), a.g.Addr(), 1),
 			a.Send(pattern(longBytes), a.g.Addr(), 2)))
 		moves(t, a.end, b.end)
 		c.obeys(t, "progress", "done")
@@ -490,7 +490,7 @@ func TestGroupKilled(t *testing.T) {
 		if e := completes(t, a.end); e.Context != 1 {
 			t.Errorf("%+v", e)
 		}
-		noError(t, errors.Join(b.Recv(make([]byte, 8), 1), b.Recv(make([]byte, longBytes), 2)))
+		must(t, errors.Join(b.Recv(make([]byte, 8), 1), b.Recv(make([]byte, longBytes), 2)))
 		for range 100 {
 			moves(t, a.end, b.end)
 		}
@@ -504,14 +504,14 @@ func TestGroupKilled(t *testing.T) {
 	account(t, a.end, 8, 0, 0)
 	c := started(t, "member", "MEMBER=m")
 	c.obeys(t, "join", "done")
-	noError(t, errors.Join(a.g.Close(), b.g.Close()))
+	must(t, errors.Join(a.g.Close(), b.g.Close()))
 	c.Kill()
 	g := joins(t, a.end, fabric.GroupOptions{}) // that of the dead
-	noError(t, a.Send(number(1), g.Addr(), 3))
+	must(t, a.Send(number(1), g.Addr(), 3))
 	if e := completes(t, a.end); e.Context != 3 {
 		t.Errorf("%+v", e)
 	}
-	noError(t, g.Close())
+	must(t, g.Close())
 	moves(t, a.end, b.end)
 	nothingLeft(t, a.end, "a", "b")
 }

@@ -27,12 +27,12 @@ func TestMessages(t *testing.T) {
 				payload := []byte(strings.Repeat("abcdefg", 40)[:size])
 				buf := make([]byte, 256)
 				if expected {
-					noError(t, b.Recv(buf, 7))
+					must(t, b.Recv(buf, 7))
 				}
-				noError(t, a.Send(payload, to, 9))
+				must(t, a.Send(payload, to, 9))
 				if !expected {
 					b.steps(t)
-					noError(t, b.Recv(buf, 7))
+					must(t, b.Recv(buf, 7))
 				}
 				c := completes(t, b)
 				if c.Context != 7 || c.Len != uint64(size) || c.Src.Addr() != from ||
@@ -93,7 +93,7 @@ func TestRefusedCalls(t *testing.T) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
 	}
-	noError(t, b.Close())
+	must(t, b.Close())
 	if err := a.Send(nil, to, 1); !errors.Is(err, fabric.ErrNoPeer) {
 		t.Errorf("closed: %v", err)
 	}
@@ -134,8 +134,8 @@ func TestTruncated(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
 	buf := make([]byte, 4)
-	noError(t, b.Recv(buf, 7))
-	noError(t, a.Send([]byte("too long"), to, 9))
+	must(t, b.Recv(buf, 7))
+	must(t, a.Send([]byte("too long"), to, 9))
 	_, failed, err := b.next()
 	if err != nil || failed.Err != cq.ETrunc || failed.Len != 4 || failed.OverrunBytes != 4 ||
 		string(buf) != "too " {
@@ -162,7 +162,7 @@ func TestGrant(t *testing.T) {
 			t.Fatal(err)
 		}
 		if work, err := b.Progress(); work == 0 || err != nil {
-			noError(t, err)
+			must(t, err)
 			break
 		}
 	}
@@ -178,14 +178,14 @@ func TestGrant(t *testing.T) {
 	}()
 	for i := range most + 1 {
 		var buf [2]byte
-		noError(t, b.Recv(buf[:], uint64(i)))
+		must(t, b.Recv(buf[:], uint64(i)))
 		c := completes(t, b)
 		if n := int(buf[0]) | int(buf[1])<<8; c.Context != uint64(i) || c.Len != 2 || n != i {
 			t.Fatalf("message %d: %+v, %d", i, c, n)
 		}
 	}
 	cancel()
-	noError(t, <-done)
+	must(t, <-done)
 }
 
 // TestGrantBoth: two endpoints, or one with itself, send as many messages as their queues have room
@@ -204,14 +204,14 @@ func TestGrantBoth(t *testing.T) {
 				to := shmtest.Got(e.Resolve(names[i])).Or(t)
 				for n := range uint64(most) {
 					m := fabric.Msg{Buf: []byte{byte(n), byte(n >> 8)}, Addr: to, Context: n}
-					noError(t, e.SendContext(t.Context(), &m))
+					must(t, e.SendContext(t.Context(), &m))
 					shmtest.Got(ends[len(ends)-1-i].Progress()).Or(t)
 				}
 			}
 			bufs := [2][most][2]byte{}
 			for n := range most {
 				for i, e := range ends {
-					noError(t, e.Recv(bufs[i][n][:], uint64(n)))
+					must(t, e.Recv(bufs[i][n][:], uint64(n)))
 				}
 			}
 			left := [2]int{2 * most, 2 * most * (len(ends) - 1)}
@@ -220,7 +220,7 @@ func TestGrantBoth(t *testing.T) {
 					var dst [64]cq.Entry
 					k, err := cq.Read(e.q, dst[:])
 					if !errors.Is(err, cq.ErrWouldBlock) {
-						noError(t, err)
+						must(t, err)
 					}
 					for _, c := range dst[:k] {
 						if want := [2]byte{byte(c.Context), byte(c.Context >> 8)}; c.Flags&cq.FlagRecv != 0 &&
@@ -252,7 +252,7 @@ func TestSendContextEnds(t *testing.T) {
 			if how == "context" {
 				cancel()
 			} else {
-				noError(t, a.Close())
+				must(t, a.Close())
 				want = fs.ErrClosed
 			}
 			if err := <-done; !errors.Is(err, want) {
@@ -269,10 +269,10 @@ func TestSelf(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
 	to := a.knows(t, "a")
 	buf := make([]byte, 8)
-	noError(t, a.Send([]byte("one"), to, 1))
-	noError(t, a.Recv(buf, 2))
-	noError(t, a.Recv(buf[4:], 3))
-	noError(t, a.Send([]byte("two"), to, 4))
+	must(t, a.Send([]byte("one"), to, 1))
+	must(t, a.Recv(buf, 2))
+	must(t, a.Recv(buf[4:], 3))
+	must(t, a.Send([]byte("two"), to, 4))
 	seen := map[uint64]bool{}
 	for range 4 {
 		seen[completes(t, a).Context] = true
@@ -288,7 +288,7 @@ func TestEcho(t *testing.T) {
 	c := started(t, "echo")
 	to := e.knows(t, "echo")
 	for i := range 2000 {
-		noError(t, pingPong(e, to, i))
+		must(t, pingPong(e, to, i))
 		if i%100 == 0 {
 			time.Sleep(time.Millisecond) // both sleep
 		}

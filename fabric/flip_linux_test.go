@@ -204,7 +204,7 @@ func (s *flipEnds) receive() error {
 
 func (s *flipEnds) prepare() []flip.Word {
 	if s.a != nil {
-		must(errors.Join(s.a.close(), s.b.close(), s.c.close()))
+		need(errors.Join(s.a.close(), s.b.close(), s.c.close()))
 	}
 	s.rounds++
 	s.err, s.posted, s.sent = nil, false, 0
@@ -217,7 +217,7 @@ func (s *flipEnds) prepare() []flip.Word {
 		names[i] = fmt.Sprintf("end-%c-%d", 'a'+i, s.rounds)
 		*e, err = openSized("", names[i], 64, fabric.Options{Peers: 4, Pool: chunk, Window: 64 << 10,
 			Remote: flipRemote, RemoteFile: within{}})
-		must(err)
+		need(err)
 	}
 	s.toA = shmtest.Needs(s.b.Resolve(names[0]))
 	if s.meets || s.out {
@@ -225,23 +225,23 @@ func (s *flipEnds) prepare() []flip.Word {
 	}
 	if s.out { // b takes what a sends
 		for range 8 {
-			must(errors.Join(s.b.Recv(s.taken[:], 2),
+			need(errors.Join(s.b.Recv(s.taken[:], 2),
 				s.b.TRecv(s.taken[:], fabric.Anybody, 1, 0, 2)))
 		}
 	}
 	if s.meets {
-		must(errors.Join(s.b.Inject(nil, s.toA), progress(s), s.a.Inject(nil, s.toB), s.moves(s.b),
+		need(errors.Join(s.b.Inject(nil, s.toA), progress(s), s.a.Inject(nil, s.toB), s.moves(s.b),
 			progress(s)))
 	}
 	if !s.late {
-		must(s.receive())
+		need(s.receive())
 	}
 	toA := shmtest.Needs(s.c.Resolve(names[0]))
 	if s.before != nil {
-		must(s.before(s))
+		need(s.before(s))
 	}
-	must(s.c.TSend(nil, toA, 7, 0))
-	must(s.a.TRecv(nil, fabric.Anybody, 7, 0, 7))
+	need(s.c.TSend(nil, toA, 7, 0))
+	need(s.a.TRecv(nil, fabric.Anybody, 7, 0, 7))
 	return s.words(names)
 }
 
@@ -293,14 +293,14 @@ func (s *flipEnds) result() (o flip.Outcome) {
 		o.Broken = s.err.Error()
 	}
 	if !s.posted {
-		must(s.receive())
+		need(s.receive())
 	}
 	_ = s.b.TSend(nil, s.toA, 7, 0) // it rings for what was flipped
-	must(s.a.TRecv(nil, fabric.Anybody, 7, 0, 8))
+	need(s.a.TRecv(nil, fabric.Anybody, 7, 0, 8))
 	var got, sent, failed, others int
 	o.Data = make([]uint64, 3*flipReceives)
 	for range 8 {
-		must(errors.Join(s.moves(s.b), s.moves(s.c), progress(s)))
+		need(errors.Join(s.moves(s.b), s.moves(s.c), progress(s)))
 		for {
 			c, bad, ok := s.take(s.a)
 			switch {
@@ -335,12 +335,12 @@ func (s *flipEnds) take(e *end) (c cq.Entry, bad cq.ErrorEntry, ok bool) {
 	n, err := cq.Read(e.q, dst[:])
 	switch {
 	case errors.Is(err, cq.ErrAvail):
-		must(e.q.ReadErr(&bad))
+		need(e.q.ReadErr(&bad))
 		return c, bad, true
 	case errors.Is(err, cq.ErrWouldBlock):
 		return c, bad, false
 	}
-	must(err)
+	need(err)
 	return dst[0], bad, n == 1
 }
 
@@ -363,6 +363,6 @@ func (s *flipEnds) compare(o *flip.Outcome, c cq.Entry) {
 		}
 	}
 	if s.lent {
-		must(s.a.Release(c))
+		need(s.a.Release(c))
 	}
 }

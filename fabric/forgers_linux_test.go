@@ -45,7 +45,7 @@ func TestMeetForgers(t *testing.T) {
 			a, b := forged(t), forge(t)
 			do(a, b)
 			shmtest.WantErr(t, "the second meeting", <-b.met, fabric.ErrCorrupt)
-			noError(t, a.e.Recv(nil, 1))
+			must(t, a.e.Recv(nil, 1))
 			a.slots[0].Head.Store(kind.FabricMessage)
 			a.slots[0].Seq.Store(1)
 			a.rings()
@@ -61,7 +61,7 @@ func TestMeetRelayed(t *testing.T) {
 	for i, f := range []*forger{a, b} {
 		var err error
 		_, fds[i], err = shm.RecvFDs(f.conn, make([]byte, 16), 2)
-		noError(t, err)
+		must(t, err)
 		defer shm.CloseFDs(fds[i])
 	}
 	a.pass(fds[1]...)
@@ -71,10 +71,10 @@ func TestMeetRelayed(t *testing.T) {
 	}
 	a.ready()
 	b.ready()
-	noError(t, errors.Join(<-a.met, <-b.met))
-	noError(t, errors.Join(a.conn.Close(), b.conn.Close()))
-	noError(t, errors.Join(b.e.Recv(nil, 1), a.e.Send(nil, 0, 2)))
+	must(t, errors.Join(<-a.met, <-b.met))
+	must(t, errors.Join(a.conn.Close(), b.conn.Close()))
+	must(t, errors.Join(b.e.Recv(nil, 1), a.e.Send(nil, 0, 2)))
 	completes(t, b.e)
 	completes(t, a.e)
-	noError(t, errors.Join(a.e.close(), b.e.close()))
+	must(t, errors.Join(a.e.close(), b.e.close()))
 }

@@ -37,7 +37,7 @@ var (
 func member() {
 	o := fabric.Options{Datagram: os.Getenv("GROUP") == "datagrams"}
 	e, err := open(os.Getenv("MEMBER"), o)
-	must(err)
+	need(err)
 	var g *fabric.Group
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
@@ -55,10 +55,10 @@ func member() {
 			_, err = e.Progress()
 		case "receive": // and says what came
 			var buf [longBytes]byte
-			must(e.Recv(buf[:], 7))
+			need(e.Recv(buf[:], 7))
 			for {
 				c, failed, err := e.next()
-				must(err)
+				need(err)
 				if failed.Err != 0 {
 					said = fmt.Sprintf("missed %d (%v), ", failed.Data, failed.Flags)
 					continue
@@ -70,10 +70,10 @@ func member() {
 				}
 			}
 		}
-		must(err)
+		need(err)
 		fmt.Println(said)
 	}
-	must(e.close())
+	need(e.close())
 }
 
 func sum(b []byte) (n int) {
@@ -97,7 +97,7 @@ func TestGroup(t *testing.T) {
 		ev.FID.Kind != cq.FIDGroup {
 		t.Fatalf("%+v, %v", ev, err)
 	}
-	noError(t, e.Send(nil, g.Addr(), 1)) // nobody is there
+	must(t, e.Send(nil, g.Addr(), 1)) // nobody is there
 	if c := completes(t, e); c.Context != 1 || c.Flags != cq.FlagSend|cq.FlagMsg|cq.FlagMulticast {
 		t.Errorf("%+v", c)
 	}
@@ -119,7 +119,7 @@ func TestGroup(t *testing.T) {
 			} else {
 				m.Buf = pattern(n)
 			}
-			noError(t, e.SendMsg(&m))
+			must(t, e.SendMsg(&m))
 			ctx, stop := context.WithCancel(t.Context())
 			moved := make(chan int)
 			go func() { // the segments of long ones
@@ -150,7 +150,7 @@ func TestGroup(t *testing.T) {
 			stop()
 			<-moved
 			if n < 0 {
-				noError(t, e.Free(m.Buf))
+				must(t, e.Free(m.Buf))
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func TestGroup(t *testing.T) {
 		c.obeys(t, "receive", fmt.Sprintf("5 %v %d", cq.FlagRecv|cq.FlagMsg|cq.FlagMulticast,
 			sum([]byte("hello"))))
 	}
-	noError(t, g.Close())
+	must(t, g.Close())
 	if err := e.Send(nil, g.Addr(), 1); !errors.Is(err, fabric.ErrNoPeer) {
 		t.Errorf("to a group that was left: %v", err)
 	}
@@ -199,11 +199,11 @@ func (e groupEnd) got(t *testing.T) (all []uint64) {
 	t.Helper()
 	for {
 		var buf [8]byte
-		noError(t, e.Recv(buf[:], 5))
+		must(t, e.Recv(buf[:], 5))
 		moves(t, e.end)
 		c := e.completions(t)
 		if len(c) == 0 {
-			noError(t, e.Cancel(5))
+			must(t, e.Cancel(5))
 			fails(t, e.end)
 			return all
 		}
@@ -257,12 +257,12 @@ func TestGroupWaits(t *testing.T) {
 			case "dies":
 				c.Kill()
 			}
-			noError(t, <-done)
+			must(t, <-done)
 			if got := b.got(t); !slices.Equal(got, []uint64{100}) {
 				t.Errorf("%v came afterwards", got)
 			}
 			moves(t, a.end)
-			noError(t, a.Send(number(101), a.g.Addr(), 9))
+			must(t, a.Send(number(101), a.g.Addr(), 9))
 			if how == "moves" {
 				c.obeys(t, "progress", "done")
 			}
@@ -275,7 +275,7 @@ func TestGroupWaits(t *testing.T) {
 			if c.ProcessState == nil {
 				c.Stop(t)
 			}
-			noError(t, errors.Join(a.g.Close(), b.g.Close()))
+			must(t, errors.Join(a.g.Close(), b.g.Close()))
 			nothingLeft(t, a.end, "a", "b")
 		})
 	}
@@ -293,7 +293,7 @@ func TestGroupFull(t *testing.T) {
 			moves(t, b.end)
 			err = a.Inject(number(1), a.g.Addr())
 		}
-		noError(t, err)
+		must(t, err)
 	}
 	moves(t, b.end, a.end)
 	if err := a.Inject(number(1), a.g.Addr()); !errors.Is(err, cq.ErrFull) {
@@ -308,8 +308,8 @@ func TestGroupFull(t *testing.T) {
 		t.Fatalf("it did not wait: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	noError(t, b.g.Close())
-	noError(t, <-done)
+	must(t, b.g.Close())
+	must(t, <-done)
 }
 
 // TestGroupClosed: a send to a group that has not ended when its endpoint closes fails once.
@@ -317,12 +317,12 @@ func TestGroupClosed(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b", "c")
 	a := ends[0]
 	for i, flags := range []cq.Flags{cq.FlagMatchComplete, cq.FlagFence} { // the second waits
-		noError(t, a.SendMsg(&fabric.Msg{Buf: number(1), Addr: a.g.Addr(), Context: uint64(i),
+		must(t, a.SendMsg(&fabric.Msg{Buf: number(1), Addr: a.g.Addr(), Context: uint64(i),
 			Flags: flags}))
 	}
-	noError(t, ends[1].Recv(make([]byte, 8), 1))
+	must(t, ends[1].Recv(make([]byte, 8), 1))
 	moves(t, ends[1].end, ends[2].end, a.end)
-	noError(t, a.Close())
+	must(t, a.Close())
 	for i := range uint64(2) {
 		if f := fails(t, a.end); f.Context != i || !errors.Is(&f, syscall.ECANCELED) ||
 			f.Flags != cq.FlagSend|cq.FlagMsg|cq.FlagMulticast {
@@ -339,18 +339,18 @@ func TestGroupFence(t *testing.T) {
 	ends := members(t, fabric.Options{}, missing, "a", "b")
 	a, b := ends[0], ends[1]
 	to := a.knows(t, "b")
-	noError(t, errors.Join(a.Send(pattern(longBytes), to, 1),
+	must(t, errors.Join(a.Send(pattern(longBytes), to, 1),
 		a.SendMsg(&fabric.Msg{Buf: number(1), Addr: to, Context: 2, Flags: cq.FlagFence}),
 		a.Inject(number(2), a.g.Addr())))
 	buf := make([]byte, longBytes)
-	noError(t, b.Recv(buf, 3))
+	must(t, b.Recv(buf, 3))
 	moves(t, a.end, b.end)
 	completes(t, b.end)
 	if got := b.got(t); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("%v came behind the fence", got)
 	}
 	moves(t, a.end)
-	noError(t, errors.Join(a.Inject(number(3), a.g.Addr()), b.Recv(buf, 4)))
+	must(t, errors.Join(a.Inject(number(3), a.g.Addr()), b.Recv(buf, 4)))
 	if f := fails(t, b.end); f.Data != 1 || f.Err != cq.EOverrun {
 		t.Errorf("%+v", f)
 	} else if from, err := fabric.ParseAddress(f.ErrData); err != nil || from != a.Address() {
@@ -363,18 +363,18 @@ func TestGroupFence(t *testing.T) {
 func TestGroupRemoved(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
 	for i := range uint64(500) {
 		left := make(chan error)
 		go func(g *fabric.Group) { left <- g.Close() }(a.g)
 		b.g = joins(t, b.end, fabric.GroupOptions{})
-		noError(t, <-left)
+		must(t, <-left)
 		a.g = joins(t, a.end, fabric.GroupOptions{})
-		noError(t, a.Inject(number(i), a.g.Addr()))
+		must(t, a.Inject(number(i), a.g.Addr()))
 		if got := b.got(t); !slices.Equal(got, []uint64{i}) {
 			t.Fatalf("%v came to the other, want %d", got, i)
 		}
-		noError(t, b.g.Close())
+		must(t, b.g.Close())
 		moves(t, a.end)
 	}
 }
@@ -392,7 +392,7 @@ func TestGroupMisses(t *testing.T) {
 			c.obeys(t, "join", "done")
 			var want []uint64
 			for i := range uint64(50) {
-				noError(t, a.Send(number(i), a.g.Addr(), i))
+				must(t, a.Send(number(i), a.g.Addr(), i))
 				if c := a.completions(t); len(c) != 1 || c[0].Context != i ||
 					c[0].Flags != cq.FlagSend|cq.FlagMsg|cq.FlagMulticast {
 					t.Fatalf("%+v", c)
@@ -406,14 +406,14 @@ func TestGroupMisses(t *testing.T) {
 			flags := cq.FlagRecv | cq.FlagMsg | cq.FlagMulticast
 			c.obeys(t, "progress", "done")
 			moves(t, a.end)
-			noError(t, a.Inject(number(50), a.g.Addr()))
+			must(t, a.Inject(number(50), a.g.Addr()))
 			c.obeys(t, "progress", "done") // it has no receive yet, as those before it
 			for i := range uint64(7) {
 				c.obeys(t, "receive", fmt.Sprintf("8 %v %d", flags, sum(number(i))))
 			}
 			c.obeys(t, "receive", fmt.Sprintf("missed 43 (%v), 8 %v %d", flags|cq.FlagNoContext, flags,
 				sum(number(50))))
-			noError(t, a.Inject(number(51), a.g.Addr()))
+			must(t, a.Inject(number(51), a.g.Addr()))
 			c.obeys(t, "receive", fmt.Sprintf("8 %v %d", flags, sum(number(51))))
 			if s := a.Stats(); s.Dropped != 43 || s.Sent != 51+1+8+1 {
 				t.Errorf("%+v", s)
@@ -434,10 +434,10 @@ func TestGroupMissesUntold(t *testing.T) {
 	a := members(t, fabric.Options{}, missing, "a")[0]
 	e := openedSized(t, "small", 1, fabric.Options{})
 	small := groupEnd{e, joins(t, e, missing)}
-	noError(t, small.Recv(make([]byte, 8), 1)) // it has the room
+	must(t, small.Recv(make([]byte, 8), 1)) // it has the room
 	for range 3 {
 		for range 10 {
-			noError(t, a.Inject(number(1), a.g.Addr()))
+			must(t, a.Inject(number(1), a.g.Addr()))
 		}
 		moves(t, small.end, a.end)
 	}
@@ -453,7 +453,7 @@ func TestGroupMissesUntold(t *testing.T) {
 			}
 		}
 		_, failed, err := small.next()
-		noError(t, err)
+		must(t, err)
 		if failed.Err == 0 {
 			got++
 		} else if missed += failed.Data; failed.Err != cq.EOverrun || got < 7 {
@@ -472,7 +472,7 @@ func TestGroupMembers(t *testing.T) {
 	a, b, c := ends[0], ends[1], ends[2]
 	to := func(what string, who groupEnd, want ...groupEnd) {
 		t.Helper()
-		noError(t, who.Inject(number(1), who.g.Addr()))
+		must(t, who.Inject(number(1), who.g.Addr()))
 		for _, e := range ends {
 			n := 0
 			if slices.Contains(want, e) {
@@ -485,8 +485,8 @@ func TestGroupMembers(t *testing.T) {
 	}
 	to("all", a, b, c)
 	to("all", c, a, b)
-	noError(t, b.g.Close())
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
+	must(t, b.g.Close())
 	to("one left", a, c)
 	only := opened(t, "only", fabric.Options{})
 	group := joins(t, only, receivesOnly)
@@ -501,7 +501,7 @@ func TestGroupMembers(t *testing.T) {
 	if _, err := last.Join("group", fabric.GroupOptions{}); !errors.Is(err, fabric.ErrPeers) {
 		t.Errorf("a fifth of four: %v", err)
 	}
-	noError(t, only.Close()) // it leaves
+	must(t, only.Close()) // it leaves
 	joins(t, last, fabric.GroupOptions{})
 	gram := opened(t, "gram", datagrams)
 	for name, err := range map[string]error{
@@ -531,7 +531,7 @@ func TestGroupMembers(t *testing.T) {
 	if _, err := a.d.Open("x", shm.Inspect); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a group that nobody could join: %v", err)
 	}
-	noError(t, errors.Join(a.g.Close(), b.g.Close(), c.g.Close(), last.Close()))
+	must(t, errors.Join(a.g.Close(), b.g.Close(), c.g.Close(), last.Close()))
 	if _, err := a.d.Open("group", shm.Inspect); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nobody is in the group: %v", err)
 	}

@@ -37,7 +37,7 @@ func scribbleOn(t *testing.T, e *end, name string, a fabric.Address) (s scribble
 	t.Helper()
 	open := func(name string) *shm.Object {
 		o := shmtest.Got(e.d.Open(name, shm.ReadOnly)).Or(t)
-		t.Cleanup(func() { noError(t, o.Close()) })
+		t.Cleanup(func() { must(t, o.Close()) })
 		return o
 	}
 	section := func(o *shm.Object, k shm.SectionKind) []byte {
@@ -134,9 +134,9 @@ func TestHostileSender(t *testing.T) {
 				opened(t, "other", fabric.Options{})
 			toA := b.knows(t, "a")
 			toB := a.knows(t, "b")
-			noError(t, b.Send(nil, toA, 1))
+			must(t, b.Send(nil, toA, 1))
 			c.write(scribble(t, b, "b"))
-			noError(t, a.Recv(make([]byte, 8), 2))
+			must(t, a.Recv(make([]byte, 8), 2))
 			a.steps(t)
 			if s := a.Stats(); s.Corrupt != 1 || s.Received != 0 {
 				t.Errorf("%+v", s)
@@ -152,7 +152,7 @@ func TestHostileSender(t *testing.T) {
 				t.Errorf("its next send: %v", err)
 			}
 			toA = other.knows(t, "a")
-			noError(t, other.Send(nil, toA, 4))
+			must(t, other.Send(nil, toA, 4))
 			completes(t, a)
 			completes(t, other)
 		})
@@ -183,10 +183,10 @@ func TestHostileSegments(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 			toA := b.knows(t, "a")
-			noError(t, b.Send(nil, toA, 1))
+			must(t, b.Send(nil, toA, 1))
 			s := scribble(t, b, "b")
 			s.slots[0].Head.Store(of)
-			noError(t, a.Recv(make([]byte, 200), 2))
+			must(t, a.Recv(make([]byte, 200), 2))
 			for i, head := range c.heads {
 				s.slots[1+i].Head.Store(head)
 				s.slots[1+i].Seq.Store(uint64(i + 2))
@@ -220,7 +220,7 @@ func hostileGrant(t *testing.T, waiting uint64, do func(*end, cq.Addr, fabric.Re
 	b := opened(t, "b", fabric.Options{})
 	r := shmtest.Got(a.Register(1, cq.FlagRemoteWrite)).Or(t)
 	to := b.knows(t, "a")
-	noError(t, b.Send(nil, to, 1))
+	must(t, b.Send(nil, to, 1))
 	a.steps(t)
 	a2 := scribble(t, a, "a")
 	b.steps(t)
@@ -265,10 +265,10 @@ func TestHostileReceiver(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 			to := a.knows(t, "b")
-			noError(t, a.Send(nil, to, 1))
+			must(t, a.Send(nil, to, 1))
 			b.steps(t)
 			completes(t, a)
-			noError(t, a.Send(make([]byte, chunk+300), to, 2))
+			must(t, a.Send(make([]byte, chunk+300), to, 2))
 			row := &scribble(t, b, "b").rows[0]
 			c.write(row)
 			row.Rev.Add(1)
@@ -286,7 +286,7 @@ func TestHostileReceiver(t *testing.T) {
 // TestHostileMatch: a receiver that matches what nobody asked about is cut off.
 func TestHostileMatch(t *testing.T) {
 	a, b, to, _ := pair(t, fabric.Options{})
-	noError(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete}))
+	must(t, a.SendMsg(&fabric.Msg{Addr: to, Context: 1, Flags: cq.FlagMatchComplete}))
 	moves(t, a, b)
 	row := &scribble(t, b, "b").rows[0]
 	row.Matched.Store(1 << 1)
@@ -309,7 +309,7 @@ func asks(r *kind.FabricRow, records ...uint64) {
 func TestHostileRings(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
-	noError(t, a.Send(nil, to, 1))
+	must(t, a.Send(nil, to, 1))
 	b.steps(t)
 	completes(t, a)
 	row := &scribble(t, b, "b").rows[0]
@@ -358,8 +358,8 @@ func TestHostileClaims(t *testing.T) {
 	mem := shmtest.Got(mail.MapWritable(kind.SectFabricMail, 0)).Or(t)
 	mem[384], mem[385] = 0xff, 0xff // every row rings, and lanes that nobody has
 	to := b.knows(t, "a")
-	noError(t, b.Send(nil, to, 1))
-	noError(t, a.Recv(nil, 2))
+	must(t, b.Send(nil, to, 1))
+	must(t, a.Recv(nil, 2))
 	completes(t, a)
 	completes(t, b)
 	if n := a.Stats().Refused; n != 5 || s.claims[0].Load() != 0 {
@@ -375,13 +375,13 @@ func TestHostileClaims(t *testing.T) {
 		}
 	}
 	last, late := opened(t, "last", fabric.Options{}), opened(t, "late", fabric.Options{})
-	noError(t, last.Send(nil, last.knows(t, "a"), 1))
+	must(t, last.Send(nil, last.knows(t, "a"), 1))
 	to = late.knows(t, "a")
 	for range 3 { // all rows are taken, and evil lives
 		shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), fabric.ErrPeers)
 		a.steps(t)
 	}
-	noError(t, evil.close())
+	must(t, evil.close())
 	shmtest.WantErr(t, "a send without a row", late.Send(nil, to, 1), cq.ErrFull)
 	a.steps(t)
 	for row := range ids {
@@ -389,17 +389,17 @@ func TestHostileClaims(t *testing.T) {
 			t.Errorf("row %d is free and has an owner", row)
 		}
 	}
-	noError(t, late.Send(nil, to, 1))
+	must(t, late.Send(nil, to, 1))
 }
 
 // groupWords are those that the members of a group write.
 func groupWords(t *testing.T, e *end) (is kind.Group, w kind.GroupWords) {
 	t.Helper()
 	o := shmtest.Got(e.d.Open("group", shm.ReadWrite)).Or(t)
-	t.Cleanup(func() { noError(t, o.Close()) })
+	t.Cleanup(func() { must(t, o.Close()) })
 	is = shmtest.Got(kind.StoredGroup("group", o.Header())).Or(t)
 	mem, _, err := o.Section(kind.SectGroup, 0)
-	noError(t, err)
+	must(t, err)
 	return is, is.WordsIn(mem)
 }
 
@@ -429,7 +429,7 @@ func TestHostileGroup(t *testing.T) {
 			forge(r)
 		}
 		w.Changes.Add(uint64(1) << (9 * i))
-		noError(t, a.Send(number(uint64(i)), a.g.Addr(), uint64(i)))
+		must(t, a.Send(number(uint64(i)), a.g.Addr(), uint64(i)))
 		if got := b.got(t); !slices.Equal(got, []uint64{uint64(i)}) {
 			t.Errorf("forgery %d: %v", i, got)
 		}
@@ -440,5 +440,5 @@ func TestHostileGroup(t *testing.T) {
 	if s := a.Stats(); s.Corrupt+s.Refused > 0 {
 		t.Errorf("%+v", s)
 	}
-	noError(t, b.Send(bytes.Repeat([]byte{1}, 8), b.g.Addr(), 1))
+	must(t, b.Send(bytes.Repeat([]byte{1}, 8), b.g.Addr(), 1))
 }

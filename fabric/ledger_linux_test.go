@@ -143,7 +143,7 @@ func (m *matcher) send() {
 		if mem, err := of.Alloc(len(private)); err == nil {
 			copy(mem, private)
 			msg.Buf = mem
-			defer func() { noError(m.t, of.Free(mem)) }()
+			defer func() { must(m.t, of.Free(mem)) }()
 		}
 	}
 	for {
@@ -198,7 +198,7 @@ func (m *matcher) recv(flags cq.Flags) {
 		m.read()
 		return
 	}
-	noError(m.t, err)
+	must(m.t, err)
 	m.contexts++
 	if flags&cq.FlagPeek == 0 {
 		m.takes(p)
@@ -235,7 +235,7 @@ func (m *matcher) claim() {
 			m.read()
 			return
 		}
-		noError(m.t, err)
+		must(m.t, err)
 		delete(m.claimed, context)
 		if p.Flags&cq.FlagDiscard != 0 {
 			m.expect("%d found %d from %v", context, len(msg.Buf), msg.Addr)
@@ -291,7 +291,7 @@ func (m *matcher) read() {
 		}
 		if err == cq.ErrAvail {
 			idle = 0
-			noError(m.t, m.e.q.ReadErr(&failed))
+			must(m.t, m.e.q.ReadErr(&failed))
 			if failed.Err != cq.Errno(syscall.ECANCELED) {
 				failed.Flags = m.end(failed.Context, failed.Flags)
 			}
@@ -306,7 +306,7 @@ func (m *matcher) read() {
 		}
 		if n := len(m.loans); n > 0 && m.r.IntN(3) == 0 {
 			k := 1 + m.r.IntN(n)
-			noError(m.t, m.e.Release(m.loans[:k]...))
+			must(m.t, m.e.Release(m.loans[:k]...))
 			m.loans = m.loans[k:]
 		}
 		m.progress()
@@ -400,7 +400,7 @@ func TestMatchingModel(t *testing.T) {
 // returns ends the receiver, and fails if a sender's memory is not all free then.
 func (m *matcher) returns() {
 	m.t.Helper()
-	noError(m.t, errors.Join(m.e.Close(), m.e.Release(m.loans...)))
+	must(m.t, errors.Join(m.e.Close(), m.e.Release(m.loans...)))
 	for _, e := range m.from {
 		shmtest.Got(e.Progress()).Or(m.t)
 		account(m.t, e, 8, 0, 0)
@@ -442,7 +442,7 @@ func TestMatchingLedger(t *testing.T) {
 		e := opened(t, fmt.Sprint("sender", i), fabric.Options{})
 		to := e.knows(t, "receiver")
 		_, err := r.Insert(e.Address()) // i
-		noError(t, err)
+		must(t, err)
 		wg.Go(func() {
 			for k := range tags * each {
 				msg := fabric.Msg{Addr: to, Tag: uint64(k % tags), Flags: cq.FlagTagged |
@@ -477,7 +477,7 @@ func TestMatchingLedger(t *testing.T) {
 			if rnd.IntN(2) == 0 {
 				m.Ignore = ^uint64(0)
 			}
-			noError(t, r.RecvMsg(&m))
+			must(t, r.RecvMsg(&m))
 			bufs[context] = m.Buf
 			context++
 		}

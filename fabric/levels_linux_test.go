@@ -48,12 +48,12 @@ func TestDelivery(t *testing.T) {
 					}
 					recv := fabric.Msg{Buf: buf, Addr: fabric.Anybody}
 					if expected {
-						noError(t, b.RecvMsg(&recv))
+						must(t, b.RecvMsg(&recv))
 					}
 					if how == "default" {
-						noError(t, a.Send(payload, to, 1))
+						must(t, a.Send(payload, to, 1))
 					} else {
-						noError(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Context: 1,
+						must(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Context: 1,
 							Flags: level}))
 					}
 					if moves(t, a); len(a.completions(t)) > 0 {
@@ -66,16 +66,16 @@ func TestDelivery(t *testing.T) {
 						t.Fatalf("delivered: %v", cs)
 					}
 					if !expected {
-						noError(t, b.RecvMsg(&recv))
+						must(t, b.RecvMsg(&recv))
 						moves(t, a, b)
 						cs = append(cs, a.completions(t)...)
 					}
 					if len(cs) != 1 || cs[0].Context != 1 || !bytes.Equal(buf, payload) {
 						t.Fatalf("%+v, or other bytes", cs)
 					}
-					noError(t, b.RecvMsg(&fabric.Msg{Buf: second, Addr: fabric.Anybody, Context: 2,
+					must(t, b.RecvMsg(&fabric.Msg{Buf: second, Addr: fabric.Anybody, Context: 2,
 						Flags: cq.FlagCompletion}))
-					noError(t, a.Inject(second, to))
+					must(t, a.Inject(second, to))
 					if c := completes(t, b); c.Context != 2 {
 						t.Errorf("it told of another: %+v", c)
 					}
@@ -128,7 +128,7 @@ func TestMatch(t *testing.T) {
 					if pool > 0 {
 						payload = allocated(t, a, length)
 					}
-					noError(t, a.TSend(payload, to, tag, tag))
+					must(t, a.TSend(payload, to, tag, tag))
 				}
 				only := func(what string, want ...uint64) {
 					t.Helper()
@@ -148,7 +148,7 @@ func TestMatch(t *testing.T) {
 					if flags&(cq.FlagPeek|cq.FlagDiscard) == 0 {
 						m.Buf = make([]byte, length)
 					}
-					noError(t, b.RecvMsg(&m))
+					must(t, b.RecvMsg(&m))
 				}
 				entries := func(of ...uint64) []uint64 { // to oneself both sides report
 					if b == a {
@@ -168,9 +168,9 @@ func TestMatch(t *testing.T) {
 				only("one is dropped", entries(3)...)
 				call(1, cq.FlagClaim|cq.FlagDiscard)
 				only("what was kept is dropped", entries(1)...)
-				noError(t, b.TRecv(make([]byte, length), fabric.Anybody, 0, 0, 100))
+				must(t, b.TRecv(make([]byte, length), fabric.Anybody, 0, 0, 100))
 				only("the first", entries(0)...)
-				noError(t, b.TRecv(make([]byte, length), fabric.Anybody, 4, 0, 100))
+				must(t, b.TRecv(make([]byte, length), fabric.Anybody, 4, 0, 100))
 				send(4)
 				only("expected", entries(4)...)
 			})
@@ -192,7 +192,7 @@ func TestManyMatches(t *testing.T) {
 			for err = cq.ErrFull; err == cq.ErrFull; err = a.TSend([]byte("xy"), to, tag, tag) {
 				moves(t, b)
 			}
-			noError(t, err)
+			must(t, err)
 		}
 		moves(t, a, b)
 		if c := a.contexts(t); len(c) > 0 {
@@ -200,7 +200,7 @@ func TestManyMatches(t *testing.T) {
 		}
 		for i := range uint64(all) {
 			tag := (i*37 + 11) % all
-			noError(t, b.TRecv(make([]byte, 1), fabric.Anybody, tag, 0, tag))
+			must(t, b.TRecv(make([]byte, 1), fabric.Anybody, tag, 0, tag))
 			if round > 0 { // the sender looks at nothing
 				continue
 			}
@@ -219,12 +219,12 @@ func TestManyMatches(t *testing.T) {
 	}
 	const last = 7
 	for tag := range uint64(last) {
-		noError(t, a.TSend(nil, to, tag, tag))
+		must(t, a.TSend(nil, to, tag, tag))
 	}
 	for tag := range uint64(last - 1) {
-		noError(t, b.TRecv(nil, fabric.Anybody, last-1-tag, 0, tag))
+		must(t, b.TRecv(nil, fabric.Anybody, last-1-tag, 0, tag))
 	}
-	noError(t, b.Close())
+	must(t, b.Close())
 	for tag := range uint64(last - 1) {
 		if c := completes(t, a); c.Context != tag+1 {
 			t.Errorf("%+v", c)
@@ -241,15 +241,15 @@ func TestMatchOfFormer(t *testing.T) {
 	for range 2 {
 		a := opened(t, "a", fabric.Options{TransmitFlags: cq.FlagMatchComplete})
 		to := a.knows(t, "b")
-		noError(t, a.Send(nil, to, 1))
+		must(t, a.Send(nil, to, 1))
 		moves(t, a, b)
 		if c := a.contexts(t); len(c) > 0 {
 			t.Fatal("a match without a receive")
 		}
-		noError(t, b.Recv(nil, 1))
+		must(t, b.Recv(nil, 1))
 		completes(t, b)
 		completes(t, a)
-		noError(t, a.Close())
+		must(t, a.Close())
 		moves(t, b)
 	}
 }
@@ -266,7 +266,7 @@ func TestMatchKilled(t *testing.T) {
 				if i == 3 {
 					flags = cq.FlagFence // it waits for the others
 				}
-				noError(t, e.SendMsg(&fabric.Msg{Addr: to, Context: i, Flags: flags}))
+				must(t, e.SendMsg(&fabric.Msg{Addr: to, Context: i, Flags: flags}))
 			}
 			for _, step := range strings.Fields(steps) {
 				shmtest.Got(c.In.Write([]byte(step + "\n"))).Or(t)
@@ -275,7 +275,7 @@ func TestMatchKilled(t *testing.T) {
 			c.Kill()
 			for i := range 4 {
 				got, failed, err := e.next()
-				noError(t, err)
+				must(t, err)
 				if i < want && (failed.Err != 0 || got.Context != uint64(i)) ||
 					i >= want && (failed.Context != uint64(i) ||
 						failed.Err != cq.Errno(syscall.ECONNRESET)) {
@@ -305,12 +305,12 @@ func TestFence(t *testing.T) {
 				ref := allocated(t, a, 2*chunk)
 				send := func(i int, payload []byte, flags cq.Flags) {
 					t.Helper()
-					noError(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Context: uint64(i),
+					must(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Context: uint64(i),
 						Tag: uint64(i), Flags: cq.FlagTagged | flags}))
 				}
 				recv := func(i int, buf []byte, flags cq.Flags) {
 					t.Helper()
-					noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 100,
+					must(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: fabric.Anybody, Context: 100,
 						Tag: uint64(i), Flags: cq.FlagTagged | flags}))
 				}
 				only := func(what string, stored uint64, want ...uint64) {
@@ -330,7 +330,7 @@ func TestFence(t *testing.T) {
 				send(3, small, cq.FlagInject)
 				copy(small, "other")
 				send(4, ref, 0)
-				noError(t, a.Free(ref))
+				must(t, a.Free(ref))
 				for i := range 50 {
 					send(5+i, nil, 0)
 				}
@@ -370,19 +370,19 @@ func TestFencedOfPool(t *testing.T) {
 	a := opened(t, "a", fabric.Options{Pool: chunk, Slots: 128})
 	b := opened(t, "b", fabric.Options{})
 	to, ref := a.knows(t, "b"), allocated(t, a, 8)
-	noError(t, a.Send(nil, to, 0))
+	must(t, a.Send(nil, to, 0))
 	for i := range all {
 		flags := cq.FlagMatchComplete
 		if i == 0 {
 			flags |= cq.FlagFence
 		}
-		noError(t, a.SendMsg(&fabric.Msg{Buf: ref, Addr: to, Flags: flags}))
+		must(t, a.SendMsg(&fabric.Msg{Buf: ref, Addr: to, Flags: flags}))
 	}
-	noError(t, a.Free(ref))
+	must(t, a.Free(ref))
 	moves(t, a, b)
 	for i := range all + 1 {
 		buf := make([]byte, 8)
-		noError(t, b.Recv(buf, 0))
+		must(t, b.Recv(buf, 0))
 		if moves(t, a, b); len(b.completions(t)) != 1 || i > 0 && !bytes.Equal(buf, pattern(8)) {
 			t.Fatalf("message %d came as %q", i, buf)
 		}
@@ -406,7 +406,7 @@ func numbers(from, to uint64) (all []uint64) {
 func TestWaitingBounded(t *testing.T) {
 	_, a, _, to := pair(t, fabric.Options{Selective: cq.FlagTransmit})
 	for _, flags := range []cq.Flags{0, cq.FlagFence} {
-		noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagMatchComplete | flags}))
+		must(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagMatchComplete | flags}))
 	}
 	for range 2 * kind.FabricMostOps {
 		if err := a.SendMsg(&fabric.Msg{Addr: to}); err != nil {

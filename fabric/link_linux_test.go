@@ -34,7 +34,7 @@ func openEvents(size int) (*cq.EventQueue, error) {
 func events(t testing.TB, size int) *cq.EventQueue {
 	t.Helper()
 	eq := shmtest.Got(openEvents(size)).Or(t)
-	t.Cleanup(func() { noError(t, eq.Close()) })
+	t.Cleanup(func() { must(t, eq.Close()) })
 	return eq
 }
 
@@ -79,7 +79,7 @@ func calls(t testing.TB, data string) *called {
 	t.Helper()
 	a := &called{eq: events(t, 0)}
 	a.p = shmtest.Got(fabric.ListenEvents(directory(t), "passive", a.eq)).Or(t)
-	t.Cleanup(func() { noError(t, a.p.Close()) })
+	t.Cleanup(func() { must(t, a.p.Close()) })
 	a.child = start(t, "caller")
 	a.Says(t, "ready")
 	a.obeys(t, "connect "+data, "done")
@@ -105,7 +105,7 @@ func (c *child) obeys(t testing.TB, what, want string) {
 func (a *called) accepted(t testing.TB, data string) *msgEnd {
 	t.Helper()
 	e := &msgEnd{opened(t, "server", fabric.Options{Events: a.eq, Request: a.r}), a.eq}
-	noError(t, e.Accept([]byte(data)))
+	must(t, e.Accept([]byte(data)))
 	return e
 }
 
@@ -122,7 +122,7 @@ func connects(t testing.TB) (*called, *msgEnd) {
 // caller is an endpoint that does what it is told.
 func caller() {
 	eq, err := openEvents(0)
-	must(err)
+	need(err)
 	o := fabric.Options{Events: eq, Window: 8192}
 	e := shmtest.Needs(open("caller", o))
 	var bufs [8][64]byte
@@ -138,13 +138,13 @@ func caller() {
 		case "crowd": // as many more of them
 			for i := range count(text) {
 				one := shmtest.Needs(open(fmt.Sprint("caller-", i), o))
-				must(one.Connect("passive", nil))
+				need(one.Connect("passive", nil))
 				crowd = append(crowd, one)
 			}
 		case "answers": // which are the same
 			for range count(text) {
 				_, answer, err := nextEvent(eq)
-				must(err)
+				need(err)
 				if said != "done" && said != answer {
 					answer = said + ", then " + answer
 				}
@@ -171,7 +171,7 @@ func caller() {
 		case "shutdown":
 			err = e.Shutdown()
 		case "close":
-			must(e.close())
+			need(e.close())
 		case "again":
 			e, err = open("caller", o)
 		}
@@ -181,9 +181,9 @@ func caller() {
 		fmt.Println(said)
 	}
 	for _, one := range crowd {
-		must(one.close())
+		need(one.close())
 	}
-	must(errors.Join(e.close(), eq.Close()))
+	need(errors.Join(e.close(), eq.Close()))
 }
 
 func count(text string) int {
@@ -213,13 +213,13 @@ func TestLink(t *testing.T) {
 			t.Errorf("the peer is %v, the request was from %v", from, a.r.From)
 		}
 		var buf [64]byte
-		noError(t, e.Recv(buf[:], 7))
+		must(t, e.Recv(buf[:], 7))
 		a.obeys(t, "send hello", "done")
 		if c := completes(t, e.end); c.Context != 7 || string(buf[:c.Len]) != "hello" {
 			t.Fatalf("%+v with %q", c, buf[:c.Len])
 		}
 		a.obeys(t, "receive", "done")
-		noError(t, e.Send([]byte("answer"), 0, 8))
+		must(t, e.Send([]byte("answer"), 0, 8))
 		a.obeys(t, "completion", "sent")
 		a.obeys(t, "completion", "1 answer")
 		a.Stop(t)
@@ -228,7 +228,7 @@ func TestLink(t *testing.T) {
 	t.Run("rejected", func(t *testing.T) {
 		shmtest.Conforms(t)
 		a := calls(t, "may I")
-		noError(t, a.r.Reject([]byte("no, later")))
+		must(t, a.r.Reject([]byte("no, later")))
 		a.obeys(t, "event", "connection refused no, later")
 		if err := a.r.Reject(nil); !errors.Is(err, fabric.ErrNotFound) {
 			t.Errorf("rejected again: %v", err)
@@ -252,7 +252,7 @@ func TestLink(t *testing.T) {
 		a.Halt(t)
 		why := []byte("no, later")
 		for _, r := range requests {
-			noError(t, r.Reject(why))
+			must(t, r.Reject(why))
 		}
 		copy(why, "is reused")
 		a.GoOn(t)
@@ -281,15 +281,15 @@ func TestLinkEnds(t *testing.T) {
 			a.obeys(t, "event", "shutdown")
 		}},
 		{"ours", func(t *testing.T, a *called, e *msgEnd) {
-			noError(t, e.Shutdown())
+			must(t, e.Shutdown())
 			closes(t, a, e)
 			a.obeys(t, "event", "shutdown")
 		}},
 		{"both", func(t *testing.T, a *called, e *msgEnd) {
 			a.Halt(t)
 			_, err := fmt.Fprintln(a.In, "shutdown") // it has not heard of ours
-			noError(t, err)
-			noError(t, e.Shutdown())
+			must(t, err)
+			must(t, e.Shutdown())
 			a.GoOn(t)
 			line, _ := a.Out.ReadString('\n')
 			if line != "done\n" && !strings.Contains(line, "not connected") { // or it has
@@ -315,7 +315,7 @@ func TestLinkEnds(t *testing.T) {
 			a, e := connects(t)
 			var bufs [3][64]byte
 			for i := range bufs {
-				noError(t, e.Recv(bufs[i][:], uint64(i)))
+				must(t, e.Recv(bufs[i][:], uint64(i)))
 			}
 			a.obeys(t, "send last", "done")
 			c.end(t, a, e)
@@ -328,7 +328,7 @@ func TestLinkEnds(t *testing.T) {
 					t.Errorf("receive %d: %+v, %v", i, failed, err)
 				}
 			}
-			noError(t, e.Recv(bufs[0][:], 5))
+			must(t, e.Recv(bufs[0][:], 5))
 			if _, failed, err := e.next(); err != nil || failed.Context != 5 {
 				t.Errorf("a receive after the end: %+v, %v", failed, err)
 			}
@@ -367,7 +367,7 @@ func TestLinkGone(t *testing.T) {
 			}
 			if how == "kill" {
 				all, err := e.d.List() // nobody has known the caller's endpoint
-				noError(t, err)
+				must(t, err)
 				for _, n := range all {
 					_ = collect.Remove(e.d, n.Name(), collect.Options{}) // or it lives, or is removed
 				}
@@ -376,7 +376,7 @@ func TestLinkGone(t *testing.T) {
 			a.obeys(t, "again", "done")
 			a.obeys(t, "connect", "done")
 			a.request(t, "") // closed with the Passive
-			noError(t, a.p.Close())
+			must(t, a.p.Close())
 			a.obeys(t, "event", "connection refused")
 			a.Stop(t)
 		})
@@ -389,14 +389,14 @@ func TestLinkEarly(t *testing.T) {
 	a := calls(t, "")
 	e := &msgEnd{opened(t, "server", fabric.Options{Events: a.eq, Request: a.r}), a.eq}
 	var bufs [2][64]byte
-	noError(t, e.Recv(bufs[0][:], 0))
+	must(t, e.Recv(bufs[0][:], 0))
 	filled := 0
 	for user := (cq.Event{Event: cq.EventUser}); ; filled++ {
 		if _, err := a.eq.Write(&user); err != nil {
 			break
 		}
 	}
-	noError(t, e.Accept(nil))
+	must(t, e.Accept(nil))
 	if err := e.Send(nil, 0, 0); !errors.Is(err, fabric.ErrNotConnected) {
 		t.Errorf("an early send: %v", err)
 	}
@@ -413,7 +413,7 @@ func TestLinkEarly(t *testing.T) {
 		shmtest.Got(a.eq.Read(&cq.Event{}, 0)).Or(t)
 	}
 	hears(t, a.eq, e.FID(), "connected")
-	noError(t, e.Recv(bufs[1][:], 1))
+	must(t, e.Recv(bufs[1][:], 1))
 	for i, want := range []string{"one", "two"} {
 		if c := completes(t, e.end); c.Context != uint64(i) || string(bufs[i][:c.Len]) != want {
 			t.Errorf("%+v with %q, want %q", c, bufs[i][:c.Len], want)
@@ -441,10 +441,10 @@ func TestLinkRefused(t *testing.T) {
 	_, err = fabric.Dial(context.Background(), d, "passive")
 	is("a stream to a passive endpoint", err, syscall.ECONNREFUSED)
 	listens(t, d, "streams")
-	noError(t, caller.Connect("streams", nil))
+	must(t, caller.Connect("streams", nil))
 	hears(t, theirs, caller.FID(), "connection refused")
 	is("long data", caller.Connect("passive", make([]byte, fabric.MaxConnData+1)), fabric.ErrTooLong)
-	noError(t, caller.Connect("passive", make([]byte, fabric.MaxConnData)))
+	must(t, caller.Connect("passive", make([]byte, fabric.MaxConnData)))
 	is("connect twice", caller.Connect("passive", nil), syscall.EISCONN)
 	is("a bound event queue", eq.Close(), syscall.EBUSY)
 	is("a bound event queue", theirs.Close(), syscall.EBUSY)
@@ -452,10 +452,10 @@ func TestLinkRefused(t *testing.T) {
 	is("a second peer", err, fabric.ErrNotSupported)
 
 	ev, _, err := nextEvent(eq)
-	noError(t, err)
+	must(t, err)
 	r := shmtest.Got(p.Request(&ev)).Or(t)
 	server := opened(t, "server", fabric.Options{Events: eq, Request: r})
-	noError(t, server.Accept(make([]byte, fabric.MaxConnData)))
+	must(t, server.Accept(make([]byte, fabric.MaxConnData)))
 	for _, e := range []*end{server, caller} {
 		q := map[*end]*cq.EventQueue{server: eq, caller: theirs}[e]
 		if ev, _, err = nextEvent(q); err != nil || ev.Event != cq.EventConnected {
@@ -464,25 +464,25 @@ func TestLinkRefused(t *testing.T) {
 	}
 	stranger := opened(t, "stranger", fabric.Options{})
 	to := stranger.knows(t, "server")
-	noError(t, stranger.Send(nil, to, 0))
+	must(t, stranger.Send(nil, to, 0))
 	for server.Stats().Refused == 0 {
 		server.steps(t)
 	}
 	if _, failed, err := stranger.next(); err != nil || failed.Err != cq.Errno(syscall.ECONNABORTED) {
 		t.Errorf("a stranger's message: %v, %v", failed.Err, err)
 	}
-	noError(t, stranger.Endpoint.Close())
+	must(t, stranger.Endpoint.Close())
 	_, err = server.d.Open(kind.FabricOutboxName(stranger.Address().Outbox), shm.ReadOnly)
 	shmtest.WantErr(t, "what a stranger leaves", err, fs.ErrNotExist)
 
 	for i := range 129 { // of which 128 wait
-		noError(t, opened(t, fmt.Sprint("c", i), o).Connect("passive", nil))
+		must(t, opened(t, fmt.Sprint("c", i), o).Connect("passive", nil))
 	}
 	_, said, err := nextEvent(theirs)
 	if err != nil || said != "connection refused" {
 		t.Fatalf("a full backlog: %q, %v", said, err)
 	}
-	noError(t, p.Close())
+	must(t, p.Close())
 	for range 128 {
 		if _, said, err = nextEvent(theirs); err != nil || said != "connection refused" {
 			t.Fatalf("a closed passive endpoint: %q, %v", said, err)
@@ -501,7 +501,7 @@ func TestLinkDownWakes(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- e.SendContext(t.Context(), &fabric.Msg{}) }()
 	sleeps(t, e.Bell())
-	noError(t, e.Shutdown())
+	must(t, e.Shutdown())
 	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNotConnected)
 	a.GoOn(t)
 	a.Stop(t)

@@ -68,21 +68,21 @@ func TestLoanInPlace(t *testing.T) {
 			a, b, to := poolPair(t)
 			sent := allocated(t, a, chunk)
 			if how == "expected" {
-				noError(t, b.borrow(7))
+				must(t, b.borrow(7))
 			}
-			noError(t, a.Send(sent, to, 9))
+			must(t, a.Send(sent, to, 9))
 			switch how {
 			case "unexpected":
 				b.steps(t)
-				noError(t, b.borrow(7))
+				must(t, b.borrow(7))
 			case "claimed":
 				claim := fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagClaim, Context: 7}
-				noError(t, b.RecvMsg(&claim))
+				must(t, b.RecvMsg(&claim))
 				if c := completes(t, b); c.Len != chunk || c.Flags&cq.FlagFrame != 0 {
 					t.Errorf("found %+v", c)
 				}
 				claim.Flags = cq.FlagClaim | cq.FlagFrame
-				noError(t, b.RecvMsg(&claim))
+				must(t, b.RecvMsg(&claim))
 			}
 			c, got := borrowed(t, b)
 			if c.Context != 7 || c.Len != chunk || !bytes.Equal(got, pattern(chunk)) {
@@ -91,7 +91,7 @@ func TestLoanInPlace(t *testing.T) {
 			if sent[5]++; got[5] != sent[5] {
 				t.Error("a copy was lent")
 			}
-			noError(t, a.Free(sent))
+			must(t, a.Free(sent))
 			poolAccount(t, a, chunk, 0, chunk)
 			if _, err := a.Alloc(1); err != cq.ErrFull {
 				t.Errorf("a piece of what is lent: %v", err)
@@ -99,7 +99,7 @@ func TestLoanInPlace(t *testing.T) {
 			if n, err := cq.Read(a.q, make([]cq.Entry, 1)); n != 0 {
 				t.Fatalf("the send has ended: %v", err)
 			}
-			noError(t, b.Release(c))
+			must(t, b.Release(c))
 			if err := b.Release(c); err != fabric.ErrNotFound {
 				t.Errorf("given back twice: %v", err)
 			}
@@ -120,17 +120,17 @@ func TestLoansOfCopies(t *testing.T) {
 	a := opened(t, "a", fabric.Options{Pool: chunk, Window: 4096})
 	to := a.knows(t, "a")
 	for i, sent := range [][]byte{nil, pattern(300), allocated(t, a, 3000), allocated(t, a, 5000)} {
-		noError(t, a.Send(sent, to, 1)) // the last one does not fit the window
+		must(t, a.Send(sent, to, 1)) // the last one does not fit the window
 		if i == 3 {
-			noError(t, a.Free(sent))
+			must(t, a.Free(sent))
 			poolAccount(t, a, chunk, pieces(3000), pieces(5000))
 		}
-		noError(t, a.borrow(2))
+		must(t, a.borrow(2))
 		var got []byte
 		for range 2 {
 			if c := completes(t, a); c.Context == 2 {
 				got = shmtest.Got(a.Payload(&c)).Or(t)
-				noError(t, a.Release(c))
+				must(t, a.Release(c))
 			}
 		}
 		if !bytes.Equal(got, pattern(len(sent))) {
@@ -156,7 +156,7 @@ func TestLoanRefused(t *testing.T) {
 		}
 	}
 	mem := allocated(t, a, 10)
-	noError(t, a.Free(mem[9:]))
+	must(t, a.Free(mem[9:]))
 	for _, b := range [][]byte{mem, nil, {}, make([]byte, 5)} {
 		if err := a.Free(b); !errors.Is(err, cq.ErrInvalid) {
 			t.Errorf("free of %d bytes that nobody has: %v", len(b), err)
@@ -168,7 +168,7 @@ func TestLoanRefused(t *testing.T) {
 	if err := (&end{Endpoint: e}).borrow(1); !errors.Is(err, cq.ENoCQ) {
 		t.Errorf("a loan that nobody is told of: %v", err)
 	}
-	noError(t, errors.Join(e.Close(), c.Close(), a.Close()))
+	must(t, errors.Join(e.Close(), c.Close(), a.Close()))
 	if _, err := a.Alloc(1); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("memory of a closed endpoint: %v", err)
 	}
@@ -182,8 +182,8 @@ func TestLoanRefused(t *testing.T) {
 func TestReferenceTruncated(t *testing.T) {
 	a, b, to := poolPair(t)
 	buf := make([]byte, 1000)
-	noError(t, b.Recv(buf, 7))
-	noError(t, a.Send(allocated(t, a, chunk), to, 9))
+	must(t, b.Recv(buf, 7))
+	must(t, a.Send(allocated(t, a, chunk), to, 9))
 	_, failed, err := b.next()
 	if err != nil || failed.Err != cq.ETrunc || failed.Len != 1000 ||
 		failed.OverrunBytes != chunk-1000 || !bytes.Equal(buf, pattern(chunk)[:1000]) {
@@ -207,7 +207,7 @@ func TestAllocations(t *testing.T) {
 			if b := has[k][0]; bytes.Count(has[k], []byte{b}) != len(has[k]) {
 				t.Fatal("two have the same memory")
 			}
-			noError(t, e.Free(has[k]))
+			must(t, e.Free(has[k]))
 			held -= pieces(len(has[k]))
 			has[k] = has[len(has)-1]
 			has = has[:len(has)-1]
@@ -221,7 +221,7 @@ func TestAllocations(t *testing.T) {
 		poolAccount(t, e, all, held, 0)
 	}
 	for _, mem := range has {
-		noError(t, e.Free(mem))
+		must(t, e.Free(mem))
 	}
 	shmtest.Got(e.Alloc(all)).Or(t)
 	account(t, e, 3, 0, 0)
@@ -253,16 +253,16 @@ func TestManyLoans(t *testing.T) {
 		done <- b.moves(ctx)
 	}()
 	for i := range n {
-		noError(t, b.borrow(uint64(i)))
+		must(t, b.borrow(uint64(i)))
 		mem := allocated(t, a, 4096)
-		noError(t, a.SendContext(t.Context(), &fabric.Msg{Buf: mem, Addr: to, Context: uint64(i)}))
-		noError(t, a.Free(mem))
+		must(t, a.SendContext(t.Context(), &fabric.Msg{Buf: mem, Addr: to, Context: uint64(i)}))
+		must(t, a.Free(mem))
 	}
 	for range n {
 		completes(t, a)
 	}
 	cancel()
-	noError(t, <-done)
+	must(t, <-done)
 	poolAccount(t, a, n*4096, 0, 0)
 }
 
@@ -273,16 +273,16 @@ func TestCloseOwed(t *testing.T) {
 		a := opened(t, "a", fabric.Options{Slots: 16})
 		b := openedSized(t, "b", 4, fabric.Options{ReleaseAlone: alone})
 		to := a.knows(t, "b")
-		noError(t, b.Recv(make([]byte, longBytes), 7))
-		noError(t, a.Send(pattern(longBytes), to, 1))
+		must(t, b.Recv(make([]byte, longBytes), 7))
+		must(t, a.Send(pattern(longBytes), to, 1))
 		b.steps(t)
-		noError(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
+		must(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
 			Flags: cq.FlagTagged | cq.FlagMultiRecv}))
 		for range 3 {
-			noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
+			must(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
 		}
 		b.steps(t)
-		noError(t, b.Endpoint.Close())
+		must(t, b.Endpoint.Close())
 		var dst [4]cq.Entry
 		if n, err := cq.Read(b.q, dst[:]); n != 2 || err != nil {
 			t.Errorf("%d messages, %v", n, err)
@@ -297,7 +297,7 @@ func TestCloseOwed(t *testing.T) {
 		if s := b.Stats(); s.Abandoned != 1 || s.Cancelled != 1 {
 			t.Errorf("%+v", s)
 		}
-		noError(t, errors.Join(a.close(), b.close()))
+		must(t, errors.Join(a.close(), b.close()))
 	}
 }
 
@@ -308,18 +308,18 @@ func TestCloseLent(t *testing.T) {
 	for _, who := range []string{"sender", "receiver"} {
 		t.Run(who, func(t *testing.T) {
 			a, b, to := poolPair(t)
-			noError(t, b.borrow(7))
-			noError(t, a.Send(allocated(t, a, chunk), to, 9))
+			must(t, b.borrow(7))
+			must(t, a.Send(allocated(t, a, chunk), to, 9))
 			c, got := borrowed(t, b)
 			if who == "sender" {
-				noError(t, a.Close())
+				must(t, a.Close())
 				_, failed, err := a.next()
 				if err != nil || failed.Context != 9 || failed.Err != cq.Errno(syscall.ECANCELED) {
 					t.Errorf("%+v, %v", failed, err)
 				}
 				b.steps(t)
 			} else {
-				noError(t, b.Close())
+				must(t, b.Close())
 				if c := completes(t, a); c.Context != 9 {
 					t.Errorf("sent %+v", c)
 				}
@@ -328,7 +328,7 @@ func TestCloseLent(t *testing.T) {
 			if !bytes.Equal(got, pattern(chunk)) || b.Stats().Loans != 1 {
 				t.Error("the loan is over")
 			}
-			noError(t, b.Release(c))
+			must(t, b.Release(c))
 			if n := b.Stats().Loans; n != 0 {
 				t.Errorf("%d are lent still", n)
 			}
@@ -349,7 +349,7 @@ func TestKilledLent(t *testing.T) {
 				c.Says(t, "0")
 			}
 			if who == "sender" {
-				noError(t, e.borrow(7))
+				must(t, e.borrow(7))
 				tells("lend")
 				loan, got := borrowed(t, e)
 				c.Kill()
@@ -360,12 +360,12 @@ func TestKilledLent(t *testing.T) {
 				if !bytes.Equal(got, pattern(longBytes)) {
 					t.Error("other bytes are lent")
 				}
-				noError(t, e.Release(loan))
+				must(t, e.Release(loan))
 				return
 			}
 			to := e.knows(t, "idle")
 			tells("borrow")
-			noError(t, e.Send(allocated(t, e, longBytes), to, 9))
+			must(t, e.Send(allocated(t, e, longBytes), to, 9))
 			tells("progress")
 			e.steps(t)
 			poolAccount(t, e, longBytes, 0, longBytes)
@@ -396,8 +396,8 @@ func TestHostileReturns(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b, to := poolPair(t)
-			noError(t, a.Send(allocated(t, a, 4096), to, 0))
-			noError(t, a.Send(allocated(t, a, 4096), to, 1))
+			must(t, a.Send(allocated(t, a, 4096), to, 0))
+			must(t, a.Send(allocated(t, a, 4096), to, 1))
 			b.steps(t)
 			row := &scribble(t, b, "b").rows[0]
 			asks(row, c.records...)

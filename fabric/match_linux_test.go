@@ -25,7 +25,7 @@ func pair(t testing.TB, o fabric.Options) (a, b *end, to, from cq.Addr) {
 // says sends a message with a tag, of which nobody hears again, and has it examined.
 func (e *end) says(t testing.TB, to *end, addr cq.Addr, tag uint64, text string) {
 	t.Helper()
-	noError(t, e.SendMsg(&fabric.Msg{Buf: []byte(text), Addr: addr, Tag: tag,
+	must(t, e.SendMsg(&fabric.Msg{Buf: []byte(text), Addr: addr, Tag: tag,
 		Flags: cq.FlagTagged | cq.FlagInjectCall}))
 	to.steps(t)
 }
@@ -63,16 +63,16 @@ func TestTagged(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%v/%v", c.name, expected, data != 0), func(t *testing.T) {
 					a, b, to, from := pair(t, fabric.Options{})
 					var plain, buf [8]byte
-					noError(t, b.Recv(plain[:], 1)) // has no tag, and gets nothing
+					must(t, b.Recv(plain[:], 1)) // has no tag, and gets nothing
 					src := from
 					if c.anybody {
 						src = fabric.Anybody
 					}
-					post := func() { noError(t, b.TRecv(buf[:], src, c.tag, c.ignore, 2)) }
+					post := func() { must(t, b.TRecv(buf[:], src, c.tag, c.ignore, 2)) }
 					if expected {
 						post()
 					}
-					noError(t, a.SendMsg(&fabric.Msg{Iov: [][]byte{[]byte("te"), nil, []byte("xt")},
+					must(t, a.SendMsg(&fabric.Msg{Iov: [][]byte{[]byte("te"), nil, []byte("xt")},
 						Addr: to, Tag: tag, Context: 3, Data: 5, Flags: cq.FlagTagged | data}))
 					b.steps(t)
 					if !expected {
@@ -115,13 +115,13 @@ func TestOtherTagFirst(t *testing.T) {
 		done <- errors.Join(errs[:]...)
 	}()
 	var buf [1]byte
-	noError(t, b.TRecv(buf[:], fabric.Anybody, 2, 0, 7))
+	must(t, b.TRecv(buf[:], fabric.Anybody, 2, 0, 7))
 	if c := completes(t, b); c.Context != 7 || buf[0] != 64 {
 		t.Errorf("%+v, %v", c, buf)
 	}
-	noError(t, <-done)
+	must(t, <-done)
 	for i := range byte(64) {
-		noError(t, b.TRecv(buf[:], fabric.Anybody, 1, 0, uint64(i)))
+		must(t, b.TRecv(buf[:], fabric.Anybody, 1, 0, uint64(i)))
 		if c := completes(t, b); c.Context != uint64(i) || buf[0] != i {
 			t.Errorf("message %d: %+v, %v", i, c, buf)
 		}
@@ -134,16 +134,16 @@ func TestSentBeforeKnown(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
 	for tag := range uint64(3) {
-		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte{byte(tag)}, Addr: to, Tag: tag,
+		must(t, a.SendMsg(&fabric.Msg{Buf: []byte{byte(tag)}, Addr: to, Tag: tag,
 			Flags: cq.FlagTagged | cq.FlagInjectCall}))
 	}
 	address := a.Address()
-	noError(t, a.close())
+	must(t, a.close())
 	b.steps(t)
 	from := shmtest.Got(b.Insert(address)).Or(t)
 	for _, tag := range []uint64{2, 0, 1} {
 		var buf [1]byte
-		noError(t, b.TRecv(buf[:], from, tag, 0, tag))
+		must(t, b.TRecv(buf[:], from, tag, 0, tag))
 		if c := completes(t, b); c.Context != tag || buf[0] != byte(tag) || c.Src.Addr() != from {
 			t.Errorf("tag %d: %+v, %v", tag, c, buf)
 		}
@@ -155,12 +155,12 @@ func TestTaggedSelf(t *testing.T) {
 	a := opened(t, "a", fabric.Options{})
 	to := a.knows(t, "a")
 	for tag := range uint64(8) {
-		noError(t, a.TSend([]byte{byte(tag)}, to, tag, tag))
+		must(t, a.TSend([]byte{byte(tag)}, to, tag, tag))
 		completes(t, a)
 	}
 	for tag := uint64(8); tag > 0; tag-- {
 		var buf [1]byte
-		noError(t, a.TRecv(buf[:], to, tag-1, 0, tag))
+		must(t, a.TRecv(buf[:], to, tag-1, 0, tag))
 		if c := completes(t, a); c.Context != tag || buf[0] != byte(tag-1) || c.Src.Addr() != to {
 			t.Errorf("%+v, %v", c, buf)
 		}
@@ -177,7 +177,7 @@ func TestPeek(t *testing.T) {
 	}
 	none := func(flags cq.Flags, tag uint64) {
 		t.Helper()
-		noError(t, look(flags, tag))
+		must(t, look(flags, tag))
 		if e := fails(t, b); e.Err != cq.Errno(syscall.ENOMSG) || e.Tag != tag || e.Context != tag ||
 			e.Flags != cq.FlagRecv|tagged {
 			t.Errorf("%v: %+v", flags, e)
@@ -185,7 +185,7 @@ func TestPeek(t *testing.T) {
 	}
 	found := func(flags cq.Flags, tag uint64) {
 		t.Helper()
-		noError(t, look(flags, tag))
+		must(t, look(flags, tag))
 		if c := completes(t, b); c.Len != tag || c.Tag != tag || c.Src.Addr() != from ||
 			c.Context != tag || c.Flags != cq.FlagRecv|tagged {
 			t.Errorf("%v: %+v", flags, c)
@@ -194,7 +194,7 @@ func TestPeek(t *testing.T) {
 	received := func(flags cq.Flags, tag uint64) {
 		t.Helper()
 		buf := make([]byte, 32)
-		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Tag: tag, Context: tag,
+		must(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Tag: tag, Context: tag,
 			Flags: tagged | flags}))
 		want := strings.Repeat("x", int(tag))
 		if c := completes(t, b); string(buf[:c.Len]) != want || c.Tag != tag ||
@@ -206,7 +206,7 @@ func TestPeek(t *testing.T) {
 	none(cq.FlagPeek|cq.FlagClaim, 1)
 	none(cq.FlagPeek|cq.FlagDiscard, 1)
 	for tag := uint64(1); tag <= 10; tag++ { // not examined: that is the peek's part
-		noError(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: tag,
+		must(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: tag,
 			Buf: []byte(strings.Repeat("x", int(tag))), Flags: tagged | cq.FlagInjectCall}))
 		if tag == 5 {
 			found(cq.FlagPeek, 5)
@@ -243,7 +243,7 @@ func TestDropped(t *testing.T) {
 		a.says(t, b, to, 1, "message")
 		for _, flags := range []cq.Flags{cq.FlagPeek | cq.FlagClaim, cq.FlagClaim | cq.FlagDiscard} {
 			any.Flags = cq.FlagTagged | flags
-			noError(t, b.RecvMsg(&any))
+			must(t, b.RecvMsg(&any))
 			completes(t, b)
 		}
 	}
@@ -311,9 +311,9 @@ func TestCancel(t *testing.T) {
 	a, b, to, from := pair(t, fabric.Options{})
 	var buf [3][8]byte
 	for i := range buf {
-		noError(t, b.TRecv(buf[i][:], from, 5, 0, uint64(i)))
+		must(t, b.TRecv(buf[i][:], from, 5, 0, uint64(i)))
 	}
-	noError(t, b.Cancel(0))
+	must(t, b.Cancel(0))
 	if err := b.Cancel(0); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("twice: %v", err)
 	}
@@ -328,7 +328,7 @@ func TestCancel(t *testing.T) {
 	if c := completes(t, b); c.Context != 1 || string(buf[1][:c.Len]) != "message" {
 		t.Errorf("%+v", c)
 	}
-	noError(t, b.Cancel(2))
+	must(t, b.Cancel(2))
 	fails(t, b)
 	if n := b.w.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
@@ -347,14 +347,14 @@ func TestMultiRecv(t *testing.T) {
 					const base, n = 7000, 5
 					buf := make([]byte, n*12)
 					post := func() {
-						noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Context: 9, Base: base,
+						must(t, b.RecvMsg(&fabric.Msg{Buf: buf, Addr: from, Context: 9, Base: base,
 							Ignore: ^uint64(0), Flags: tagged | cq.FlagMultiRecv}))
 					}
 					if expected {
 						post()
 					}
 					for i := range n + 1 {
-						noError(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: uint64(i),
+						must(t, a.SendContext(t.Context(), &fabric.Msg{Addr: to, Tag: uint64(i),
 							Buf: fmt.Appendf(nil, "message %4d", i), Flags: tagged | cq.FlagInjectCall}))
 						b.steps(t)
 					}
@@ -389,7 +389,7 @@ func TestSelective(t *testing.T) {
 	a, b, to, from := pair(t, fabric.Options{Selective: cq.FlagRecv | cq.FlagTransmit})
 	var buf [8]byte
 	for i := range uint64(4) {
-		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf[:], Addr: from, Tag: i, Context: i,
+		must(t, b.RecvMsg(&fabric.Msg{Buf: buf[:], Addr: from, Tag: i, Context: i,
 			Flags: cq.FlagTagged | cq.FlagCompletion*cq.Flags(i&1)}))
 		a.says(t, b, to, i, "x")
 	}
@@ -398,8 +398,8 @@ func TestSelective(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	noError(t, b.TSend(nil, from, 1, 7))
-	noError(t, b.SendMsg(&fabric.Msg{Addr: from, Context: 8, Flags: cq.FlagTransmitComplete}))
+	must(t, b.TSend(nil, from, 1, 7))
+	must(t, b.SendMsg(&fabric.Msg{Addr: from, Context: 8, Flags: cq.FlagTransmitComplete}))
 	a.steps(t)
 	if c := completes(t, b); c.Context != 8 {
 		t.Errorf("%+v", c)
@@ -425,7 +425,7 @@ func TestBuffered(t *testing.T) {
 		a, b := opened(t, "a", fabric.Options{}), openedSized(t, "b", 4, o)
 		to := a.knows(t, "b")
 		for _, text := range texts {
-			noError(t, a.Inject([]byte(text), to))
+			must(t, a.Inject([]byte(text), to))
 		}
 		b.steps(t)
 		return b
@@ -457,7 +457,7 @@ func TestBuffered(t *testing.T) {
 				m.Flags |= cq.FlagDiscard
 				want = ""
 			}
-			noError(t, b.RecvMsg(&m))
+			must(t, b.RecvMsg(&m))
 			c := completes(t, b)
 			if c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagClaim || c.Context != 77 ||
 				c.Len != uint64(len(texts[i])) || string(buf[:len(want)]) != want {
@@ -475,12 +475,12 @@ func TestBuffered(t *testing.T) {
 		a := opened(t, "a", fabric.Options{Slots: 16})
 		b := openedSized(t, "b", 4, fabric.Options{Buffered: limit, ReleaseAlone: true})
 		to := a.knows(t, "b")
-		noError(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
+		must(t, b.RecvMsg(&fabric.Msg{Buf: make([]byte, 64), Addr: fabric.Anybody, Context: 9,
 			Flags: cq.FlagTagged | cq.FlagMultiRecv}))
 		for range 3 {
-			noError(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
+			must(t, a.SendMsg(&fabric.Msg{Addr: to, Flags: cq.FlagTagged | cq.FlagInjectCall}))
 		}
-		noError(t, a.Inject(nil, to))
+		must(t, a.Inject(nil, to))
 		for _, want := range []uint64{9, 9, 9, 1} {
 			if c := completes(t, b); c.Context != want {
 				t.Errorf("%+v, want %d", c, want)
@@ -490,14 +490,14 @@ func TestBuffered(t *testing.T) {
 	t.Run("long", func(t *testing.T) {
 		a, b, to, _ := pair(t, fabric.Options{Buffered: limit})
 		want := strings.Repeat("0123456789", 10000)
-		noError(t, a.Send([]byte(want), to, 1))
+		must(t, a.Send([]byte(want), to, 1))
 		c := completes(t, b) // of the header: none of the bytes are here
 		if here, err := b.Buffered(c.Context); err != nil || len(here) != 0 ||
 			c.Len != uint64(len(want)) || c.Flags != cq.FlagRecv|cq.FlagMsg|cq.FlagMore {
 			t.Errorf("%q, %v of %+v", here, err, c)
 		}
 		buf := make([]byte, len(want))
-		noError(t, b.RecvMsg(&fabric.Msg{Buf: buf, Message: c.Context, Flags: cq.FlagClaim}))
+		must(t, b.RecvMsg(&fabric.Msg{Buf: buf, Message: c.Context, Flags: cq.FlagClaim}))
 		done := make(chan cq.Entry)
 		go func() {
 			c, _, _ := a.next()
@@ -515,7 +515,7 @@ func TestBuffered(t *testing.T) {
 		b := send(t, fabric.Options{})
 		for i, text := range texts {
 			var buf [32]byte
-			noError(t, b.Recv(buf[:], uint64(i)))
+			must(t, b.Recv(buf[:], uint64(i)))
 			if c := completes(t, b); c.Context != uint64(i) || c.Flags != cq.FlagRecv|cq.FlagMsg ||
 				string(buf[:c.Len]) != text {
 				t.Errorf("%+v, %q", c, buf)
@@ -532,7 +532,7 @@ func TestLevels(t *testing.T) {
 		t.Run(level.String(), func(t *testing.T) {
 			a, b, to, _ := pair(t, fabric.Options{})
 			payload := []byte("payload")
-			noError(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Flags: level}))
+			must(t, a.SendMsg(&fabric.Msg{Buf: payload, Addr: to, Flags: level}))
 			copy(payload, "another") // a short one was copied
 			var dst [1]cq.Entry
 			if n, err := cq.Read(a.q, dst[:]); n != 0 || err != cq.ErrWouldBlock {
@@ -541,7 +541,7 @@ func TestLevels(t *testing.T) {
 			b.steps(t)
 			completes(t, a)
 			var buf [8]byte
-			noError(t, b.Recv(buf[:], 1))
+			must(t, b.Recv(buf[:], 1))
 			if c := completes(t, b); string(buf[:c.Len]) != "payload" {
 				t.Errorf("%+v, %q", c, buf)
 			}

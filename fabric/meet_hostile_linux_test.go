@@ -81,26 +81,26 @@ func (f *forger) make() {
 	f.t.Cleanup(func() { _ = f.box.Close() })
 	section := func(o *shm.Object, k shm.SectionKind) []byte {
 		mem, _, err := o.Section(k, 0)
-		noError(f.t, err)
+		must(f.t, err)
 		return mem
 	}
 	f.page = kind.Overlay[kind.FabricPage](section(f.obj, kind.SectFabricPage))
 	f.row = &kind.Overlays[kind.FabricRow](section(f.obj, kind.SectFabricRows))[0]
 	f.lane = &kind.Overlays[kind.FabricLane](section(f.box, kind.SectFabricLanes))[0]
 	f.slots = kind.Overlays[kind.FabricSlot](section(f.box, kind.SectFabricSlots))
-	noError(f.t, f.obj.Seal(f.sealEndpoint))
+	must(f.t, f.obj.Seal(f.sealEndpoint))
 }
 
 // says is a message of a meeting.
 func says(step byte) []byte { return append([]byte("shmfab\r\n\x01\x00"), step, 0, 0, 0, 0, 0) }
 
 // pass passes descriptors.
-func (f *forger) pass(fds ...int) { noError(f.t, shm.SendFDs(f.conn, says(1), fds...)) }
+func (f *forger) pass(fds ...int) { must(f.t, shm.SendFDs(f.conn, says(1), fds...)) }
 
 // leads takes what the other one has passed, makes the lane, and says so.
 func (f *forger) leads() {
 	_, fds, err := shm.RecvFDs(f.conn, make([]byte, 16), 2)
-	noError(f.t, err)
+	must(f.t, err)
 	f.t.Cleanup(func() { shm.CloseFDs(fds) })
 	f.passed = fds
 	for i := range f.victim {
@@ -128,7 +128,7 @@ func (f *forger) ready() {
 func TestMeetHostile(t *testing.T) {
 	shmtest.Conforms(t)
 	var p [2]int
-	noError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+	must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	t.Cleanup(func() { shm.CloseFDs(p[:]) })
 	whole := func(f *forger) {
 		f.make()
@@ -178,7 +178,7 @@ func TestMeetHostile(t *testing.T) {
 		}, fabric.ErrType},
 		{"what it was passed", func(f *forger) {
 			_, fds, err := shm.RecvFDs(f.conn, make([]byte, 16), 2)
-			noError(f.t, err)
+			must(f.t, err)
 			f.pass(fds...)
 			shm.CloseFDs(fds)
 		}, fabric.ErrCorrupt},
@@ -227,7 +227,7 @@ func TestMeetHostile(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 			if f.e != nil {
-				noError(t, f.e.close())
+				must(t, f.e.close())
 			}
 		})
 	}
@@ -259,8 +259,8 @@ func forged(t *testing.T) *forger {
 	t.Helper()
 	f := forge(t)
 	f.meets()
-	noError(t, <-f.met)
-	t.Cleanup(func() { noError(t, f.e.close()) })
+	must(t, <-f.met)
+	t.Cleanup(func() { must(t, f.e.close()) })
 	return f
 }
 
@@ -293,7 +293,7 @@ func (f *forger) says(i int, tag, data uint64, payload ...byte) {
 // hears waits for message i of the other one.
 func (f *forger) hears(i uint64) *kind.FabricSlot {
 	mem, _, err := f.victim[1].Section(kind.SectFabricSlots, 0)
-	noError(f.t, err)
+	must(f.t, err)
 	s := &kind.Overlays[kind.FabricSlot](mem)[i]
 	shmtest.Eventually(f.t, "a message", func() bool { return s.Seq.Load() == i+1 })
 	return s
@@ -318,7 +318,7 @@ func TestOverAbandoned(t *testing.T) {
 			conn := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 			f = forgerAt(t, conn)
 			f.meets()
-			noError(t, errors.Join(f.opens(l).Close(), l.Close()))
+			must(t, errors.Join(f.opens(l).Close(), l.Close()))
 		},
 		"dial": func(t *testing.T) {
 			a, b := sockets(t)
@@ -333,19 +333,19 @@ func TestOverAbandoned(t *testing.T) {
 			f.hears(0)
 			cancel()
 			failsWith(t, "a dial", <-dials, context.Canceled)
-			noError(t, a.Close())
+			must(t, a.Close())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leaves(t)
-			noError(t, f.conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+			must(t, f.conn.SetReadDeadline(time.Now().Add(20*time.Second)))
 			b := make([]byte, 16)
 			for n, err := 1, error(nil); n > 0 || err != nil; { // until the other end is closed
 				n, err = f.conn.Read(b)
 				if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 					break
 				}
-				noError(t, err)
+				must(t, err)
 			}
 		})
 	}
@@ -374,7 +374,7 @@ func TestMetHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := forged(t)
-			noError(t, f.e.Send(nil, 0, 1))
+			must(t, f.e.Send(nil, 0, 1))
 			write(f)
 			f.slots[0].Seq.Store(1)
 			f.rings()
@@ -404,7 +404,7 @@ func TestMetName(t *testing.T) {
 		t.Errorf("it is %s, not %s", got, want)
 	}
 	f.says(2, 8|f.number, 0) // closes
-	noError(t, c.Close())
+	must(t, c.Close())
 }
 
 // TestMetReuses: one that announces messages by a number whose bytes it has not taken back is cut
@@ -412,7 +412,7 @@ func TestMetName(t *testing.T) {
 func TestMetReuses(t *testing.T) {
 	f := forged(t)
 	for i := range 2 * kind.FabricMostOps {
-		noError(t, f.e.Recv(make([]byte, 1), 1))
+		must(t, f.e.Recv(make([]byte, 1), 1))
 		s := &f.slots[i%8]
 		s.Head.Store(kind.FabricRTS | kind.FabricInPool)
 		s.Seq.Store(uint64(i) + 1)
@@ -438,7 +438,7 @@ func TestMetAnnounces(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for i := range f.slots {
-		noError(t, f.e.borrow(1))
+		must(t, f.e.borrow(1))
 		f.slots[i].Head.Store(kind.FabricRTS | uint64(i)<<16 | fabric.MaxMessage<<32)
 		f.slots[i].Seq.Store(uint64(i) + 1)
 	}
@@ -446,7 +446,7 @@ func TestMetAnnounces(t *testing.T) {
 	shmtest.Got(f.e.Progress()).Or(t)
 	runtime.ReadMemStats(&after)
 	mem, _, err := f.victim[0].Section(kind.SectFabricRows, 0)
-	noError(t, err)
+	must(t, err)
 	seen := kind.Overlays[kind.FabricRow](mem)[0].Head.Load()
 	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 || seen != uint64(len(f.slots)) {
 		t.Errorf("%d bytes of memory were taken for %d messages, %+v", n, seen, f.e.Stats())
@@ -481,8 +481,8 @@ func TestMetFlood(t *testing.T) {
 func TestMetHangsUp(t *testing.T) {
 	shmtest.Conforms(t)
 	f := forged(t)
-	noError(t, f.e.Send(nil, 0, 1))
-	noError(t, f.conn.Close())
+	must(t, f.e.Send(nil, 0, 1))
+	must(t, f.conn.Close())
 	time.Sleep(20 * time.Millisecond) // the notice comes from a goroutine
 	shmtest.Got(f.e.Progress()).Or(t)
 	if n, err := cq.Read(f.e.q, make([]cq.Entry, 1)); n != 0 || f.e.Stats().Died != 0 {

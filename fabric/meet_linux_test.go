@@ -42,12 +42,12 @@ func everybody(t testing.TB) (*net.UnixListener, *shm.AllowList) {
 	t.Helper()
 	dir := shmtest.Got(os.MkdirTemp("", "met")).Or(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	noError(t, os.Chmod(dir, 0o755))
+	must(t, os.Chmod(dir, 0o755))
 	path := filepath.Join(dir, "s")
 	l := shmtest.Got(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})).Or(t)
 	t.Cleanup(func() { _ = l.Close() })
-	noError(t, os.Chmod(path, 0o666))
-	noError(t, l.SetDeadline(time.Now().Add(time.Minute)))
+	must(t, os.Chmod(path, 0o666))
+	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
 	return l, &shm.AllowList{UIDs: []int{os.Geteuid(), shmtest.Other}}
 }
 
@@ -71,9 +71,9 @@ func metEnds(t testing.TB, o fabric.Options) (a, b *end) {
 		done <- err
 	}()
 	a, err := meetEnd(x, nil, o)
-	noError(t, errors.Join(err, <-done))
+	must(t, errors.Join(err, <-done))
 	for _, e := range []*end{a, b} {
-		t.Cleanup(func() { noError(t, e.close()) })
+		t.Cleanup(func() { must(t, e.close()) })
 	}
 	return a, b
 }
@@ -96,14 +96,14 @@ func besideOther(t testing.TB, role string, other bool, o fabric.Options) (*end,
 	c := startOther(t, role, other, "SOCKET="+l.Addr().String())
 	conn := shmtest.Got(l.AcceptUnix()).Or(t)
 	e := shmtest.Got(meetEnd(conn, allow, o)).Or(t)
-	t.Cleanup(func() { noError(t, e.close()) })
+	t.Cleanup(func() { must(t, e.close()) })
 	return e, c
 }
 
 // dialed is the connection of a child to its parent.
 func dialed() *net.UnixConn {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: os.Getenv("SOCKET"), Net: "unix"})
-	must(err)
+	need(err)
 	return conn
 }
 
@@ -121,25 +121,25 @@ func metEcho() {
 	e := shmtest.Needs(meetEnd(dialed(), anyUser(), fabric.Options{}))
 	var buf [longBytes]byte
 	for {
-		must(e.Recv(buf[:], 1))
+		need(e.Recv(buf[:], 1))
 		c, failed, err := e.next()
-		if must(err); failed.Err != 0 { // the parent has closed
+		if need(err); failed.Err != 0 { // the parent has closed
 			break
 		}
 		for c.Flags&cq.FlagRecv == 0 {
 			c, _, err = e.next()
-			must(err)
+			need(err)
 		}
 		n := c.Len
 		if err := e.Send(buf[:n], 0, 2); errors.Is(err, fabric.ErrPeerClosed) {
 			break
-		} else if must(err); n == 4 && string(buf[:n]) == "last" {
+		} else if need(err); n == 4 && string(buf[:n]) == "last" {
 			break
 		}
 		_, _, err = e.next()
-		must(err)
+		need(err)
 	}
-	must(e.close())
+	need(e.close())
 	fmt.Println("closed")
 }
 
@@ -156,8 +156,8 @@ func TestMeetOthers(t *testing.T) {
 				if i%3 == 0 {
 					time.Sleep(5 * time.Millisecond) // both sleep
 				}
-				noError(t, e.Recv(buf, 7))
-				noError(t, e.Send(sent, 0, 8))
+				must(t, e.Recv(buf, 7))
+				must(t, e.Send(sent, 0, 8))
 				for range 2 {
 					if c := completes(t, e); c.Len != uint64(n) {
 						t.Fatalf("%+v of %d bytes", c, n)
@@ -169,10 +169,10 @@ func TestMeetOthers(t *testing.T) {
 			}
 		}
 		for i := range 2000 {
-			noError(t, pingPong(e, 0, i))
+			must(t, pingPong(e, 0, i))
 		}
-		noError(t, e.Recv(buf, 7))
-		noError(t, e.Send([]byte("last"), 0, 8))
+		must(t, e.Recv(buf, 7))
+		must(t, e.Send([]byte("last"), 0, 8))
 		for range 2 {
 			completes(t, e)
 		}
@@ -190,8 +190,8 @@ func TestMeetWays(t *testing.T) {
 	a, b := metEnds(t, fabric.Options{Pool: chunk})
 	t.Run("tagged", func(t *testing.T) {
 		var buf [8]byte
-		noError(t, b.TRecv(buf[:], 0, 5, 0, 1))
-		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte("tag"), Flags: cq.FlagTagged | cq.FlagRemoteCQData,
+		must(t, b.TRecv(buf[:], 0, 5, 0, 1))
+		must(t, a.SendMsg(&fabric.Msg{Buf: []byte("tag"), Flags: cq.FlagTagged | cq.FlagRemoteCQData,
 			Tag: 5, Data: 9, Context: 2}))
 		if c := completes(t, b); c.Tag != 5 || c.Data != 9 || string(buf[:c.Len]) != "tag" ||
 			c.Src.Addr() != 0 {
@@ -200,40 +200,40 @@ func TestMeetWays(t *testing.T) {
 		completes(t, a)
 	})
 	t.Run("match", func(t *testing.T) {
-		noError(t, a.SendMsg(&fabric.Msg{Buf: []byte("m"), Flags: cq.FlagMatchComplete, Context: 3}))
+		must(t, a.SendMsg(&fabric.Msg{Buf: []byte("m"), Flags: cq.FlagMatchComplete, Context: 3}))
 		shmtest.Got(b.Progress()).Or(t)
 		shmtest.Got(a.Progress()).Or(t)
 		if n, err := cq.Read(a.q, make([]cq.Entry, 1)); n != 0 {
 			t.Fatalf("it has no receive: %v", err)
 		}
-		noError(t, b.Recv(make([]byte, 1), 4))
+		must(t, b.Recv(make([]byte, 1), 4))
 		completes(t, b)
 		completes(t, a)
 	})
 	t.Run("loan", func(t *testing.T) {
 		mem := allocated(t, a, chunk)
-		noError(t, b.borrow(5))
-		noError(t, a.Send(mem, 0, 6))
+		must(t, b.borrow(5))
+		must(t, a.Send(mem, 0, 6))
 		c, got := borrowed(t, b)
 		if mem[5]++; !bytes.Equal(got, mem) {
 			t.Error("a copy was lent")
 		}
-		noError(t, b.Release(c))
+		must(t, b.Release(c))
 		completes(t, a)
-		noError(t, a.Free(mem))
+		must(t, a.Free(mem))
 	})
 	t.Run("loan of a copy", func(t *testing.T) { // of a window at most
 		const window = 256 << 10
 		for n := uint64(window); n < window+2; n++ {
-			noError(t, b.borrow(5))
-			noError(t, a.Send(make([]byte, n), 0, 6))
+			must(t, b.borrow(5))
+			must(t, a.Send(make([]byte, n), 0, 6))
 			sent := make(chan error)
 			go func() {
 				_, _, err := a.next()
 				sent <- err
 			}()
 			c, failed, err := b.next()
-			noError(t, errors.Join(err, <-sent))
+			must(t, errors.Join(err, <-sent))
 			if got, err := b.Payload(&c); n == window && (err != nil || len(got) != window) {
 				t.Errorf("%+v, %d bytes are lent, %v", c, len(got), err)
 			} else if n > window && (failed.Err != cq.ETrunc || failed.Len != 0 ||
@@ -261,11 +261,11 @@ func TestMeetKilled(t *testing.T) {
 	bothUsers(t, func(t *testing.T, other bool) {
 		e, c := besideOther(t, "met idle", other, fabric.Options{})
 		for i := range 3 {
-			noError(t, e.Send(nil, 0, uint64(i)))
+			must(t, e.Send(nil, 0, uint64(i)))
 		}
 		for range 3 {
 			var buf [8]byte
-			noError(t, e.Recv(buf[:], 9))
+			must(t, e.Recv(buf[:], 9))
 			if c := completes(t, e); c.Context != 9 || string(buf[:c.Len]) != "hello" {
 				t.Errorf("%+v, %q", c, buf)
 			}
@@ -289,7 +289,7 @@ func TestMeetKilled(t *testing.T) {
 func metIdle() {
 	e := shmtest.Needs(meetEnd(dialed(), anyUser(), fabric.Options{}))
 	for range 3 {
-		must(e.Send([]byte("hello"), 0, 1))
+		need(e.Send([]byte("hello"), 0, 1))
 	}
 	untilTold()
 }
@@ -337,9 +337,9 @@ func withholds(t *testing.T, from, to *net.UnixConn) (pass func()) {
 	t.Helper()
 	b := make([]byte, 16)
 	_, fds, err := shm.RecvFDs(from, b, 2)
-	noError(t, err)
+	must(t, err)
 	return func() {
-		noError(t, shm.SendFDs(to, b, fds...))
+		must(t, shm.SendFDs(to, b, fds...))
 		shm.CloseFDs(fds)
 	}
 }
@@ -352,7 +352,7 @@ func TestMeetHalf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, nearA := sockets(t)
 			b, nearB := sockets(t)
-			defer func() { noError(t, errors.Join(nearA.Close(), nearB.Close(), b.Close())) }()
+			defer func() { must(t, errors.Join(nearA.Close(), nearB.Close(), b.Close())) }()
 			met, half := make(chan error, 1), make(chan error, 1)
 			var e *end
 			go func() {
@@ -376,8 +376,8 @@ func TestMeetHalf(t *testing.T) {
 			}
 			objects()
 			ready()
-			noError(t, <-met)
-			noError(t, e.Send(nil, 0, 1))
+			must(t, <-met)
+			must(t, e.Send(nil, 0, 1))
 			if !early {
 				for range 10 { // it has looked, also by a ring that comes late
 					e.steps(t)
@@ -390,7 +390,7 @@ func TestMeetHalf(t *testing.T) {
 				t.Errorf("%+v, %v", failed, err)
 			}
 			shmtest.WantErr(t, "a send", e.Send(nil, 0, 1), fabric.ErrPeerClosed)
-			noError(t, e.close())
+			must(t, e.close())
 		})
 	}
 }

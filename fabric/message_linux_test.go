@@ -59,7 +59,7 @@ func reporting(t *testing.T, name, to string, pool int) *reporter {
 	d := shmtest.Got(shm.OpenDir(shmtest.Dir(t))).Or(t)
 	e := shmtest.Got(fabric.Open(d, name, fabric.Options{Pool: pool,
 		Counters: map[*cq.Counter]cq.Flags{c: cq.FlagSend | cq.FlagRecv}})).Or(t)
-	t.Cleanup(func() { noError(t, errors.Join(e.Close(), c.Close(), d.Close())) })
+	t.Cleanup(func() { must(t, errors.Join(e.Close(), c.Close(), d.Close())) })
 	return &reporter{end: &end{Endpoint: e, d: d}, counter: c}
 }
 
@@ -168,22 +168,22 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 		if isLoan(call) {
 			m.Buf, m.Flags = nil, cq.FlagFrame
 		}
-		noError(t, b.RecvMsg(&m))
+		must(t, b.RecvMsg(&m))
 	}
 	if expected {
 		recv()
 	}
 	stored := b.Stats().Stored
 	if call == "inject" {
-		noError(t, a.Inject(payload, p.addr))
+		must(t, a.Inject(payload, p.addr))
 		clear(payload)
 	} else {
-		noError(t, a.Send(payload, p.addr, 9))
+		must(t, a.Send(payload, p.addr, 9))
 	}
 	for !expected && b.Stats().Stored == stored {
 		_, err1 := a.Progress()
 		_, err2 := b.Progress()
-		noError(t, errors.Join(err1, err2))
+		must(t, errors.Join(err1, err2))
 	}
 	if !expected {
 		recv()
@@ -197,7 +197,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 		c := b.seen[7]
 		mem := shmtest.Got(b.Payload(&c)).Or(t)
 		buf = bytes.Clone(mem)
-		noError(t, b.Release(c))
+		must(t, b.Release(c))
 	}
 	for !b.ended(t, receives) || !a.ended(t, sends) {
 		_ = a.ended(t, sends)
@@ -208,7 +208,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 	account(t, a.end, 8, 0, 0)
 	if pooled {
 		poolAccount(t, a.end, n, pieces(n), 0)
-		noError(t, a.Free(payload))
+		must(t, a.Free(payload))
 	}
 	poolAccount(t, a.end, n, 0, 0)
 	if p.to == "counter" {
@@ -226,7 +226,7 @@ func (p *course) message(t *testing.T, expected bool, call string) {
 func lender() {
 	e := shmtest.Needs(open("lender", fabric.Options{Pool: 2 * longest}))
 	borrow := func() {
-		must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagFrame, Context: 1}))
+		need(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagFrame, Context: 1}))
 	}
 	borrow()
 	fmt.Println("ready")
@@ -236,14 +236,14 @@ func lender() {
 		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
 		switch {
 		case ctx.Err() != nil:
-			must(e.close())
+			need(e.close())
 			return
 		case err == cq.ErrAvail:
 			var failed cq.ErrorEntry
-			must(e.q.ReadErr(&failed))
+			need(e.q.ReadErr(&failed))
 			continue
 		}
-		must(err)
+		need(err)
 		if dst[0].Context != 1 {
 			continue
 		}
@@ -251,10 +251,10 @@ func lender() {
 		mem := shmtest.Needs(e.Alloc(max(len(from), 1)))
 		copy(mem, from)
 		borrow()
-		must(e.Release(dst[0]))
+		need(e.Release(dst[0]))
 		to := shmtest.Needs(e.Resolve("a"))
-		must(e.SendContext(ctx, &fabric.Msg{Buf: mem[:len(from)], Addr: to, Context: 2}))
-		must(e.Free(mem))
+		need(e.SendContext(ctx, &fabric.Msg{Buf: mem[:len(from)], Addr: to, Context: 2}))
+		need(e.Free(mem))
 	}
 }
 
@@ -262,7 +262,7 @@ func lender() {
 func mirror() {
 	e := shmtest.Needs(open("mirror", fabric.Options{}))
 	buf := make([]byte, longest)
-	must(e.Recv(buf, 1))
+	need(e.Recv(buf, 1))
 	fmt.Println("ready")
 	ctx := told()
 	var dst [1]cq.Entry
@@ -270,21 +270,21 @@ func mirror() {
 		_, err := cq.ReadContext(ctx, e.q, dst[:], cq.ReadOptions{})
 		switch {
 		case ctx.Err() != nil:
-			must(e.close())
+			need(e.close())
 			return
 		case err == cq.ErrAvail: // the last one has closed, and did not wait
 			var failed cq.ErrorEntry
-			must(e.q.ReadErr(&failed))
-			must(e.Recv(buf, 1))
+			need(e.q.ReadErr(&failed))
+			need(e.Recv(buf, 1))
 			continue
 		}
-		must(err)
+		need(err)
 		if dst[0].Context != 1 {
-			must(e.Recv(buf, 1))
+			need(e.Recv(buf, 1))
 			continue
 		}
 		to := shmtest.Needs(e.Resolve("a"))
-		must(e.SendContext(ctx, &fabric.Msg{Buf: buf[:dst[0].Len], Addr: to, Context: 2}))
+		need(e.SendContext(ctx, &fabric.Msg{Buf: buf[:dst[0].Len], Addr: to, Context: 2}))
 	}
 }
 
@@ -293,8 +293,8 @@ func between(t *testing.T, payload, buf []byte) (a, b *end) {
 	t.Helper()
 	a, b = opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
 	to := a.knows(t, "b")
-	noError(t, b.Recv(buf, 7))
-	noError(t, a.Send(payload, to, 9))
+	must(t, b.Recv(buf, 7))
+	must(t, a.Send(payload, to, 9))
 	for _, e := range []*end{b, a, b} { // asks, sends, places
 		e.steps(t)
 	}
@@ -313,7 +313,7 @@ func TestCloseInside(t *testing.T) {
 			if who == "receiver" {
 				first, second = b, a
 			}
-			noError(t, first.Close())
+			must(t, first.Close())
 			for _, e := range []*end{first, second} {
 				want, context, length := syscall.ECANCELED, uint64(7), uint64(0)
 				if e == second {
@@ -360,7 +360,7 @@ func TestLongTruncated(t *testing.T) {
 			t.Errorf("%d bytes fit: %+v", fits, f)
 		}
 		cancel()
-		noError(t, errors.Join(a.close(), b.close()))
+		must(t, errors.Join(a.close(), b.close()))
 	}
 }
 
@@ -371,17 +371,17 @@ func TestSelfBeyondWindow(t *testing.T) {
 	a := opened(t, "a", fabric.Options{Window: 4096})
 	to := a.knows(t, "a")
 	injected := []byte("injected")
-	noError(t, a.Send(pattern(4000), to, 0))
-	noError(t, a.Send(pattern(5000), to, 1))
-	noError(t, a.Inject(injected, to)) // there is room for it, behind what waits
-	noError(t, a.Send(pattern(6000), to, 2))
-	noError(t, a.Inject(injected, to))
-	noError(t, a.Send(nil, to, 3))
+	must(t, a.Send(pattern(4000), to, 0))
+	must(t, a.Send(pattern(5000), to, 1))
+	must(t, a.Inject(injected, to)) // there is room for it, behind what waits
+	must(t, a.Send(pattern(6000), to, 2))
+	must(t, a.Inject(injected, to))
+	must(t, a.Send(nil, to, 3))
 	clear(injected)
 	for i, want := range []string{string(pattern(4000)), string(pattern(5000)), "injected",
 		string(pattern(6000)), "injected"} {
 		buf := make([]byte, 8192)
-		noError(t, a.Recv(buf, uint64(10+i)))
+		must(t, a.Recv(buf, uint64(10+i)))
 		for c := completes(t, a); c.Context != uint64(10+i); c = completes(t, a) {
 			if c.Context > uint64(i) {
 				t.Errorf("send %d completes before its receive, %d", c.Context, i)
@@ -391,8 +391,8 @@ func TestSelfBeyondWindow(t *testing.T) {
 			t.Errorf("message %d is another", i)
 		}
 	}
-	noError(t, a.Send(pattern(4097), to, 4))
-	noError(t, a.Close())
+	must(t, a.Send(pattern(4097), to, 4))
+	must(t, a.Close())
 	for failed := (cq.ErrorEntry{}); failed.Context != 4; {
 		if _, failed, err = a.next(); err != nil {
 			t.Fatal(err)
@@ -420,7 +420,7 @@ func TestChunksOfStanding(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			e, c, to := besideIdle(t)
 			for range 6 {
-				noError(t, e.Send(pattern(680), to, 1))
+				must(t, e.Send(pattern(680), to, 1))
 			}
 			account(t, e, 8, 4, 0)
 			switch how {
@@ -456,7 +456,7 @@ func TestChunksOfStanding(t *testing.T) {
 				opened(t, name, fabric.Options{})
 				to := e.knows(t, name)
 				for range 4 {
-					noError(t, e.Send(pattern(680), to, 1))
+					must(t, e.Send(pattern(680), to, 1))
 				}
 			}
 			account(t, e, 8, 6, 0)
@@ -471,8 +471,8 @@ func TestLongChunks(t *testing.T) {
 	rows, slots := scribble(t, b, "b").rows, scribble(t, a, "a").slots
 	to := a.knows(t, "b")
 	want, got := pattern(8*chunk), make([]byte, 8*chunk)
-	noError(t, b.Recv(got, 1))
-	noError(t, a.Send(want, to, 2))
+	must(t, b.Recv(got, 1))
+	must(t, a.Send(want, to, 2))
 	b.steps(t) // the header
 	var filled []uint64
 	for sent := 1; len(filled) < 8; sent += 4 {
@@ -509,11 +509,11 @@ func TestManyAsked(t *testing.T) {
 				_, _ = b.Progress()
 			}
 		}
-		noError(t, err)
+		must(t, err)
 	}
 	bufs := make([][400]byte, most)
 	for i := range bufs {
-		noError(t, b.Recv(bufs[i][:], uint64(i)))
+		must(t, b.Recv(bufs[i][:], uint64(i)))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -525,7 +525,7 @@ func TestManyAsked(t *testing.T) {
 		}
 	}
 	cancel()
-	noError(t, <-done)
+	must(t, <-done)
 }
 
 const floods = 5000
@@ -535,13 +535,13 @@ func TestBothSendFirst(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "flood")
 	shmtest.Got(c.In.Write([]byte("\n"))).Or(t)
-	noError(t, e.floods("flood"))
+	must(t, e.floods("flood"))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- e.moves(ctx) }()
 	c.Says(t, "done")
 	cancel()
-	noError(t, <-done)
+	must(t, <-done)
 	c.Stop(t)
 }
 
@@ -550,11 +550,11 @@ func flood() {
 	fmt.Println("ready")
 	var line string
 	_, _ = fmt.Scanln(&line)
-	must(e.floods("main"))
+	need(e.floods("main"))
 	fmt.Println("done")
 	ctx := told()
-	must(e.moves(ctx))
-	must(e.close())
+	need(e.moves(ctx))
+	need(e.close())
 }
 
 // floods sends messages, and receives as many afterwards.

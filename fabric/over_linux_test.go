@@ -28,7 +28,7 @@ func TestOver(t *testing.T) {
 func overListener(t testing.TB) (net.Listener, *net.UnixAddr) {
 	t.Helper()
 	socket, allow := everybody(t)
-	noError(t, socket.SetDeadline(time.Unix(1, 0))) // it is the listener's from here on
+	must(t, socket.SetDeadline(time.Unix(1, 0))) // it is the listener's from here on
 	l := fabric.ListenOver(socket, allow)
 	t.Cleanup(func() { _ = l.Close() }) // may be closed
 	return l, socket.Addr().(*net.UnixAddr)
@@ -58,7 +58,7 @@ func overServer() {
 	defer conn.Close()
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + conn.RemoteAddr().String(),
 		Net: "unix"})
-	must(err)
+	need(err)
 	l := fabric.ListenOver(socket, anyUser())
 	fmt.Println("ready")
 	var echoes sync.WaitGroup
@@ -75,7 +75,7 @@ func overServer() {
 		}
 	})
 	untilTold()
-	must(l.Close())
+	need(l.Close())
 	echoes.Wait()
 }
 
@@ -85,8 +85,8 @@ func overClient() {
 	_ = at.Close()
 	for range 3 {
 		c := shmtest.Needs(dialOver(at.RemoteAddr().String(), anyUser()))
-		must(repeats(c, longBytes))
-		must(c.Close())
+		need(repeats(c, longBytes))
+		need(c.Close())
 	}
 	fmt.Println("done")
 }
@@ -124,7 +124,7 @@ func TestOverOthers(t *testing.T) {
 			return conn
 		}
 		for range 3 {
-			noError(t, repeats(dial(), longBytes))
+			must(t, repeats(dial(), longBytes))
 		}
 		idle := dial()
 		writes(t, idle, "hello")
@@ -162,7 +162,7 @@ func TestOverRefused(t *testing.T) {
 	l := fabric.ListenOver(socket, &shm.AllowList{UIDs: []int{12345}})
 	_, err := dialOver(socket.Addr().String(), nil)
 	failsWith(t, "a user who is not on the list", err, shm.ErrOwner)
-	noError(t, l.Close())
+	must(t, l.Close())
 	l, at := overListener(t)
 	silent := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 	defer silent.Close()
@@ -171,7 +171,7 @@ func TestOverRefused(t *testing.T) {
 	writes(t, c, "across")
 	reads(t, s, "across")
 	waits := dialsOver(t, l)
-	noError(t, l.Close())
+	must(t, l.Close())
 	_, err = l.Accept()
 	failsWith(t, "accept", err, net.ErrClosed)
 	_, err = waits.Read(make([]byte, 1))
@@ -190,8 +190,8 @@ func TestOverGivenUp(t *testing.T) {
 	before := len(shmtest.Descriptors())
 	conn := shmtest.Got(net.DialUnix("unix", nil, at)).Or(t)
 	e, err := fabric.Meet(t.Context(), conn, nil, fabric.Options{})
-	noError(t, errors.Join(err, conn.Close()))
-	noError(t, e.Close())
+	must(t, errors.Join(err, conn.Close()))
+	must(t, e.Close())
 	shmtest.Eventually(t, "the listener has left it", func() bool {
 		return len(shmtest.Descriptors()) <= before
 	})

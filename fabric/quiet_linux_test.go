@@ -35,7 +35,7 @@ func quiet(t *testing.T) *injector {
 
 func (q *injector) inject(t *testing.T) {
 	t.Helper()
-	noError(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Inject(q.buf[:], q.to)))
+	must(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Inject(q.buf[:], q.to)))
 }
 
 // rung reports whether an inject that is examined rings a sender that sleeps.
@@ -49,7 +49,7 @@ func (q *injector) rung(t *testing.T) bool {
 	q.inject(t)
 	completes(t, q.b)
 	b.Lock()
-	noError(t, err)
+	must(t, err)
 	return more || b.Pending()
 }
 
@@ -64,7 +64,7 @@ func TestQuiet(t *testing.T) {
 		},
 		"send": func(t *testing.T, q *injector) {
 			for range 3 {
-				noError(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Send(q.buf[:], q.to, 2)))
+				must(t, errors.Join(q.b.Recv(q.got[:], 1), q.a.Send(q.buf[:], q.to, 2)))
 				completes(t, q.b)
 				if c := completes(t, q.a); c.Context != 2 {
 					t.Errorf("a send completes as %+v", c)
@@ -88,13 +88,13 @@ func TestQuiet(t *testing.T) {
 					Flags: cq.FlagInjectCall})
 			}()
 			for range n + 1 {
-				noError(t, q.b.Recv(q.got[:], 1))
+				must(t, q.b.Recv(q.got[:], 1))
 				completes(t, q.b)
 			}
-			noError(t, <-sent)
+			must(t, <-sent)
 		},
 		"fence": func(t *testing.T, q *injector) { // it waits for the injects before it
-			noError(t, errors.Join(q.a.Inject(q.buf[:], q.to), q.a.SendMsg(&fabric.Msg{Addr: q.to,
+			must(t, errors.Join(q.a.Inject(q.buf[:], q.to), q.a.SendMsg(&fabric.Msg{Addr: q.to,
 				Context: 3, Flags: cq.FlagFence})))
 			moves(t, q.b, q.a, q.b, q.a)
 			if done := q.a.completions(t); len(done) != 1 || done[0].Context != 3 {
@@ -105,10 +105,10 @@ func TestQuiet(t *testing.T) {
 			a, b := opened(t, "c", fabric.Options{Slots: 1024}),
 				opened(t, "d", fabric.Options{Window: 4096, Remote: 4096})
 			r, err := b.Register(8, allAccess)
-			noError(t, err)
+			must(t, err)
 			to := a.knows(t, "d")
 			for i := range 20 + 4096/64 { // all that the last look has found
-				noError(t, errors.Join(b.Recv(nil, 1), a.Inject(nil, to)))
+				must(t, errors.Join(b.Recv(nil, 1), a.Inject(nil, to)))
 				if b.steps(t); i == 19 {
 					a.steps(t)
 					a.steps(t)
@@ -118,13 +118,13 @@ func TestQuiet(t *testing.T) {
 			for i := 0; i == 0 || err == cq.ErrFull && i < 10; i++ {
 				err = a.WriteMsg(&m, fabric.Remote{Key: r.Key()})
 			}
-			noError(t, err)
+			must(t, err)
 		},
 		"closes": func(t *testing.T, q *injector) {
-			q.ends(t, fabric.ErrPeerClosed, func() { noError(t, q.b.Endpoint.Close()) })
+			q.ends(t, fabric.ErrPeerClosed, func() { must(t, q.b.Endpoint.Close()) })
 		},
 		"refuses": func(t *testing.T, q *injector) {
-			noError(t, q.a.Inject(q.buf[:], q.to))
+			must(t, q.a.Inject(q.buf[:], q.to))
 			last := &kind.FabricSlot{}
 			for i, slots := 0, scribble(t, q.a, "a").slots; i < len(slots); i++ {
 				if slots[i].Seq.Load() > last.Seq.Load() {

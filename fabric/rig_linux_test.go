@@ -74,11 +74,11 @@ func opened(t testing.TB, name string, o fabric.Options) *end {
 func openedSized(t testing.TB, name string, size int, o fabric.Options) *end {
 	t.Helper()
 	e := shmtest.Got(openSized(shmtest.Dir(t), name, size, o)).Or(t)
-	t.Cleanup(func() { noError(t, e.close()) })
+	t.Cleanup(func() { must(t, e.close()) })
 	return e
 }
 
-var noError = shmtest.Must
+var must = shmtest.Must
 
 // knows returns the number of the endpoint that has a name.
 func (e *end) knows(t testing.TB, name string) cq.Addr {
@@ -158,8 +158,8 @@ func pingPong(e *end, to cq.Addr, i int) error {
 	return nil
 }
 
-// must ends a child that cannot go on.
-var must = shmtest.Need
+// need ends a child that cannot go on.
+var need = shmtest.Need
 
 // child is a running process in a role.
 type child struct{ *shmtest.Proc }
@@ -196,7 +196,7 @@ func echo() {
 	to := shmtest.Needs(e.Resolve("main"))
 	bufs := make([][256]byte, 16)
 	for i := range bufs {
-		must(e.Recv(bufs[i][:], uint64(i)))
+		need(e.Recv(bufs[i][:], uint64(i)))
 	}
 	fmt.Println("ready")
 	ctx := told()
@@ -206,17 +206,17 @@ func echo() {
 		if ctx.Err() != nil {
 			break
 		}
-		must(err)
+		need(err)
 		for _, c := range dst[:n] {
 			if c.Flags&cq.FlagRecv == 0 {
 				continue
 			}
 			b := bufs[c.Context][:]
-			must(e.SendContext(ctx, &fabric.Msg{Buf: b[:c.Len], Addr: to}))
-			must(e.Recv(b, c.Context))
+			need(e.SendContext(ctx, &fabric.Msg{Buf: b[:c.Len], Addr: to}))
+			need(e.Recv(b, c.Context))
 		}
 	}
-	must(e.close())
+	need(e.close())
 }
 
 // longBytes is a message of many steps.
@@ -234,13 +234,13 @@ func obeys(name string, o fabric.Options) {
 		case "progress":
 			shmtest.Needs(e.Progress())
 		case "receive":
-			must(e.Recv(make([]byte, longBytes), 1))
+			need(e.Recv(make([]byte, longBytes), 1))
 		case "discard":
-			must(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagDiscard}))
+			need(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagDiscard}))
 		case "borrow":
-			must(e.borrow(1))
+			need(e.borrow(1))
 		case "close":
-			must(e.Endpoint.Close())
+			need(e.Endpoint.Close())
 		case "send", "lend":
 			to := shmtest.Needs(e.Resolve("main"))
 			payload := pattern(longBytes)
@@ -248,11 +248,11 @@ func obeys(name string, o fabric.Options) {
 				payload = shmtest.Needs(e.Alloc(longBytes))
 				copy(payload, pattern(longBytes))
 			}
-			must(e.Send(payload, to, 1))
+			need(e.Send(payload, to, 1))
 		}
 		fmt.Println(e.Stats().Stored)
 	}
-	must(e.close())
+	need(e.close())
 }
 
 // burst sends some messages to main, and waits to be killed.
@@ -260,7 +260,7 @@ func burst() {
 	e := shmtest.Needs(open("burst", fabric.Options{Slots: 32}))
 	to := shmtest.Needs(e.Resolve("main"))
 	for i := range 20 {
-		must(e.Send(fmt.Appendf(nil, "message %d", i), to, uint64(i)))
+		need(e.Send(fmt.Appendf(nil, "message %d", i), to, uint64(i)))
 	}
 	fmt.Println("sent")
 	untilTold()

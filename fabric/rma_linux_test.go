@@ -33,13 +33,13 @@ func keeper() {
 		var access cq.Flags
 		switch _, _ = fmt.Sscanf(lines.Text(), "register %d %d", &n, &access); lines.Text() {
 		case "close":
-			must(r.Close())
+			need(r.Close())
 			fmt.Println("closed")
 		case "right": // the bytes are those that main writes
 			fmt.Println(bytes.Equal(r.Bytes(), pattern(len(r.Bytes()))))
 		case "next":
 			c, failed, err := e.next()
-			must(err)
+			need(err)
 			fmt.Println(c.Flags == toldFlags, c.Len, c.Data, c.Context, failed.Err)
 		default:
 			r = shmtest.Needs(e.Register(n, access))
@@ -48,7 +48,7 @@ func keeper() {
 			fmt.Println(r.Key())
 		}
 	}
-	must(e.close())
+	need(e.close())
 }
 
 // tell has a keeper do something, and returns what it says.
@@ -91,7 +91,7 @@ func TestRMA(t *testing.T) {
 	for i, n := range []int{1, 200, 5000, remoteBytes} {
 		at := c.region(t, n, allAccess)
 		got := make([]byte, n)
-		noError(t, e.Read(got, to, at, 7))
+		must(t, e.Read(got, to, at, 7))
 		read := completes(t, e)
 		if want := append(pattern(n)[:n/2:n/2], make([]byte, n-n/2)...); !bytes.Equal(got, want) ||
 			read.Context != 7 || read.Flags != cq.FlagRMA|cq.FlagRead || read.Len != uint64(n) {
@@ -100,7 +100,7 @@ func TestRMA(t *testing.T) {
 		half := fabric.Remote{Key: at.Key, Offset: uint64(n / 2)}
 		m := fabric.Msg{Buf: pattern(n)[n/2 : n/2+n/3], Iov: [][]byte{nil, pattern(n)[n/2+n/3:]},
 			Addr: to, Context: 8, Data: 9, Flags: cq.FlagDeliveryComplete | cq.FlagRemoteCQData}
-		noError(t, e.WriteMsg(&m, half))
+		must(t, e.WriteMsg(&m, half))
 		wrote := completes(t, e)
 		if wrote.Context != 8 || wrote.Flags != cq.FlagRMA|cq.FlagWrite || wrote.Len != uint64(n-n/2) {
 			t.Errorf("%d bytes: wrote %+v", n, wrote)
@@ -111,7 +111,7 @@ func TestRMA(t *testing.T) {
 		if got := c.tell(t, "next"); got != fmt.Sprint(true, n-n/2, 9, 0, cq.Errno(0)) {
 			t.Errorf("%d bytes: the target is told %s", n, got)
 		}
-		noError(t, e.WriteMsg(&fabric.Msg{Addr: to, Flags: cq.FlagInjectCall}, at))
+		must(t, e.WriteMsg(&fabric.Msg{Addr: to, Flags: cq.FlagInjectCall}, at))
 		nothing(t, e)
 		if c.tell(t, "close"); e.Stats().Reached != uint64(3*(i+1)) {
 			t.Errorf("%+v", e.Stats())
@@ -174,7 +174,7 @@ func TestRMARefused(t *testing.T) {
 	if err := e.WriteMsg(&long, at); !errors.Is(err, fabric.ErrTooLong) {
 		t.Errorf("a long inject: %v", err)
 	}
-	noError(t, e.Read(make([]byte, n), to, at, 1))
+	must(t, e.Read(make([]byte, n), to, at, 1))
 	completes(t, e)
 	nothing(t, e)
 	c.Stop(t)
@@ -187,7 +187,7 @@ func TestRMARefused(t *testing.T) {
 func TestRMAOwnerKilled(t *testing.T) {
 	e, c, to := besideKeeper(t, fabric.Options{})
 	at := c.region(t, 4096, allAccess)
-	noError(t, e.Write(make([]byte, 8), to, at, 1))
+	must(t, e.Write(make([]byte, 8), to, at, 1))
 	completes(t, e)
 	c.Kill()
 	for e.Stats().Died == 0 {
@@ -204,12 +204,12 @@ func TestRMAOwnerKilled(t *testing.T) {
 // stops in mid-copy, as it looks to its target.
 func writer() {
 	e, err := open("writer", fabric.Options{})
-	must(err)
+	need(err)
 	to := shmtest.Needs(e.Resolve("main"))
 	var at fabric.Remote
 	var how string
 	shmtest.Needs(fmt.Scan(&at.Key, &how))
-	must(e.Write([]byte("x"), to, at, 1))
+	need(e.Write([]byte("x"), to, at, 1))
 	if how == "stands" {
 		o := shmtest.Needs(e.d.Open("main", shm.ReadOnly))
 		mem := shmtest.Needs(o.MapWritable(kind.SectFabricUses, 0))
@@ -218,10 +218,10 @@ func writer() {
 	buf := pattern(remoteBytes)
 	fmt.Println("writing")
 	for how != "stands" {
-		must(e.WriteMsg(&fabric.Msg{Buf: buf, Addr: to, Flags: cq.FlagInjectComplete}, at))
+		need(e.WriteMsg(&fabric.Msg{Buf: buf, Addr: to, Flags: cq.FlagInjectComplete}, at))
 		completion := make([]cq.Entry, 1)
 		if _, err = cq.Read(e.q, completion); err != nil {
-			must(err)
+			need(err)
 		}
 	}
 	untilTold()
@@ -235,12 +235,12 @@ func TestRMAKilled(t *testing.T) {
 			e := opened(t, "main", fabric.Options{Remote: remoteBytes, Peers: 1})
 			for round := range uint64(2) {
 				r, err := e.Register(remoteBytes, cq.FlagRemoteWrite)
-				noError(t, err)
+				must(t, err)
 				c := start(t, "writer")
 				shmtest.Got(fmt.Fprintln(c.In, r.Key(), how)).Or(t)
 				c.Says(t, "writing")
 				if how == "stands" {
-					noError(t, r.Close())
+					must(t, r.Close())
 					if _, err = e.Register(1, cq.FlagRemoteWrite); err != cq.ErrFull {
 						c.Kill()
 						t.Fatalf("memory of who has not ended: %v", err)
@@ -250,13 +250,13 @@ func TestRMAKilled(t *testing.T) {
 					}
 				}
 				c.Kill()
-				noError(t, r.Close())
+				must(t, r.Close())
 				for err = cq.ErrFull; err == cq.ErrFull; time.Sleep(time.Millisecond) {
 					r, err = e.Register(remoteBytes, cq.FlagRemoteWrite)
 				}
-				noError(t, err)
-				noError(t, r.Close())
-				noError(t, r.Close())
+				must(t, err)
+				must(t, r.Close())
+				must(t, r.Close())
 				if s := e.Stats(); s.FreeRemote != remoteBytes || s.HeldRemote+s.RevokedRemote != 0 {
 					t.Errorf("%+v", s)
 				}
@@ -282,9 +282,9 @@ func TestRMAHeir(t *testing.T) {
 	}
 	heir := opened(t, "heir", fabric.Options{})
 	to := heir.knows(t, "main")
-	noError(t, heir.Inject(nil, to))
+	must(t, heir.Inject(nil, to))
 	e.steps(t)
-	noError(t, r.Close())
+	must(t, r.Close())
 	if s := e.Stats(); s.FreeRemote != 4096 || s.Waiting != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -310,18 +310,18 @@ func TestRegister(t *testing.T) {
 		}
 	}
 	a, err := e.Register(5000, allAccess)
-	noError(t, err)
+	must(t, err)
 	b := shmtest.Got(e.Register(1, allAccess)).Or(t)
 	if _, err := e.Register(1, allAccess); err != cq.ErrFull || a.Key() == b.Key() ||
 		len(a.Bytes()) != 5000 || cap(a.Bytes()) != 5000 {
 		t.Errorf("%v; keys %x, %x; %d bytes", err, a.Key(), b.Key(), len(a.Bytes()))
 	}
-	noError(t, a.Close())
+	must(t, a.Close())
 	if _, err = e.Register(8192, allAccess); err != nil {
 		t.Error(err)
 	}
-	noError(t, e.close())
-	noError(t, b.Close())
+	must(t, e.close())
+	must(t, b.Close())
 	if _, err = e.Register(1, allAccess); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("of what is closed: %v", err)
 	}
@@ -333,7 +333,7 @@ func TestRMASelf(t *testing.T) {
 	to := e.knows(t, "main")
 	r := shmtest.Got(e.Register(8, allAccess)).Or(t)
 	at := fabric.Remote{Key: r.Key()}
-	noError(t, e.WriteMsg(&fabric.Msg{Buf: []byte("12345678"), Addr: to, Context: 1, Data: 5,
+	must(t, e.WriteMsg(&fabric.Msg{Buf: []byte("12345678"), Addr: to, Context: 1, Data: 5,
 		Flags: cq.FlagRemoteCQData}, at))
 	if c := completes(t, e); c.Flags != toldFlags || c.Data != 5 || string(r.Bytes()) != "12345678" {
 		t.Errorf("told %+v, %s", c, r.Bytes())
@@ -342,7 +342,7 @@ func TestRMASelf(t *testing.T) {
 		t.Errorf("wrote %+v", c)
 	}
 	got := make([]byte, 4)
-	noError(t, e.Read(got, to, fabric.Remote{Key: r.Key(), Offset: 2}, 1))
+	must(t, e.Read(got, to, fabric.Remote{Key: r.Key(), Offset: 2}, 1))
 	if completes(t, e); string(got) != "3456" {
 		t.Errorf("read %s", got)
 	}
@@ -385,7 +385,7 @@ func TestRMAUntold(t *testing.T) {
 			t.Fatalf("write %d: %+v", i, c)
 		}
 	}
-	noError(t, write(sent))
+	must(t, write(sent))
 	completes(t, a)
 	if c := completes(t, b); c.Data != sent {
 		t.Errorf("the next: %+v", c)
@@ -404,7 +404,7 @@ func TestRMACounters(t *testing.T) {
 			o := fabric.Options{Remote: 4096, Counters: map[*cq.Counter]cq.Flags{}}
 			for _, k := range kinds[2*i : 2*i+2] {
 				c := shmtest.Got(cq.CreateCounter(cq.Unnamed("c"), cq.CounterOptions{})).Or(t)
-				t.Cleanup(func() { noError(t, c.Close()) })
+				t.Cleanup(func() { must(t, c.Close()) })
 				counters[k], o.Counters[c] = c, k
 			}
 			ends[i] = opened(t, name, o)
@@ -418,11 +418,11 @@ func TestRMACounters(t *testing.T) {
 		r := shmtest.Got(b.Register(8, access)).Or(t)
 		at := fabric.Remote{Key: r.Key()}
 		var word [8]byte
-		noError(t, a.Read(word[:], to, at, 1))
-		noError(t, a.Write(word[:], to, at, 1))
-		noError(t, a.WriteMsg(&fabric.Msg{Buf: word[:], Addr: to, Flags: cq.FlagRemoteCQData}, at))
-		noError(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Addr: to, At: at}))
-		noError(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Result: word[:], Addr: to,
+		must(t, a.Read(word[:], to, at, 1))
+		must(t, a.Write(word[:], to, at, 1))
+		must(t, a.WriteMsg(&fabric.Msg{Buf: word[:], Addr: to, Flags: cq.FlagRemoteCQData}, at))
+		must(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Addr: to, At: at}))
+		must(t, a.Atomic(&fabric.AtomicMsg{Op: fabric.Sum, Buf: word[:], Result: word[:], Addr: to,
 			At: at}))
 		b.steps(t)
 		want := []uint64{2, 3, 0, 1}
@@ -438,7 +438,7 @@ func TestRMACounters(t *testing.T) {
 			t.Errorf("told %+v", c)
 		}
 		nothing(t, b)
-		noError(t, errors.Join(a.Endpoint.Close(), b.Endpoint.Close()))
+		must(t, errors.Join(a.Endpoint.Close(), b.Endpoint.Close()))
 	}
 }
 
@@ -455,7 +455,7 @@ func TestHostileRegion(t *testing.T) {
 			to := a.knows(t, "b")
 			r := shmtest.Got(b.Register(4096, allAccess)).Or(t)
 			o := shmtest.Got(b.d.Open("b", shm.ReadOnly)).Or(t)
-			t.Cleanup(func() { noError(t, o.Close()) })
+			t.Cleanup(func() { must(t, o.Close()) })
 			mem := shmtest.Got(o.MapWritable(kind.SectFabricRegions, 0)).Or(t)
 			write(&kind.Overlays[kind.FabricRegion](mem)[0])
 			at := fabric.Remote{Key: r.Key()}
@@ -504,7 +504,7 @@ func TestTransfers(t *testing.T) {
 		{"atomic", func() error { return a.Atomic(&sum) }, cq.FlagAtomic | cq.FlagWrite, 0},
 		{"fetch", func() error { return a.Atomic(&fetch) }, cq.FlagAtomic | cq.FlagRead, 0},
 	} {
-		noError(t, x.do())
+		must(t, x.do())
 		if x.peer == 0 {
 			nothing(t, b)
 		} else if c := completes(t, b); c.Flags != x.peer {

@@ -20,13 +20,13 @@ var onePlace = fabric.Options{Peers: 1}
 func boxWords(t *testing.T, e *end) (lanes []kind.FabricLane, done []kind.Word) {
 	t.Helper()
 	obj, err := e.d.Open(kind.FabricOutboxName(e.Address().Outbox), shm.ReadOnly)
-	noError(t, err)
-	t.Cleanup(func() { noError(t, obj.Close()) })
+	must(t, err)
+	t.Cleanup(func() { must(t, obj.Close()) })
 	o := shmtest.Got(kind.StoredOutbox("", obj.Header())).Or(t)
 	lanes, _, err = kind.OutboxLanes(obj, o)
-	noError(t, err)
+	must(t, err)
 	mem, err := obj.MapWritable(kind.SectFabricDone, 0)
-	noError(t, err)
+	must(t, err)
 	return lanes, kind.Overlays[kind.Word](mem)[:o.Lanes]
 }
 
@@ -39,26 +39,26 @@ func TestPlaceNumbers(t *testing.T) {
 		a.SetUses(kind.FabricMostUses - 2)
 		for i, use := range []int{kind.FabricMostUses - 1, kind.FabricMostUses, 1, 2} {
 			b := opened(t, "b", onePlace)
-			noError(t, a.Send(number(uint64(i)), a.knows(t, "b"), 1))
+			must(t, a.Send(number(uint64(i)), a.knows(t, "b"), 1))
 			if id := lanes[0].ID.Load(); id != kind.FabricLaneID(a.Address().Outbox, 0, use) {
 				t.Fatalf("the number is %#x of user %d", id, use)
 			}
-			noError(t, b.Recv(make([]byte, 8), 2))
+			must(t, b.Recv(make([]byte, 8), 2))
 			completes(t, b)
 			completes(t, a)
-			noError(t, b.close())
+			must(t, b.close())
 		}
 	})
 	t.Run("late", func(t *testing.T) { // a former receiver that is late says nothing of the next user
 		a := opened(t, "a", onePlace)
 		lanes, done := boxWords(t, a)
 		b := opened(t, "b", onePlace)
-		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		must(t, a.Inject(number(1), a.knows(t, "b")))
 		b.steps(t)
 		id := lanes[0].ID.Load()
 		next := id + kind.FabricLaneID(0, 0, 1)
 		done[0].Store(next)
-		noError(t, b.close())
+		must(t, b.close())
 		if got := done[0].Load(); got != next {
 			t.Errorf("%#x is done, want %#x", got, next)
 		}
@@ -69,11 +69,11 @@ func TestPlaceNumbers(t *testing.T) {
 		a.SetUses(kind.FabricMostUses)
 		lanes, done := boxWords(t, a)
 		b := opened(t, "b", onePlace)
-		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		must(t, a.Inject(number(1), a.knows(t, "b")))
 		b.steps(t)
 		id := lanes[0].ID.Load()
 		done[0].Store(id + kind.FabricLaneID(0, 0, kind.FabricMostUses-1))
-		noError(t, b.close())
+		must(t, b.close())
 		if got := done[0].Load(); got != id {
 			t.Errorf("%#x is done, want %#x", got, id)
 		}
@@ -83,16 +83,16 @@ func TestPlaceNumbers(t *testing.T) {
 		_, done := boxWords(t, a)
 		a.SetUses(kind.FabricMostUses)
 		b := opened(t, "b", onePlace)
-		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		must(t, a.Inject(number(1), a.knows(t, "b")))
 		b.steps(t)
-		noError(t, b.close())
+		must(t, b.close())
 		if done[0].Load() == 0 {
 			t.Error("nobody is done")
 		}
 		a.SetUses(kind.FabricMostUses)
 		b = opened(t, "b", onePlace)
-		noError(t, a.Inject(number(2), a.knows(t, "b")))
-		noError(t, a.close())
+		must(t, a.Inject(number(2), a.knows(t, "b")))
+		must(t, a.close())
 		b.steps(t)
 		if s := b.Stats(); s.Stored != 1 {
 			t.Errorf("a message was lost: %+v", s)
@@ -107,7 +107,7 @@ func TestDoneBeforeClosed(t *testing.T) {
 	lanes, done := boxWords(t, a)
 	for range 8 { // a look may come late
 		b := opened(t, "b", fabric.Options{Peers: 1024, Slots: 2, Chunks: -1})
-		noError(t, a.Inject(number(1), a.knows(t, "b")))
+		must(t, a.Inject(number(1), a.knows(t, "b")))
 		b.steps(t)
 		of, id := scribble(t, b, "b"), lanes[0].ID.Load()
 		for row := range of.claims[1:] { // who is not there costs a look when the state is said
@@ -121,7 +121,7 @@ func TestDoneBeforeClosed(t *testing.T) {
 			said <- done[0].Load()
 		}()
 		<-looks
-		noError(t, b.Endpoint.Close())
+		must(t, b.Endpoint.Close())
 		if said := <-said; said != id {
 			t.Fatalf("closed, and %#x is done: want %#x", said, id)
 		}
@@ -134,11 +134,11 @@ func TestPlaceSought(t *testing.T) {
 	a := opened(t, "a", onePlace)
 	for range 3 {
 		c := started(t, "idle")
-		noError(t, a.Inject(nil, a.knows(t, "idle")))
+		must(t, a.Inject(nil, a.knows(t, "idle")))
 		c.Kill()
 		b := opened(t, "b", fabric.Options{})
-		noError(t, a.Inject(nil, a.knows(t, "b")))
-		noError(t, b.close())
+		must(t, a.Inject(nil, a.knows(t, "b")))
+		must(t, b.close())
 	}
 }
 
@@ -169,7 +169,7 @@ func TestCutOffDies(t *testing.T) {
 				p.obeys(t, "send", "0")
 				e.steps(t)
 			}
-			noError(t, e.Send(pattern(680), to, 1))
+			must(t, e.Send(pattern(680), to, 1))
 			of := scribble(t, e, "idle")
 			if c.dead {
 				p.Kill()
@@ -211,7 +211,7 @@ func TestCutOffDies(t *testing.T) {
 					err = inject()
 					e.steps(t)
 				}
-				noError(t, err)
+				must(t, err)
 			}
 			soon(func() error { return e.Inject(nil, e.knows(t, "c")) })
 			soon(func() error { return next.Inject(nil, next.knows(t, "main")) })
@@ -269,7 +269,7 @@ func TestChunksLeft(t *testing.T) {
 				opened(t, name, o)
 				to := a.knows(t, name)
 				for range 10 {
-					noError(t, a.Send(pattern(1000), to, 1))
+					must(t, a.Send(pattern(1000), to, 1))
 				}
 				account(t, a, 8, used, 0)
 			}
@@ -278,7 +278,7 @@ func TestChunksLeft(t *testing.T) {
 			dropped := a.Stats().Dropped
 			for range 10 {
 				got := make([]byte, 1000)
-				noError(t, errors.Join(d.Recv(got, 2), a.Send(pattern(1000), to, 1)))
+				must(t, errors.Join(d.Recv(got, 2), a.Send(pattern(1000), to, 1)))
 				account(t, a, 8, 7, 0)
 				d.steps(t)
 				if done := d.completions(t); len(done) != 1 || !bytes.Equal(got, pattern(1000)) {

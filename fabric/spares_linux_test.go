@@ -25,11 +25,11 @@ func TestGroupSpares(t *testing.T) {
 					if state == "asked" {
 						m.Flags |= cq.FlagMatchComplete
 					}
-					noError(t, a.SendMsg(&m))
+					must(t, a.SendMsg(&m))
 					want = append(want, i)
 				}
 				if state == "new" { // the lane is there, and carried nothing
-					noError(t, a.Send(make([]byte, 1), a.g.Addr(), 1))
+					must(t, a.Send(make([]byte, 1), a.g.Addr(), 1))
 					want = nil
 				}
 				if state == "idle" {
@@ -39,9 +39,9 @@ func TestGroupSpares(t *testing.T) {
 				if who == "sender" {
 					leaver = a.g
 				}
-				noError(t, leaver.Close())
+				must(t, leaver.Close())
 				if state == "new" {
-					noError(t, b.Recv(make([]byte, 1), 5))
+					must(t, b.Recv(make([]byte, 1), 5))
 					moves(t, b.end, a.end)
 					_ = b.completions(t)
 				} else if got := b.got(t); !slices.Equal(got, want) {
@@ -50,9 +50,9 @@ func TestGroupSpares(t *testing.T) {
 				moves(t, a.end, b.end)
 				other := opened(t, "other", one)
 				to := a.knows(t, "other")
-				noError(t, a.Inject(number(9), to))
+				must(t, a.Inject(number(9), to))
 				to = other.knows(t, "b")
-				noError(t, other.Inject(number(8), to))
+				must(t, other.Inject(number(8), to))
 				if got := b.got(t); !slices.Equal(got, []uint64{8}) {
 					t.Errorf("%v came from another one", got)
 				}
@@ -64,10 +64,10 @@ func TestGroupSpares(t *testing.T) {
 		a, b := ends[0], ends[1]
 		for i := range uint64(5) {
 			if i > 0 {
-				noError(t, a.g.Close())
+				must(t, a.g.Close())
 				a.g = joins(t, a.end, fabric.GroupOptions{})
 			}
-			noError(t, a.Inject(number(i), a.g.Addr()))
+			must(t, a.Inject(number(i), a.g.Addr()))
 			if got := b.got(t); !slices.Equal(got, []uint64{i}) {
 				t.Fatalf("%v came in round %d", got, i)
 			}
@@ -78,8 +78,8 @@ func TestGroupSpares(t *testing.T) {
 		ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
 		a, b := ends[0], ends[1]
 		for i := range uint64(50) {
-			noError(t, a.SendMsg(&fabric.Msg{Buf: number(i), Addr: a.g.Addr(), Flags: cq.FlagInjectCall}))
-			noError(t, b.g.Close())
+			must(t, a.SendMsg(&fabric.Msg{Buf: number(i), Addr: a.g.Addr(), Flags: cq.FlagInjectCall}))
+			must(t, b.g.Close())
 			if i%3 == 0 {
 				moves(t, a.end)
 			}
@@ -113,19 +113,19 @@ func TestGroupSpares(t *testing.T) {
 func TestGroupLeavesTwice(t *testing.T) {
 	ends := members(t, fabric.Options{Peers: 2}, fabric.GroupOptions{}, "a", "c", "b")
 	a, c, b := ends[0], ends[1], ends[2]
-	noError(t, a.Inject(number(1), a.g.Addr()))
+	must(t, a.Inject(number(1), a.g.Addr()))
 	moves(t, b.end, c.end, a.end)
-	noError(t, c.g.Close()) // it has the first place, and gives that up
+	must(t, c.g.Close()) // it has the first place, and gives that up
 	moves(t, a.end, c.end, a.end)
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
 	a.steps(t)
 	b.g = joins(t, b.end, fabric.GroupOptions{})
-	noError(t, a.Inject(number(2), a.g.Addr()))
-	noError(t, b.g.Close())
+	must(t, a.Inject(number(2), a.g.Addr()))
+	must(t, b.g.Close())
 	moves(t, a.end, b.end)
 	for _, name := range []string{"x", "y"} {
 		opened(t, name, fabric.Options{})
-		noError(t, a.Inject(nil, a.knows(t, name)))
+		must(t, a.Inject(nil, a.knows(t, name)))
 	}
 }
 
@@ -137,7 +137,7 @@ func TestGroupUnused(t *testing.T) {
 	x := opened(t, "x", fabric.Options{})
 	for _, name := range []string{"x", "c"} { // which have the first places of a, and c has no room
 		to, err := a.Resolve(name)
-		noError(t, err)
+		must(t, err)
 		for err == nil {
 			err = a.Inject(number(1), to)
 		}
@@ -154,11 +154,11 @@ func TestGroupUnused(t *testing.T) {
 	}
 	full(use)
 	full(0)
-	noError(t, x.Endpoint.Close())
+	must(t, x.Endpoint.Close())
 	moves(t, a.end)
 	full(use)
 	moves(t, c.end)
-	noError(t, a.Inject(number(3), a.g.Addr()))
+	must(t, a.Inject(number(3), a.g.Addr()))
 	if got := b.got(t); !slices.Equal(got, []uint64{3}) || b.Stats().Refused > 0 {
 		t.Errorf("%v came; %+v", got, b.Stats())
 	}

@@ -14,7 +14,7 @@ import (
 func starved() {
 	e := shmtest.Needs(open("starved", fabric.Options{}))
 	buf := make([]byte, 16)
-	must(e.Recv(buf, 1))
+	need(e.Recv(buf, 1))
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
 	restore := shmtest.LimitFiles(0)
@@ -24,16 +24,16 @@ func starved() {
 	fmt.Println(e.Stats().Refused, "refused")
 	restore()
 	c, _, err := e.next() // it sleeps
-	must(err)
+	need(err)
 	fmt.Println(string(buf[:c.Len]))
 	untilTold()
-	must(e.close())
+	need(e.close())
 }
 
 // unpolled receives from somebody while the kernel watches no more descriptors for this process.
 func unpolled() {
 	e := shmtest.Needs(open("unpolled", fabric.Options{}))
-	must(shmtest.Forbid(unix.SYS_EPOLL_CTL, unix.ENOSPC))
+	need(shmtest.Forbid(unix.SYS_EPOLL_CTL, unix.ENOSPC))
 	fmt.Println("ready")
 	_, _ = fmt.Scanln()
 	for range 3 {
@@ -41,14 +41,14 @@ func unpolled() {
 	}
 	fmt.Println(e.Stats().Refused, "refused")
 	untilTold()
-	must(e.close())
+	need(e.close())
 }
 
 // TestUnpolled: who can follow no process now does not refuse a sender for good.
 func TestUnpolled(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "unpolled")
-	noError(t, e.Send([]byte("hello"), e.knows(t, "unpolled"), 1))
+	must(t, e.Send([]byte("hello"), e.knows(t, "unpolled"), 1))
 	fmt.Fprintln(c.In)
 	c.Says(t, "0 refused")
 	c.Stop(t)
@@ -59,7 +59,7 @@ func TestStarved(t *testing.T) {
 	e := opened(t, "main", fabric.Options{})
 	c := started(t, "starved")
 	to := e.knows(t, "starved")
-	noError(t, e.Send([]byte("hello"), to, 1))
+	must(t, e.Send([]byte("hello"), to, 1))
 	fmt.Fprintln(c.In)
 	c.Says(t, "0 refused")
 	c.Says(t, "hello")

@@ -119,16 +119,16 @@ var ways = []struct {
 
 func (w *waited) set(t *testing.T, m cq.Waitable) *cq.WaitSet {
 	s := shmtest.Got(cq.NewWaitSet(w.d, cq.WaitSetOptions{Wait: cq.WaitFD})).Or(t)
-	noError(t, s.Add(m))
-	t.Cleanup(func() { noError(t, errors.Join(s.Remove(m), s.Close())) })
+	must(t, s.Add(m))
+	t.Cleanup(func() { must(t, errors.Join(s.Remove(m), s.Close())) })
 	return s
 }
 
 func (w *waited) channel(t *testing.T) *cq.Channel {
 	c := shmtest.Got(cq.NewChannel(w.d)).Or(t)
-	noError(t, c.Attach(w.q))
-	noError(t, c.RequestNotify(w.q, cq.NotifyAny))
-	t.Cleanup(func() { noError(t, errors.Join(c.Detach(context.Background(), w.q), c.Close())) })
+	must(t, c.Attach(w.q))
+	must(t, c.RequestNotify(w.q, cq.NotifyAny))
+	t.Cleanup(func() { must(t, errors.Join(c.Detach(context.Background(), w.q), c.Close())) })
 	return c
 }
 
@@ -162,13 +162,13 @@ func TestWaits(t *testing.T) {
 // newWaited opens the endpoint, which either its counter or its queue drives.
 func newWaited(t *testing.T, counts bool) *waited {
 	d, err := shm.OpenDir(shmtest.Dir(t))
-	noError(t, err)
+	must(t, err)
 	w := &waited{end: &end{d: d}}
 	w.q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 64, Shared: true, Wait: cq.WaitFD})
-	noError(t, err)
+	must(t, err)
 	w.w = shmtest.Got(w.q.Writer()).Or(t)
 	w.count, err = cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{Wait: cq.WaitFD})
-	noError(t, err)
+	must(t, err)
 	o := fabric.Options{Transmit: w.w, Receive: w.w, Progress: []*cq.Queue{w.q}}
 	if counts {
 		o.Counters, o.Progress = map[*cq.Counter]cq.Flags{w.count: cq.FlagRecv}, nil
@@ -178,7 +178,7 @@ func newWaited(t *testing.T, counts bool) *waited {
 }
 
 func (w *waited) close(t *testing.T) {
-	noError(t, errors.Join(w.Endpoint.Close(), w.w.Close(), w.q.Close(), w.count.Close(), w.d.Close()))
+	must(t, errors.Join(w.Endpoint.Close(), w.w.Close(), w.q.Close(), w.count.Close(), w.d.Close()))
 }
 
 // exchange sends a message, and waits until the echo of it is here.
@@ -186,10 +186,10 @@ func (w *waited) exchange(t *testing.T, to cq.Addr, wait func() error) {
 	t.Helper()
 	w.n++
 	var buf [16]byte
-	noError(t, w.Recv(buf[:], w.n))
-	noError(t, w.Inject([]byte("message"), to))
+	must(t, w.Recv(buf[:], w.n))
+	must(t, w.Inject([]byte("message"), to))
 	for {
-		noError(t, wait())
+		must(t, wait())
 		var dst [4]cq.Entry
 		n, err := cq.Read(w.q, dst[:])
 		if err != nil && err != cq.ErrWouldBlock {
@@ -228,28 +228,28 @@ func TestSolicited(t *testing.T) {
 			from := map[string]*end{"a": a, "b": b}[c.from]
 			to := from.knows(t, "b")
 			r, err := b.Register(8, allAccess)
-			noError(t, err)
+			must(t, err)
 			events := shmtest.Got(cq.NewChannel(b.d)).Or(t)
-			noError(t, errors.Join(events.Attach(b.q), events.RequestNotify(b.q, cq.NotifySolicited)))
+			must(t, errors.Join(events.Attach(b.q), events.RequestNotify(b.q, cq.NotifySolicited)))
 			for _, solicited := range []bool{false, true} {
 				told := false
 				m := fabric.Msg{Addr: to, Buf: make([]byte, c.bytes), Solicited: solicited,
 					Flags: cq.FlagRemoteCQData}
 				switch {
 				case c.data:
-					noError(t, from.WriteMsg(&m, fabric.Remote{Key: r.Key()}))
+					must(t, from.WriteMsg(&m, fabric.Remote{Key: r.Key()}))
 				case c.stored:
-					noError(t, from.SendMsg(&m))
+					must(t, from.SendMsg(&m))
 					_, err = b.Progress()
-					noError(t, errors.Join(err, b.Recv(make([]byte, c.bytes), 1)))
+					must(t, errors.Join(err, b.Recv(make([]byte, c.bytes), 1)))
 				default:
-					noError(t, b.Recv(make([]byte, c.bytes), 1))
-					noError(t, from.SendMsg(&m))
+					must(t, b.Recv(make([]byte, c.bytes), 1))
+					must(t, from.SendMsg(&m))
 				}
 				for here := false; !here; {
 					_, err = a.Progress()
 					_, err2 := b.Progress()
-					noError(t, errors.Join(err, err2))
+					must(t, errors.Join(err, err2))
 					e, err := events.TryGetEvent()
 					if err == nil && (!solicited || !e.Solicited) || err != nil && err != cq.ErrWouldBlock {
 						t.Fatalf("solicited %v: an event %+v, %v", solicited, e, err)
@@ -268,8 +268,8 @@ func TestSolicited(t *testing.T) {
 					t.Errorf("solicited %v: told %v", solicited, told)
 				}
 			}
-			noError(t, errors.Join(events.Ack(b.q, 1), events.Detach(t.Context(), b.q)))
-			noError(t, events.Close())
+			must(t, errors.Join(events.Ack(b.q, 1), events.Detach(t.Context(), b.q)))
+			must(t, events.Close())
 		})
 	}
 }

@@ -25,7 +25,7 @@ func TestAskedInWant(t *testing.T) {
 			defer fabric.SetConnPeers(1)()
 			l := listens(t, directory(t), "server")
 			e := holder(t, fabric.Options{})
-			noError(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
+			must(t, e.say(said{1, 1 << 32, connWindow4096}, 0))
 			e.hears(t)
 			s, server := scribble(t, e.end, "holder"), scribbleOn(t, e.end, "server",
 				fabric.Below(l).Address())
@@ -33,7 +33,7 @@ func TestAskedInWant(t *testing.T) {
 			s.slots[1].Seq.Store(2)
 			server.rings()
 			shmtest.Eventually(t, "the row", func() bool { return server.claims[0].Load() == 0 })
-			return l, func() { noError(t, e.Endpoint.Close()) }
+			return l, func() { must(t, e.Endpoint.Close()) }
 		},
 		"row": func(t *testing.T) (net.Listener, func()) {
 			d := directory(t)
@@ -60,7 +60,7 @@ func TestAskedInWant(t *testing.T) {
 			case <-time.After(120 * time.Millisecond): // more than once
 			}
 			over()
-			noError(t, <-answer)
+			must(t, <-answer)
 			reads(t, accepts(t, l), "at last")
 			if s := fabric.Below(l).Stats(); s.Corrupt > 0 {
 				t.Errorf("%+v", s)
@@ -96,12 +96,12 @@ func dialing(t *testing.T) (answer chan error) {
 func TestRefusedWakes(t *testing.T) {
 	server := opened(t, "server", fabric.Options{Events: events(t, 0)})
 	stranger := opened(t, "stranger", fabric.Options{})
-	noError(t, stranger.Send(nil, stranger.knows(t, "server"), 1))
+	must(t, stranger.Send(nil, stranger.knows(t, "server"), 1))
 	b := stranger.Bell()
 	b.Lock()
 	more, err := b.Park()
 	b.Unlock()
-	noError(t, err)
+	must(t, err)
 	before := mapped(t, stranger, "stranger")
 	server.steps(t)
 	b.Lock()
@@ -144,7 +144,7 @@ func TestDialFullOfDead(t *testing.T) {
 func TestNoLaneUnmaps(t *testing.T) {
 	a := opened(t, "a", onePlace)
 	opened(t, "full", fabric.Options{})
-	noError(t, a.Inject(nil, a.knows(t, "full")))
+	must(t, a.Inject(nil, a.knows(t, "full")))
 	other := opened(t, "other", fabric.Options{})
 	before := mapped(t, other, "other")
 	shmtest.WantErr(t, "one more", a.Inject(nil, a.knows(t, "other")), fabric.ErrPeers)
@@ -166,7 +166,7 @@ func TestKilledUnmaps(t *testing.T) {
 				e.steps(t)
 			}
 			if ways[0] {
-				noError(t, e.Inject(nil, to))
+				must(t, e.Inject(nil, to))
 			}
 			if mapped(t, e, "idle") == before {
 				t.Error("nothing was mapped")
@@ -188,7 +188,7 @@ func TestCutWakes(t *testing.T) {
 	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{Remote: 4096})
 	to := a.knows(t, "b")
 	r, err := b.Register(4096, allAccess)
-	noError(t, err)
+	must(t, err)
 	for err == nil {
 		err = a.Inject(nil, to)
 	}
@@ -209,16 +209,16 @@ func TestCutWakes(t *testing.T) {
 func TestGroupSwaps(t *testing.T) {
 	ends := members(t, onePlace, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
-	noError(t, a.Inject(number(1), a.g.Addr()))
+	must(t, a.Inject(number(1), a.g.Addr()))
 	if got := b.got(t); !slices.Equal(got, []uint64{1}) {
 		t.Errorf("%v came", got)
 	}
 	moves(t, a.end)
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
 	c := members(t, onePlace, fabric.GroupOptions{}, "c")[0]
 	shmtest.WantErr(t, "the place of who left", a.Inject(number(2), a.g.Addr()), cq.ErrFull)
 	moves(t, b.end, a.end)
-	noError(t, a.Inject(number(2), a.g.Addr()))
+	must(t, a.Inject(number(2), a.g.Addr()))
 	if got := c.got(t); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("%v came", got)
 	}
@@ -230,15 +230,15 @@ func TestGroupMissesAgain(t *testing.T) {
 	a := members(t, fabric.Options{}, missing, "a")[0]
 	b := members(t, onePlace, missing, "b")[0]
 	for range 9 { // two find no slot
-		noError(t, a.Inject(number(1), a.g.Addr()))
+		must(t, a.Inject(number(1), a.g.Addr()))
 	}
 	moves(t, b.end, a.end)
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
 	a.steps(t)
 	b.g = joins(t, b.end, missing)
 	shmtest.WantErr(t, "the row of the former lane", a.Inject(number(2), a.g.Addr()), cq.ErrFull)
 	b.steps(t)
-	noError(t, a.Inject(number(2), a.g.Addr()))
+	must(t, a.Inject(number(2), a.g.Addr()))
 	b.steps(t)
 	if s := b.Stats(); s.Stored != 8 || s.Missed != 2 {
 		t.Errorf("%+v", s)
@@ -251,13 +251,13 @@ func TestGroupLeaver(t *testing.T) {
 	ends := members(t, fabric.Options{}, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
 	to := a.knows(t, "b")
-	noError(t, a.Inject(nil, to))
+	must(t, a.Inject(nil, to))
 	for range 1100 {
-		noError(t, b.g.Close())
+		must(t, b.g.Close())
 		a.steps(t)
 		b.g = joins(t, b.end, fabric.GroupOptions{})
 	}
-	noError(t, a.Inject(nil, to))
+	must(t, a.Inject(nil, to))
 	if n := b.knows(t, "a"); n != 0 {
 		t.Errorf("the first peer has number %d", n)
 	}
@@ -268,9 +268,9 @@ func TestGroupLeaver(t *testing.T) {
 func TestGroupLeaverCut(t *testing.T) {
 	ends := members(t, onePlace, fabric.GroupOptions{}, "a", "b")
 	a, b := ends[0], ends[1]
-	noError(t, a.Inject(number(1), a.g.Addr()))
+	must(t, a.Inject(number(1), a.g.Addr()))
 	moves(t, b.end, a.end)
-	noError(t, b.g.Close())
+	must(t, b.g.Close())
 	a.steps(t)
 	opened(t, "other", onePlace)
 	to := a.knows(t, "other")
@@ -295,7 +295,7 @@ func TestGroupLeftWakes(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- a.SendContext(t.Context(), &fabric.Msg{Addr: a.g.Addr()}) }()
 	sleeps(t, a.Bell())
-	noError(t, a.g.Close())
+	must(t, a.g.Close())
 	shmtest.WantErr(t, "who waits", <-sent, fabric.ErrNoPeer)
 }
 
@@ -304,19 +304,19 @@ func TestRMAHeirRefused(t *testing.T) {
 	e := opened(t, "main", fabric.Options{Remote: 4096, Peers: 1, Events: events(t, 0)})
 	r := shmtest.Got(e.Register(4096, cq.FlagRemoteWrite)).Or(t)
 	x, heir := opened(t, "x", fabric.Options{}), opened(t, "heir", fabric.Options{})
-	noError(t, x.Inject(nil, x.knows(t, "main")))
+	must(t, x.Inject(nil, x.knows(t, "main")))
 	o := shmtest.Got(e.d.Open("main", shm.ReadOnly)).Or(t)
 	defer o.Close()
 	mem := shmtest.Got(o.MapWritable(kind.SectFabricUses, 0)).Or(t)
 	kind.Overlays[kind.Word](mem)[0].Store(r.Key())
 	e.steps(t)
-	noError(t, x.close())
+	must(t, x.close())
 	to := heir.knows(t, "main")
 	shmtest.WantErr(t, "no row", heir.Inject(nil, to), cq.ErrFull)
 	e.steps(t)
-	noError(t, heir.Inject(nil, to))
+	must(t, heir.Inject(nil, to))
 	e.steps(t)
-	noError(t, r.Close())
+	must(t, r.Close())
 	if s := e.Stats(); s.FreeRemote != 4096 || s.Refused != 2 {
 		t.Errorf("%+v", s)
 	}
