@@ -187,7 +187,10 @@ func (e *Endpoint) create() (err error) {
 		Remote: (e.opt.Remote + pieceBytes - 1) &^ (pieceBytes - 1)}
 	s := f.Spec(e.name)
 	s.UUID, s.Generation = e.addr.UUID, e.addr.Generation
-	former := e.former()
+	var former kind.Fabric
+	if !e.met() {
+		_, former, _ = e.ofName(e.name)
+	}
 	e.obj, err = e.make(e.name, s, func(o *shm.Object) error {
 		w, err := mapEndpoint(o, f, true)
 		if err != nil {
@@ -211,22 +214,10 @@ func (e *Endpoint) create() (err error) {
 		return nil
 	})
 	e.idle = sync.NewCond(e.bell)
-	if err == nil && former != 0 {
-		e.collect(former)
+	if err == nil && former.Outbox != 0 { // of who had the name
+		e.collect(former.Outbox)
 	}
 	return err
-}
-
-// former returns the outbox of the endpoint that has the name now, 0 if there is none.
-func (e *Endpoint) former() uint64 {
-	if e.met() {
-		return 0
-	}
-	_, f, err := e.ofName(e.name)
-	if err != nil {
-		return 0
-	}
-	return f.Outbox
 }
 
 // make makes one of the endpoint's objects, with a name, or sealed and without one.
