@@ -296,6 +296,12 @@ func TestGlance(t *testing.T) {
 			shmtest.Got(s.q.Peek(1)).Or(t)
 			t.Cleanup(func() { must(t, s.q.Release(1)) })
 		}, want: cq.ErrBusy},
+		"left by who had the lock": {happen: func(t *testing.T, s *state) {
+			post(t, s.w, 1, 4)
+			shmtest.Got(s.q.Peek(1)).Or(t)
+			must(t, s.q.Release(1))
+			read(t, s.q, 1) // which looks closer, and opens the door again
+		}},
 		"overrun": {o: cq.Options{Overrun: cq.OverrunQueue}, want: cq.ErrOverrun,
 			happen: func(t *testing.T, s *state) {
 				post(t, s.w, 0, 8)

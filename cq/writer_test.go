@@ -269,18 +269,23 @@ func TestOverrunWakes(t *testing.T) {
 }
 
 // TestNothingAfterOverrun: what was reserved before and is committed after the queue reported its
-// end does not come.
+// end does not come. Nor can one post who gets a free row between the read that found the end and
+// the one that reports it.
 func TestNothingAfterOverrun(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue})
-	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
+	d, q := create(t, cq.Options{Size: 4, MaxLanes: 3, Overrun: cq.OverrunQueue})
+	a, b, c := attach(t, d, q.Name()), attach(t, d, q.Name()), attach(t, d, q.Name())
 	slot, _, err := b.Reserve(1)
 	must(t, err)
 	slot[0] = cq.Entry{Context: 99}
-	for a.Post(&cq.Entry{}) == nil {
-	}
-	if got := overrun(t, q); len(got) != 4 {
-		t.Errorf("got %v", got)
-	}
+	post(t, a, 0, 4)
+	wantErr(t, "overrun", a.Post(&cq.Entry{}), cq.ErrOverrun)
+	wantContexts(t, "ahead", read(t, q, 4), upTo(0, 4)...)
+	post(t, c, 4, 5)
+	must(t, c.Close())
+	wantContexts(t, "of another", read(t, q, 4), 4)
+	late := attach(t, d, q.Name())
+	wantErr(t, "post of a late one", late.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
+	wantContexts(t, "then", overrun(t, q))
 	must(t, b.Commit(1))
 	for range 3 {
 		if n, err := cq.Read(q, make([]cq.Msg, 1)); n != 0 || err != cq.ErrOverrun {
