@@ -244,6 +244,7 @@ func (r *recorder) readEvents() {
 type history struct {
 	t    *testing.T
 	name string
+	seed uint64
 	env  []string
 	mu   sync.Mutex
 	ops  []*histOp
@@ -372,39 +373,35 @@ func (h *history) perLane() (out []*histOp) {
 // specification of a lane.
 func TestHistoryOfAQueue(t *testing.T) {
 	shmtest.Long(t)
-	seed := rand.Uint32()
-	t.Logf("seed %d", seed)
 	for _, events := range []bool{false, true} {
 		t.Run(fmt.Sprintf("events=%v", events), func(t *testing.T) {
-			decided(t, func(part int) porcupine.CheckResult {
-				return historyOfAQueue(t, seed, events, part)
+			decided(t, func(h *history, d *shm.Dir, part int) porcupine.CheckResult {
+				return h.ofAQueue(d, events, part)
 			})
 		})
 	}
 }
 
-func historyOfAQueue(t *testing.T, seed uint32, events bool, part int) porcupine.CheckResult {
+func (h *history) ofAQueue(d *shm.Dir, events bool, part int) porcupine.CheckResult {
 	const size = 4
-	d := openDir(t)
-	h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
 	if events {
 		h.env = append(h.env, envEvents+"=1")
 		o := cq.EventOptions{Size: size, MaxLanes: 4}
-		must(t, shmtest.Got(cq.CreateEvents(cq.Named(d, h.name), o)).Or(t).Detach())
+		must(h.t, shmtest.Got(cq.CreateEvents(cq.Named(d, h.name), o)).Or(h.t).Detach())
 	} else {
 		o := cq.Options{Size: size, MaxLanes: 4}
-		must(t, shmtest.Got(cq.Create(cq.Named(d, h.name), o)).Or(t).Detach())
+		must(h.t, shmtest.Got(cq.Create(cq.Named(d, h.name), o)).Or(h.t).Detach())
 	}
-	h.run(seed, part)
+	h.run(part)
 	h.empty(events)
 	return h.judge(laneModel(size), h.perLane())
 }
 
 // run plays two lines of writers and one of readers, until the last of each was not killed.
-func (h *history) run(seed uint32, part int) {
+func (h *history) run(part int) {
 	var all sync.WaitGroup
 	for line, role := range []string{"history writer", "history writer", "history reader"} {
-		rnd := rand.New(rand.NewPCG(uint64(seed), uint64(line)))
+		rnd := rand.New(rand.NewPCG(h.seed, uint64(line)))
 		all.Go(func() {
 			for range max(5/part, 1) {
 				h.play(role, 1000, 2+rnd.IntN(40/part))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 func init() {
@@ -57,15 +58,11 @@ func childHistoryCounter() {
 // TestHistoryOfACounter has several processes at one counter, some of which are killed.
 func TestHistoryOfACounter(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint32()
-	t.Logf("seed %d", seed)
-	d := openDir(t)
-	decided(t, func(part int) porcupine.CheckResult {
-		h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
+	decided(t, func(h *history, d *shm.Dir, part int) porcupine.CheckResult {
 		c := shmtest.Got(cq.CreateCounter(cq.Named(d, h.name), cq.CounterOptions{})).Or(t)
 		var all sync.WaitGroup
 		for line := range 3 {
-			rnd := rand.New(rand.NewPCG(uint64(seed), uint64(line)))
+			rnd := rand.New(rand.NewPCG(h.seed, uint64(line)))
 			all.Go(func() {
 				for range 2 {
 					h.play("history counter", 1000, 2+rnd.IntN(40/part))
@@ -94,10 +91,15 @@ func smaller(run func(part int) porcupine.CheckResult) (result porcupine.CheckRe
 }
 
 // decided fails where no order of the operations explains what was seen, and where nobody knows
-// however few there are.
-func decided(t *testing.T, run func(part int) porcupine.CheckResult) {
+// however few there are. Each part has a history of its own, and the same seed.
+func decided(t *testing.T, run func(h *history, d *shm.Dir, part int) porcupine.CheckResult) {
 	t.Helper()
-	switch smaller(run) {
+	seed := rand.Uint32()
+	t.Logf("seed %d", seed)
+	switch smaller(func(part int) porcupine.CheckResult {
+		return run(&history{t: t, name: queueName(t), seed: uint64(seed),
+			env: []string{fmt.Sprint("SEED=", seed)}}, openDir(t), part)
+	}) {
 	case porcupine.Illegal:
 		t.Error("no order of these operations explains what was seen")
 	case porcupine.Unknown:
@@ -206,11 +208,7 @@ func childHistoryLookups() {
 // are judged apart.
 func TestHistoryOfAnAddressVector(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint32()
-	t.Logf("seed %d", seed)
-	d := openDir(t)
-	decided(t, func(part int) porcupine.CheckResult {
-		h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
+	decided(t, func(h *history, d *shm.Dir, part int) porcupine.CheckResult {
 		v, err := cq.CreateAddresses(cq.Named(d, h.name), cq.AddressOptions{Count: vectorRows})
 		must(t, err)
 		must(t, v.Detach())
