@@ -28,7 +28,13 @@ func receive(t testing.TB, c *net.UnixConn) (n int, fds []int) {
 // lane makes a lane object as a writer would.
 func lane(t testing.TB, q *cq.Queue, row, capacity int, seals shm.Seals) *shm.Object {
 	t.Helper()
-	o := shmtest.Have(shm.CreateMemfd(cq.LaneSpec(row, capacity, cq.QueueUUID(q)), nil)).In(t)
+	return sealedAs(t, cq.LaneSpec(row, capacity, cq.QueueUUID(q)), seals)
+}
+
+// sealedAs makes an object with these seals, which may be wrong.
+func sealedAs(t testing.TB, spec shm.Spec, seals shm.Seals) *shm.Object {
+	t.Helper()
+	o := shmtest.Have(shm.CreateMemfd(spec, nil)).In(t)
 	if seals != 0 {
 		must(t, o.Seal(seals))
 	}
@@ -139,12 +145,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 // readerObject makes a reader object without a reader.
 func readerObject(t testing.TB, o cq.Options, seals shm.Seals) *shm.Object {
 	t.Helper()
-	spec := shmtest.Got(cq.ReaderSpec("reader", o)).Or(t)
-	obj := shmtest.Have(shm.CreateMemfd(spec, nil)).In(t)
-	if seals != 0 {
-		must(t, obj.Seal(seals))
-	}
-	return obj
+	return sealedAs(t, shmtest.Got(cq.ReaderSpec("reader", o)).Or(t), seals)
 }
 
 // hostileReader is what a reader sends, and how the meeting ends for the writer.
