@@ -442,7 +442,8 @@ func TestManualProgress(t *testing.T) {
 	}
 }
 
-// sleeping is a context that tells when a call is about to sleep.
+// sleeping is a context that tells when a call is about to sleep: a broadcast reaches whoever has
+// told.
 type sleeping struct {
 	context.Context
 	told func()

@@ -312,18 +312,6 @@ func cqSignalEndsAWait(t *testing.T, r *rig) {
 	wantContexts(t, "then", read(t, r.q, 4), 1)
 }
 
-// begun is a context that tells when a blocking read under it begins to sleep: a broadcast reaches
-// whoever has told.
-type begun struct {
-	context.Context
-	told func()
-}
-
-func (c begun) Done() <-chan struct{} {
-	c.told()
-	return c.Context.Done()
-}
-
 // sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends. The
 // queue's count of sleeps cannot say that all of them sleep: one sleeper may count twice.
 func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
@@ -337,7 +325,7 @@ func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sy
 		all.Go(func() {
 			told := sync.OnceFunc(asleep.Done)
 			defer told()
-			switch _, err := cq.ReadContext(begun{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{}); err {
+			switch _, err := cq.ReadContext(sleeping{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{}); err {
 			case nil:
 			case cq.ErrSignaled:
 				signaled.Add(1)
