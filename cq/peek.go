@@ -238,12 +238,10 @@ func (q *Queue) visit(es []Entry, yield func(*Entry, error) bool) (seen int, mor
 }
 
 func (q *Queue) nothingOut() error {
-	if !q.guard.enter() {
+	if !q.enter() {
 		return q.guard.refusal()
 	}
-	defer q.guard.leave()
-	q.bell.Lock()
-	defer q.bell.Unlock()
+	defer q.leave()
 	if q.out != nil {
 		return &Error{Pkg: kind.Pkg, Op: "iterate", Name: q.name, Err: ErrBusy,
 			Hint: "release what Peek handed out"}
@@ -253,12 +251,10 @@ func (q *Queue) nothingOut() error {
 
 // putBack takes back what Peek handed out and nobody looked at.
 func (q *Queue) putBack() {
-	if !q.guard.enter() {
+	if !q.enter() {
 		return
 	}
-	defer q.guard.leave()
-	q.bell.Lock()
-	defer q.bell.Unlock()
+	defer q.leave()
 	l := q.out
 	if l == nil {
 		return
