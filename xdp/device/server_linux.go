@@ -79,7 +79,7 @@ func NewServer(ctx context.Context, c Config) (*Server, error) {
 	s.helloTimeoutNs.Store(int64(helloTimeout))
 	s.parkedNs.Store(parkedNs)
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
-		ended: make(chan struct{})}
+		ended: make(chan struct{}), dirty: true}
 	if err := s.open(ctx); err != nil {
 		_ = s.release()
 		return nil, err

@@ -355,6 +355,7 @@ type source struct {
 	dir     *shm.Dir
 	monitor *ctl.Monitor
 	opened  os.FileInfo
+	seen    map[string]bool // at the last look
 }
 
 // refresh opens what stands at the path now, unless that is open already.

@@ -77,6 +77,10 @@ func TestServe(t *testing.T) {
 		ready.Socket != path || len(ready.Allow) != 1 {
 		t.Errorf("%+v", ready)
 	}
+	eventually(t, "what an idle one has is shown", func() bool {
+		s := shown(t, pair.B.Name)[0]
+		return s.Program != nil && s.Counters["frames"] == 4096
+	})
 	e := shmtest.Have(device.Dial(t.Context(), path,
 		device.Request{Name: "test", Ports: []uint16{5000}})).In(t)
 	echo(t, pair, e)

@@ -291,6 +291,12 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 			seen[arg] = true
 		}
 	}
+	for name := range src.seen {
+		if !seen[name] { // it went, and the monitor finds that and lets go of it
+			_, _ = src.monitor.Show(name)
+		}
+	}
+	src.seen = seen
 	return all, failed, nil
 }
 

@@ -402,6 +402,33 @@ func TestWatchSeesQueuesComeAndGo(t *testing.T) {
 	}
 }
 
+// TestWatchLetsGo: a queue that was matched by a pattern and is destroyed is not mapped any longer.
+func TestWatchLetsGo(t *testing.T) {
+	d := newDir(t)
+	q := shmtest.Got(cq.Create(cq.Named(d, "passing"), cq.Options{Size: 8})).Or(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	step := 0
+	out := &said{wrote: func(text string) {
+		switch there := strings.Contains(text[strings.LastIndex(text, "NAME"):], "passing"); {
+		case step == 0 && there:
+			must(t, q.Close())
+			step++
+		case step == 1 && !there:
+			maps := shmtest.Got(os.ReadFile("/proc/self/maps")).Or(t)
+			if bytes.Contains(maps, []byte("/passing/")) {
+				t.Error("still mapped")
+			}
+			step++
+			cancel()
+		}
+	}}
+	if code := Main(ctx, []string{"ls", "p*", "-w=2ms"}, strings.NewReader(""), out,
+		io.Discard); code != 0 || step != 2 {
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
+	}
+}
+
 // TestClosedPipe has a reader that has seen enough, as head has.
 func TestClosedPipe(t *testing.T) {
 	d := newDir(t)
