@@ -8,8 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,9 +95,7 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 		e.problem.Hint = new("--write names a file in a directory that exists and is yours to write")
 		return e
 	}
-	// An interrupt ends the capture, not the file.
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := cmd.Context() // an interrupt ends the capture, not the file
 	if c.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.duration)
@@ -146,7 +142,7 @@ func (c *captureRun) sink(cmd *cobra.Command) (w io.Writer, done func() error, e
 	if c.file == "-" {
 		return cmd.OutOrStdout(), func() error { return nil }, nil
 	}
-	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -193,6 +189,9 @@ func (c *captureRun) captureTo(ctx context.Context, w io.Writer, d *shm.Dir,
 			return r, err
 		}
 	}
+	if f, ok := w.(*os.File); ok && c.file != "-" { // what was there stays if there is no capture
+		_ = f.Truncate(0) // a device or a pipe has no length
+	}
 	if err := k.loop(ctx); err != nil {
 		return r, err
 	}
@@ -222,10 +221,12 @@ func (k *capturing) loop(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case ctx.Err() != nil || k.ended():
+		case ctx.Err() != nil:
 			return nil
 		case n > 0:
 			continue
+		case k.ended():
+			return nil
 		}
 		if err := k.buf.Flush(); err != nil { // somebody may be looking
 			return err
@@ -283,22 +284,11 @@ func (k *capturing) finish() (r captureResult, err error) {
 			return r, err
 		}
 	}
-	deadline := time.Now().Add(time.Second)
-	for !k.enough() && time.Now().Before(deadline) {
-		left := true
-		for _, s := range k.sessions {
-			left = left && (s.over || s.Left() || !s.Attached())
-		}
-		n, err := k.round()
-		if err != nil {
-			return r, err
-		}
-		if n == 0 && left {
-			break
-		}
-		if n == 0 {
-			time.Sleep(time.Millisecond)
-		}
+	k.checkAt, k.joinBy = time.Time{}, time.Now() // who has not come comes no more
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := k.loop(ctx); err != nil {
+		return r, err
 	}
 	for _, s := range k.sessions {
 		counts := s.Counts()
@@ -310,8 +300,7 @@ func (k *capturing) finish() (r captureResult, err error) {
 			return r, err
 		}
 		if !s.Attached() && s.TargetLives() {
-			return r, fmt.Errorf("%s did not join in %v: nobody drives it; call its Progress or Run",
-				s.name, k.run.wait)
+			return r, fmt.Errorf("%s did not join: nobody drives it; call its Progress or Run", s.name)
 		}
 	}
 	r.Written = k.written

@@ -473,6 +473,24 @@ func TestCaptureOfStandingEndpoint(t *testing.T) {
 	}
 }
 
+// TestCaptureRefused: a file stays as it was if another tool captures; that nobody drives the
+// endpoint is said when the time to join, or that of the capture, is over.
+func TestCaptureRefused(t *testing.T) {
+	d := newDir(t)
+	o := shmtest.Have(xstatus.Create(d, xstatus.Info{Interface: "eth7"})).In(t)
+	file := filepath.Join(t.TempDir(), "earlier")
+	must(t, os.WriteFile(file, []byte("packets"), 0o600))
+	s := shmtest.Got(xcapture.Start(d, o.Name(), xcapture.Options{})).Or(t)
+	refused(t, "capture eth7 --write "+file, 1, xcapture.Prefix, "another tool")
+	if text := string(shmtest.Got(os.ReadFile(file)).Or(t)); text != "packets" {
+		t.Errorf("the file of before: %q", text)
+	}
+	must(t, s.Close())
+	for _, bound := range []string{" --wait 1ms", " --duration 1ms"} {
+		refused(t, "capture eth7 --write "+file+bound, 1, "did not join: nobody drives it")
+	}
+}
+
 // TestProbe: a pair can be used, an interface that is not there cannot.
 func TestProbe(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
