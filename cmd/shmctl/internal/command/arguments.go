@@ -219,29 +219,26 @@ type target struct{ dir string }
 
 func (o *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.dir, "dir", "", "`directory` of the queues")
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string,
-		cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	cmd.ValidArgsFunction = o.names(1, false, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// names completes so many arguments, to queues or to objects beside them too.
+func (o *target) names(most int, all bool, files cobra.ShellCompDirective) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= most {
+			return nil, files
 		}
-		return queueNames(o.dir), cobra.ShellCompDirectiveNoFileComp
+		d, err := shm.FindDir(o.dir)
+		if err != nil {
+			return nil, files
+		}
+		defer d.Close()
+		queues, objects, _ := ctl.Names(d)
+		if all {
+			queues = append(queues, objects...)
+		}
+		return queues, files
 	}
-}
-
-// queueNames are what a shell can complete a name to.
-func queueNames(dir string) []string {
-	queues, _ := namesIn(dir)
-	return queues
-}
-
-func namesIn(dir string) (queues, objects []string) {
-	d, err := shm.FindDir(dir)
-	if err != nil {
-		return nil, nil
-	}
-	defer d.Close()
-	queues, objects, _ = ctl.Names(d)
-	return queues, objects
 }
 
 // open opens the directory of the queue, and makes none.

@@ -211,17 +211,15 @@ func benchTable() *table {
 }
 
 func benchRow(name string, r *bench.Row) []string {
-	figure := func(x *float64) string {
-		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) })
-	}
-	ours := figure
-	if r.Packets != nil && r.Unit != "ns" { // around one million a second
-		ours = func(x *float64) string {
-			return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+	digits := func(n int) func(*float64) string {
+		return func(x *float64) string {
+			return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', n, 64) })
 		}
 	}
-	ratio := func(x *float64) string {
-		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+	figure, ratio := digits(1), digits(3)
+	ours := figure
+	if r.Packets != nil && r.Unit != "ns" { // around one million a second
+		ours = digits(3)
 	}
 	interval := "-"
 	if r.RatioLow != nil && r.RatioHigh != nil {

@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,10 +73,7 @@ func newCheck() *cobra.Command {
 	}
 	o.tableFlags(cmd)
 	one.flags(cmd)
-	cmd.ValidArgsFunction = func(_ *cobra.Command, _ []string, _ string) ([]string,
-		cobra.ShellCompDirective) {
-		return queueNames(one.dir), cobra.ShellCompDirectiveDefault
-	}
+	cmd.ValidArgsFunction = one.names(math.MaxInt, true, cobra.ShellCompDirectiveDefault)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everything in the directory, as without names")
 	cmd.Flags().IntSliceVar(&pids, "pid", nil, "check what these processes have open or mapped")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invariants and check nothing")

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -62,10 +63,8 @@ func newGC() *cobra.Command {
 	f.BoolVarP(&opt.Remove, "remove", "r", false, "remove what is garbage")
 	f.StringArrayVar(&opt.Waiting, "persistent-too", nil,
 		"remove `name` too, which waits for a successor; may be repeated")
-	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return queueNames(one.dir), cobra.ShellCompDirectiveNoFileComp
-	}
-	_ = cmd.RegisterFlagCompletionFunc("persistent-too", names)
+	_ = cmd.RegisterFlagCompletionFunc("persistent-too",
+		one.names(math.MaxInt, true, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

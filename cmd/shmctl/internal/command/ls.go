@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -211,7 +212,7 @@ func (l *look) flags(cmd *cobra.Command) {
 	f.DurationVarP(&l.every, "watch", "w", 0,
 		"look again every `interval`, as 200ms; 1s if none is given")
 	f.Lookup("watch").NoOptDefVal = "1s"
-	cmd.ValidArgsFunction = l.complete
+	cmd.ValidArgsFunction = l.names(math.MaxInt, true, cobra.ShellCompDirectiveNoFileComp)
 }
 
 func (l *look) run(cmd *cobra.Command, args []string) error {
@@ -414,10 +415,4 @@ func (l *look) frame(w io.Writer, s *screen, all found, failed []error, first bo
 		lines = append([]string{""}, lines...)
 	}
 	return printLines(w, lines)
-}
-
-// complete offers the names of queues and other objects.
-func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	queues, objects := namesIn(l.dir)
-	return append(queues, objects...), cobra.ShellCompDirectiveNoFileComp
 }

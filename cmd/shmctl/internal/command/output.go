@@ -79,10 +79,10 @@ func printable(s string) string {
 
 // number prints a count: in full below 100,000, then with three digits and a letter.
 func (o *output) number(n uint64) string {
-	if o.raw || n < 100_000 {
+	if o.raw {
 		return strconv.FormatUint(n, 10)
 	}
-	return scaled(float64(n), 1000, []string{"k", "M", "G", "T", "P", "E"})
+	return o.rate(float64(n))
 }
 
 // rate prints a number a second.
@@ -90,7 +90,7 @@ func (o *output) rate(x float64) string {
 	if o.raw || x < 100_000 {
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	}
-	return scaled(x, 1000, []string{"k", "M", "G", "T"})
+	return scaled(x, 1000, []string{"k", "M", "G", "T", "P", "E"})
 }
 
 // bytes prints a size.
