@@ -126,7 +126,7 @@ func remains(d *shm.Dir, name string, s *collect.Remains, err error) Remains {
 		if s.Fate == collect.LockLost {
 			life = shm.LockLost
 		}
-		r.Process = new(process(s.Owner, life))
+		r.Process = new(DescribeProcess(s.Owner, life))
 	}
 	if s.Counted {
 		r.Unread = &s.Unread

@@ -37,7 +37,7 @@ func about(obj *shm.Object) (a About, owner Process, err error) {
 	if boot := shm.Self().BootID; boot != (shm.UUID{}) && boot == h.BootID {
 		a.AgeNs = new(max(0, spin.Now()-h.CreatedMonoNs))
 	}
-	return a, process(obj.Owner(), life), nil
+	return a, DescribeProcess(obj.Owner(), life), nil
 }
 
 func abi(h shm.Header) *string { return new(fmt.Sprintf("%d.%d", h.ABIMajor, h.ABIMinor)) }
@@ -147,7 +147,7 @@ func (l *Lane) describe(obj *shm.Object, r *kind.RowWords, o *kind.Queue) (at ki
 	}
 	by = words.Traffic()
 	flags := r.Bell.Parked.Load()
-	l.Process, l.Generation = process(obj.Owner(), life), new(obj.Generation())
+	l.Process, l.Generation = DescribeProcess(obj.Owner(), life), new(obj.Generation())
 	l.Levels, l.Overrun = levels(at, by), new(words.Overrun.Load() != 0)
 	l.Poisoned, l.Parked = new(flags&kind.RowPoisoned != 0), new(flags&wake.Parked != 0)
 	l.Order, l.SizeBytes = new("seq-cst"), new(obj.Header().TotalBytes)
@@ -175,12 +175,9 @@ func bell(words *kind.QueueWords, hints *wake.Hints) Bell {
 	return b
 }
 
-// DescribeProcess says what is known of the owner of an object, for tools that look at objects of
-// kinds that this package does not know.
-func DescribeProcess(o shm.Owner, life shm.Life) Process { return process(o, life) }
-
-// process says what is known of the owner of an object.
-func process(o shm.Owner, life shm.Life) Process {
+// DescribeProcess says what is known of the owner of an object, also for tools that look at objects
+// of kinds that this package does not know.
+func DescribeProcess(o shm.Owner, life shm.Life) Process {
 	p := Process{Life: new(life.String())}
 	if o.PID == 0 {
 		return p

@@ -136,7 +136,7 @@ func (e *fabricEnd) look(obj *shm.Object) error {
 	if err != nil {
 		return err
 	}
-	e.process = process(obj.Owner(), life)
+	e.process = DescribeProcess(obj.Owner(), life)
 	e.state = e.process.state()
 	if h := obj.Header(); h.Kind == shm.KindFabric {
 		f, err := kind.StoredFabric(obj.Name(), h)
