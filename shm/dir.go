@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/shmring/shmring/internal/text"
 )
@@ -433,7 +432,7 @@ func checkName(op, name string) error {
 		why = "let it not begin with a dot"
 	case strings.ContainsRune(name, '/'):
 		why = "leave out the slash: a name is not a path"
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, text.NotPrintable):
+	case text.Printable(name) != name:
 		why = "use printable characters only"
 	default:
 		return nil

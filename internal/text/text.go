@@ -10,13 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// NotPrintable reports a character that a terminal or a log should not be given.
-func NotPrintable(r rune) bool { return !unicode.IsPrint(r) }
-
 // Printable returns the text with everything escaped that a terminal or a log should not be given:
 // control characters, and what is no UTF-8. It is for what others wrote or named.
 func Printable(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, NotPrintable) {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, odd) {
 		return text
 	}
 	var b strings.Builder

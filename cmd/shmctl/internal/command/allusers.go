@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -266,9 +265,6 @@ type toldError struct {
 }
 
 func (e *toldError) Unwrap() error { return &e.opError }
-
-// print passes on what the process said.
-func (e *toldError) print(stderr io.Writer) { _, _ = stderr.Write(e.text) }
 
 // othersHave says that other users have objects, for one who finds none of its own.
 func othersHave(dir string) string {

@@ -46,7 +46,7 @@ func finish(verb string, err error, stderr io.Writer, asJSON bool) int {
 	}
 	var told *toldError
 	if errors.As(err, &told) && len(told.text) > 0 {
-		told.print(stderr)
+		_, _ = stderr.Write(told.text)
 		return told.problem.Code
 	}
 	e := asOpError(err, verb)
