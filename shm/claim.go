@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/mapped"
 	"github.com/shmring/shmring/internal/text"
 )
@@ -173,19 +174,12 @@ func (o *Object) claim(op string, check, store func() error) error {
 		return store()
 	})
 	if err != nil {
-		giveUp(fd)
+		file.GiveUp(fd)
 		return named(op, o.name, err)
 	}
 	o.lockFD, o.held = fd, false
 	o.spareFD()
 	return nil
-}
-
-// giveUp closes a private description with its locks. A process that is forked, but has not called
-// exec yet, has the description too: with close alone the locks would stay until it does.
-func giveUp(fd int) {
-	sysUnlock(fd)
-	sysClose(fd)
 }
 
 // lock takes the lock through a new private description.
@@ -194,12 +188,12 @@ func (o *Object) lock() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = sysLock(fd)
+	err = file.Lock(fd, file.Whole, true)
 	if err == nil {
 		return fd, nil
 	}
 	sysClose(fd)
-	if !isBusy(err) {
+	if !file.Busy(err) {
 		return -1, err
 	}
 	return -1, o.busy()
@@ -325,10 +319,10 @@ func (o *Object) dropLock() {
 	info, err := sysStat(o.lockFD)
 	if err == nil && info.ino == o.ino && info.dev == o.dev {
 		if o.fd < 0 && !o.closed {
-			sysUnlock(o.lockFD)
+			file.Unlock(o.lockFD, file.Whole)
 			o.fd = o.lockFD
 		} else {
-			giveUp(o.lockFD)
+			file.GiveUp(o.lockFD)
 		}
 	}
 	o.lockFD = -1

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/file"
 )
 
 // Create makes an object and gives it a name. It is born complete: memory is allocated for real,
@@ -133,7 +134,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 	}
 	crash.At(crash.CreateFilled)
 	o.claimed.set(o, whole)
-	if err := sysLock(o.lockFD); err != nil {
+	if err := file.Lock(o.lockFD, file.Whole, true); err != nil {
 		return nil, err
 	}
 	crash.At(crash.CreateLocked)
@@ -264,8 +265,8 @@ func (b *builder) noSpace(err error, needed uint64) error {
 	return noRoom(b.dir.onFS(), needed)
 }
 
-// lacksRoom tells refusals for want of room: of the file system, of memory, of the user's quota, and
-// of the sizes of files that this process may have (RLIMIT_FSIZE).
+// lacksRoom tells refusals for want of room: of the file system, of memory, of the user's quota,
+// and of the sizes of files that this process may have (RLIMIT_FSIZE).
 func lacksRoom(err error) bool {
 	for _, is := range []error{syscall.ENOSPC, syscall.ENOMEM, syscall.EDQUOT, syscall.EFBIG} {
 		if errors.Is(err, is) {
@@ -372,7 +373,9 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 		return nil, err
 	}
 	crash.At(crash.CreateAside)
-	move := func(dirfd int) error { return sysMoveNew(aside.ref.fd, dirfd, name) } // which it loses
+	move := func(dirfd int) error { // which it loses
+		return file.MoveNew(aside.ref.fd, name, dirfd, name)
+	}
 	for range moveTries {
 		if err = sysRename(ref.fd, odd, sub); err == nil {
 			aside.path = filepath.Join(d.path, sub)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/text"
 )
 
@@ -325,7 +326,7 @@ func (d *Dir) Owned(name string) (locked bool, err error) {
 			return err
 		}
 		defer sysClose(fd)
-		locked, err = sysLocked(fd)
+		locked, err = file.Locked(fd, file.Whole, false)
 		return err
 	})
 	return locked, err

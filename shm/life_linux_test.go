@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -207,8 +208,7 @@ func TestReadLockFakesNoLife(t *testing.T) {
 	o := makeObject(t, d, "a")
 	peer := openObject(t, d, "a", ReadOnly)
 	must(t, o.Release())
-	l := lockOf(unix.F_RDLCK)
-	must(t, unix.FcntlFlock(uintptr(peer.FD()), unix.F_OFD_SETLK, &l))
+	must(t, file.Lock(peer.FD(), file.Whole, false))
 	look := openObject(t, d, "a", Inspect)
 	wantLife(t, look, Released)
 	must(t, peer.Close())

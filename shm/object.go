@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/file"
 )
 
 // Access says what an opener may do with an object.
@@ -142,14 +144,14 @@ func (o *Object) locked() (bool, error) {
 		}
 	}
 	if o.fd >= 0 {
-		return sysLocked(o.fd)
+		return file.Locked(o.fd, file.Whole, false)
 	}
 	info, err := sysStat(o.lockFD)
 	if err != nil || info.ino != o.ino || info.dev != o.dev {
 		return false, nil
 	}
-	err = sysLock(o.lockFD)
-	return err == nil || isBusy(err), ignoreBusy(err)
+	err = file.Lock(o.lockFD, file.Whole, true)
+	return err == nil || file.Busy(err), ignoreBusy(err)
 }
 
 // reopen gets what was spared again.
@@ -181,7 +183,7 @@ func (o *Object) is(info fileInfo) error {
 }
 
 func ignoreBusy(err error) error {
-	if isBusy(err) {
+	if file.Busy(err) {
 		return nil
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/pollable"
 )
 
@@ -60,7 +61,7 @@ func ownTime() bool {
 
 func sysStatFollow(path string) (ino uint64, err error) {
 	var st unix.Stat_t
-	err = again(func() error { return unix.Stat(path, &st) })
+	err = file.Again(func() error { return unix.Stat(path, &st) })
 	return st.Ino, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/file"
 )
 
 // SeatBytes is how much memory the record of a seat takes.
@@ -110,7 +111,7 @@ func (s Seats) Take() (*Seat, error) {
 	if err == nil {
 		return seat, nil
 	}
-	if giveUp(fd); isBusy(err) {
+	if file.GiveUp(fd); file.Busy(err) {
 		err = o.busy()
 	}
 	return nil, named(op, o.name, err)
@@ -121,12 +122,12 @@ func (s Seats) sit(fd int) (*Seat, error) {
 	// Standing first: it succeeds unless somebody owns the whole object, and keeps it from being
 	// claimed while the seats are tried.
 	n := int64(s.n())
-	if err := sysLockByte(fd, n, false); err != nil {
+	if err := file.Lock(fd, n, false); err != nil {
 		return nil, err
 	}
 	for i := range n {
-		err := sysLockByte(fd, i, true)
-		if isBusy(err) {
+		err := file.Lock(fd, i, true)
+		if file.Busy(err) {
 			continue
 		}
 		if err != nil {
@@ -137,11 +138,11 @@ func (s Seats) sit(fd int) (*Seat, error) {
 		err = guarded(func() error { return seat.take() })
 		if err == nil {
 			seat.fd = fd
-			sysUnlockByte(fd, n)
+			file.Unlock(fd, n)
 			return seat, nil
 		}
 		seat.claimed.drop()
-		sysUnlockByte(fd, i)
+		file.Unlock(fd, i)
 		if err != errLives {
 			return nil, err
 		}
@@ -196,7 +197,7 @@ func (s *Seat) Leave() {
 	}
 	crash.At(crash.CountLeaving)
 	if ours {
-		giveUp(s.fd)
+		file.GiveUp(s.fd)
 	}
 	s.claimed.drop()
 	s.fd = -1
@@ -284,5 +285,5 @@ func (o *Object) byteLocked(at int64, shared bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return sysByteLocked(fd, at, shared)
+	return file.Locked(fd, at, shared)
 }

@@ -2,7 +2,6 @@ package shm
 
 import (
 	"cmp"
-	"errors"
 	"math/bits"
 	"os"
 	"slices"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/file"
 )
 
 // fileInfo is the part of stat(2) that the checks need.
@@ -35,28 +36,11 @@ const (
 	allocateLeastBytes = 64 << 10
 )
 
-// again repeats a call that a signal interrupted.
-func again(call func() error) error {
-	for {
-		if err := call(); err != unix.EINTR {
-			return err
-		}
-	}
+func sysOpenDir(dirfd int, name string) (int, error) {
+	return file.Open(dirfd, name, openDirBits, 0)
 }
 
-func openFD(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
-	err = again(func() error {
-		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
-		return err
-	})
-	if err != nil {
-		return -1, err
-	}
-	return fd, nil
-}
-
-func sysOpenDir(dirfd int, name string) (int, error) { return openFD(dirfd, name, openDirBits, 0) }
-func sysMkdir(dirfd int, name string) error          { return unix.Mkdirat(dirfd, name, 0o700) }
+func sysMkdir(dirfd int, name string) error { return unix.Mkdirat(dirfd, name, 0o700) }
 func sysRmdir(dirfd int, name string) error {
 	return unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
 }
@@ -79,7 +63,7 @@ func sysReadDir(dirfd int, path string) ([]os.DirEntry, error) {
 
 func sysStat(fd int) (fileInfo, error) {
 	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := file.Again(func() error { return unix.Fstat(fd, &st) }); err != nil {
 		return fileInfo{}, err
 	}
 	return infoOf(&st), nil
@@ -87,7 +71,7 @@ func sysStat(fd int) (fileInfo, error) {
 
 func sysStatAt(dirfd int, name string) (fileInfo, error) {
 	var st unix.Stat_t
-	err := again(func() error {
+	err := file.Again(func() error {
 		return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
@@ -104,7 +88,7 @@ func infoOf(st *unix.Stat_t) fileInfo {
 // sysMemoryFS reports whether fd is on a file system that lives in memory.
 func sysMemoryFS(fd int) (ok bool, magic int64, err error) {
 	var st unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+	if err := file.Again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return false, 0, err
 	}
 	magic = int64(st.Type)
@@ -113,7 +97,7 @@ func sysMemoryFS(fd int) (ok bool, magic int64, err error) {
 
 // sysOpen opens an object by name. O_NONBLOCK keeps a FIFO that stands there from blocking us.
 func sysOpen(dirfd int, name string, write bool) (int, error) {
-	return openFD(dirfd, name, accessBits(write)|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	return file.Open(dirfd, name, accessBits(write)|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
 // sysDup returns another descriptor of the same description.
@@ -134,7 +118,7 @@ func sysDense(fd int, size uint64) error {
 		return err
 	}
 	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := file.Again(func() error { return unix.Fstat(fd, &st) }); err != nil {
 		return err
 	}
 	if have := uint64(st.Blocks) * 512; have < size {
@@ -149,7 +133,7 @@ func sysReopen(fd int, write bool) (int, error) {
 	if fd < 0 {
 		return -1, unix.EBADF
 	}
-	own, err := openFD(noDir, procFD(fd), accessBits(write), 0)
+	own, err := file.Open(noDir, procFD(fd), accessBits(write), 0)
 	return own, throughProc(err, fd)
 }
 
@@ -180,7 +164,7 @@ func noProc() error {
 }
 
 func sysTmpfile(dirfd int, path string) (int, error) {
-	return openFD(dirfd, path, unix.O_TMPFILE|unix.O_RDWR, 0o600)
+	return file.Open(dirfd, path, unix.O_TMPFILE|unix.O_RDWR, 0o600)
 }
 
 func sysMemfd(name string, huge uint64) (int, error) {
@@ -204,7 +188,7 @@ func sysLink(fd, dirfd int, name string) error {
 
 // sysResize gives the file its size.
 func sysResize(fd int, total uint64) error {
-	return again(func() error { return unix.Ftruncate(fd, int64(total)) })
+	return file.Again(func() error { return unix.Ftruncate(fd, int64(total)) })
 }
 
 // sysAllocate gives real memory to a part of the file.
@@ -235,7 +219,7 @@ func inSteps(total uint64, allocate func(at, n uint64) error) error {
 
 // sysReadAt reads exactly len(b) bytes unless the file is shorter.
 func sysReadAt(fd int, b []byte) (n int, err error) {
-	err = again(func() error {
+	err = file.Again(func() error {
 		n, err = unix.Pread(fd, b, 0)
 		return err
 	})
@@ -268,31 +252,6 @@ func sysPrepare(b []byte, n uint64, write bool) error {
 	}
 	return nil
 }
-
-func lockOf(kind int16) unix.Flock_t {
-	return unix.Flock_t{Type: kind, Whence: unix.SEEK_SET} // length 0: the whole file
-}
-
-// sysLock takes the write lock for the description behind fd; EAGAIN when another one has it.
-func sysLock(fd int) error {
-	l := lockOf(unix.F_WRLCK)
-	return again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) })
-}
-
-func sysUnlock(fd int) {
-	l := lockOf(unix.F_UNLCK)
-	_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l)
-}
-
-// sysLocked reports whether another description holds the write lock. It asks for a read lock,
-// with which only a write lock conflicts: a peer's read lock must not fake life.
-func sysLocked(fd int) (bool, error) {
-	l := lockOf(unix.F_RDLCK)
-	err := again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
-	return err == nil && l.Type != unix.F_UNLCK, err
-}
-
-func isBusy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
 
 func sealBits(s Seals) int {
 	bits := 0
@@ -386,7 +345,7 @@ func reserve(length int) (mmap.MMap, error) {
 // the file is made of those.
 func mapUnit(fd int) (uint64, error) {
 	var st unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+	if err := file.Again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return 0, err
 	}
 	if st.Type == unix.HUGETLBFS_MAGIC {
@@ -408,44 +367,6 @@ func sysUnmap(b []byte) error {
 	return all.Unmap()
 }
 
-func lockByte(kind int16, at int64) unix.Flock_t {
-	return unix.Flock_t{Type: kind, Whence: unix.SEEK_SET, Start: at, Len: 1}
-}
-
-// sysLockByte locks one byte for the description behind fd; EAGAIN when others have it.
-func sysLockByte(fd int, at int64, exclusive bool) error {
-	kind := int16(unix.F_RDLCK)
-	if exclusive {
-		kind = unix.F_WRLCK
-	}
-	l := lockByte(kind, at)
-	return again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) })
-}
-
-func sysUnlockByte(fd int, at int64) {
-	l := lockByte(unix.F_UNLCK, at)
-	_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l)
-}
-
-// sysByteLocked asks for a read lock, with which only a write lock conflicts, so that a reader of
-// the file cannot fake a seat; or for a write lock, where shared ones are looked for.
-func sysByteLocked(fd int, at int64, shared bool) (bool, error) {
-	kind := int16(unix.F_RDLCK)
-	if shared {
-		kind = unix.F_WRLCK
-	}
-	l := lockByte(kind, at)
-	err := again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
-	return err == nil && l.Type != unix.F_UNLCK, err
-}
-
-// sysMoveNew moves a name to another directory, where no other name is lost by it.
-func sysMoveNew(from, to int, name string) error {
-	return again(func() error {
-		return unix.Renameat2(from, name, to, name, unix.RENAME_NOREPLACE)
-	})
-}
-
 // memory is what this process knows of the memory's limits.
 var memory ample
 
@@ -463,7 +384,7 @@ func sysRoom(dirfd int, needed uint64) []room {
 		return rooms
 	})
 	var st unix.Statfs_t
-	if dirfd == noDir || again(func() error { return unix.Fstatfs(dirfd, &st) }) != nil {
+	if dirfd == noDir || file.Again(func() error { return unix.Fstatfs(dirfd, &st) }) != nil {
 		return rooms
 	}
 	if st.Blocks != 0 { // 0: mounted without a limit
@@ -479,7 +400,7 @@ func sysRoom(dirfd int, needed uint64) []room {
 // it, which takes twice as many system calls.
 func readOrNothing(path string) []byte {
 	var fd, n int
-	err := again(func() (err error) {
+	err := file.Again(func() (err error) {
 		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return err
 	})
@@ -489,7 +410,7 @@ func readOrNothing(path string) []byte {
 	defer unix.Close(fd)
 	for b := make([]byte, 0, 4096); ; {
 		b = slices.Grow(b, 512)
-		err := again(func() (err error) {
+		err := file.Again(func() (err error) {
 			n, err = unix.Read(fd, b[len(b):cap(b)])
 			return err
 		})

@@ -52,10 +52,6 @@ func sysReadAt(int, []byte) (int, error)               { return 0, errSystem }
 func sysMap(int, uint64, uint64, bool) ([]byte, error) { return nil, errSystem }
 func sysUnmap([]byte) error                            { return errSystem }
 func sysPrepare([]byte, uint64, bool) error            { return errSystem }
-func sysLock(int) error                                { return errSystem }
-func sysUnlock(int)                                    {}
-func sysLocked(int) (bool, error)                      { return false, errSystem }
-func isBusy(error) bool                                { return false }
 func sysSeal(int, Seals) error                         { return errSystem }
 func sysSealed(int, Seals) (int, bool, error)          { return 0, false, errSystem }
 func sealBits(Seals) int                               { return 0 }
@@ -68,12 +64,6 @@ func processAlive(Owner) (alive, known bool)           { return false, false }
 func programOf(string) uint64                          { return 0 }
 
 func watchDeath(Owner, func()) (func(), error) { return nil, errSystem }
-
-func sysLockByte(int, int64, bool) error           { return errSystem }
-func sysUnlockByte(int, int64)                     {}
-func sysByteLocked(int, int64, bool) (bool, error) { return false, errSystem }
-
-func sysMoveNew(int, int, string) error { return errSystem }
 
 func sysBlank([]byte) error { return errSystem }
 

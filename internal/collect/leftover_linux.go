@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/mapped"
 	"github.com/shmring/shmring/shm"
 )
@@ -38,7 +39,7 @@ func mayBeBound(dirfd int, at string) (bool, error) {
 	}
 	if lock >= 0 {
 		defer unix.Close(lock)
-		if locked, err := isLocked(lock); locked || err != nil {
+		if locked, err := file.Locked(lock, file.Whole, false); locked || err != nil {
 			return locked, err
 		}
 	}
@@ -86,8 +87,8 @@ func collectSocket(dirfd int, name string) error {
 		return err
 	}
 	if lock >= 0 {
-		defer giveUp(lock)
-		if err := takeLock(lock); err != nil {
+		defer file.GiveUp(lock)
+		if err := file.Lock(lock, file.Whole, true); err != nil {
 			return err
 		}
 	}
@@ -99,7 +100,7 @@ func collectSocket(dirfd int, name string) error {
 		err = &shm.BusyError{Name: name}
 	}
 	if err == nil {
-		err = renameNew(dirfd, name, name+shm.CollectedSuffix)
+		err = file.MoveNew(dirfd, name, dirfd, name+shm.CollectedSuffix)
 	}
 	if err != nil {
 		return err
@@ -120,7 +121,7 @@ func settleAside(dirfd int, name string) error {
 	}
 	// Somebody has it, or it is no socket: it is not ours to take away. If the name was bound anew
 	// meanwhile, it stays aside.
-	back := renameNew(dirfd, name+shm.CollectedSuffix, name)
+	back := file.MoveNew(dirfd, name+shm.CollectedSuffix, dirfd, name)
 	if err == nil {
 		err = &shm.BusyError{Name: name}
 	}
@@ -129,7 +130,7 @@ func settleAside(dirfd int, name string) error {
 
 // openSocketLock opens the lock file of a socket. Of none the descriptor is -1.
 func openSocketLock(dirfd int, name string) (int, error) {
-	fd, err := openAt(dirfd, name+shm.LockSuffix, unix.O_RDWR|unix.O_NONBLOCK)
+	fd, err := file.Open(dirfd, name+shm.LockSuffix, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return -1, nil
 	}
@@ -168,7 +169,7 @@ func RemoveTruncated(d *shm.Dir, name string) error {
 }
 
 func takeTruncated(dirfd int, name string, remove bool) (bytes uint64, err error) {
-	fd, err := openAt(dirfd, name, unix.O_RDWR|unix.O_NONBLOCK)
+	fd, err := file.Open(dirfd, name, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EISDIR) ||
 		errors.Is(err, syscall.ENXIO) { // a link, a directory, a socket
 		return 0, notTruncated()
@@ -176,38 +177,38 @@ func takeTruncated(dirfd int, name string, remove bool) (bytes uint64, err error
 	if err != nil {
 		return 0, err
 	}
-	defer giveUp(fd)
-	var file, there unix.Stat_t
-	if err := again(func() error { return unix.Fstat(fd, &file) }); err != nil {
+	defer file.GiveUp(fd)
+	var its, there unix.Stat_t
+	if err := file.Again(func() error { return unix.Fstat(fd, &its) }); err != nil {
 		return 0, err
 	}
-	if file.Mode&unix.S_IFMT != unix.S_IFREG || strings.HasSuffix(name, shm.LockSuffix) {
+	if its.Mode&unix.S_IFMT != unix.S_IFREG || strings.HasSuffix(name, shm.LockSuffix) {
 		return 0, notTruncated()
 	}
-	if uid := os.Geteuid(); int(file.Uid) != uid || file.Mode&0o077 != 0 {
-		return 0, &shm.Error{Field: "owner and mode", Got: [2]uint32{file.Uid, file.Mode & 0o777},
+	if uid := os.Geteuid(); int(its.Uid) != uid || its.Mode&0o077 != 0 {
+		return 0, &shm.Error{Field: "owner and mode", Got: [2]uint32{its.Uid, its.Mode & 0o777},
 			Want: "this user, and nobody else", Err: shm.ErrOwner}
 	}
-	if err := startsLikeObject(fd, uint64(max(file.Size, 0))); err != nil {
+	if err := startsLikeObject(fd, uint64(max(its.Size, 0))); err != nil {
 		return 0, err
 	}
 	// Under the lock nobody can have the name without our noticing: objects are born whole.
-	if err := takeLock(fd); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+	if err := file.Lock(fd, file.Whole, true); file.Busy(err) {
 		return 0, &shm.BusyError{Name: name}
 	} else if err != nil {
 		return 0, err
 	}
-	if err := nobodyMaps(&file); err != nil {
+	if err := nobodyMaps(&its); err != nil {
 		return 0, err
 	}
-	err = again(func() error { return unix.Fstatat(dirfd, name, &there, unix.AT_SYMLINK_NOFOLLOW) })
-	if err == nil && (there.Ino != file.Ino || there.Dev != file.Dev) {
+	err = statAt(dirfd, name, &there)
+	if err == nil && (there.Ino != its.Ino || there.Dev != its.Dev) {
 		err = shm.ErrStale
 	}
 	if err == nil && remove {
 		err = unix.Unlinkat(dirfd, name, 0)
 	}
-	return uint64(file.Size), err
+	return uint64(its.Size), err
 }
 
 // startsLikeObject is nil if what is left of a file is the beginning of an object.
@@ -233,7 +234,7 @@ func notTruncated() error {
 }
 
 // nobodyMaps fails if a process that can be looked at has the file mapped.
-func nobodyMaps(file *unix.Stat_t) error {
+func nobodyMaps(st *unix.Stat_t) error {
 	pids, err := mapped.Processes()
 	if err == nil && len(pids) == 0 {
 		err = noProc()
@@ -242,18 +243,22 @@ func nobodyMaps(file *unix.Stat_t) error {
 		return err
 	}
 	for _, pid := range pids {
-		if is, _ := mapped.By(pid, file.Dev, file.Ino); is {
+		if is, _ := mapped.By(pid, st.Dev, st.Ino); is {
 			return &shm.BusyError{PID: pid}
 		}
 	}
 	return nil
 }
 
+func statAt(dirfd int, at string, st *unix.Stat_t) error {
+	return file.Again(func() error { return unix.Fstatat(dirfd, at, st, unix.AT_SYMLINK_NOFOLLOW) })
+}
+
 // links returns how many names the file called name has.
 func links(d *shm.Dir, name string) (n uint64, err error) {
 	err = d.At(name, func(dirfd int, at string) error {
 		var st unix.Stat_t
-		err := again(func() error { return unix.Fstatat(dirfd, at, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		err := statAt(dirfd, at, &st)
 		n = uint64(st.Nlink)
 		return err
 	})
@@ -266,7 +271,7 @@ func leadsTo(d *shm.Dir, name string, sub *shm.Dir) (is bool, err error) {
 	var there, its unix.Stat_t
 	stat := func(into *unix.Stat_t) func(int, string) error {
 		return func(dirfd int, at string) error {
-			return again(func() error { return unix.Fstatat(dirfd, at, into, unix.AT_SYMLINK_NOFOLLOW) })
+			return statAt(dirfd, at, into)
 		}
 	}
 	err = sub.At(".", stat(&its))
@@ -294,61 +299,19 @@ func unlike(op, name string, err error) error {
 	return &shm.Error{Op: op, Name: name, Err: err}
 }
 
-// again repeats a call that a signal interrupted.
-func again(call func() error) error {
-	for {
-		if err := call(); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-func openAt(dirfd int, name string, flags int) (fd int, err error) {
-	err = again(func() error {
-		fd, err = unix.Openat(dirfd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		return -1, err
-	}
-	return fd, nil
-}
-
-// takeLock takes the lock that the owner of an object has; EAGAIN when another one has it.
-func takeLock(fd int) error {
-	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET}
-	return again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) })
-}
-
-// isLocked asks for a read lock, with which only a write lock conflicts: a reader's must not fake
-// life.
-func isLocked(fd int) (bool, error) {
-	l := unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET}
-	err := again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
-	return err == nil && l.Type != unix.F_UNLCK, err
-}
-
-// giveUp closes a private description with its locks. A process that is forked, but has not called
-// exec yet, has the description too: with close alone the locks would stay until it does.
-func giveUp(fd int) {
-	l := unix.Flock_t{Type: unix.F_UNLCK, Whence: unix.SEEK_SET}
-	_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l)
-	_ = unix.Close(fd)
-}
-
 // isBound reports whether some process has the socket that stands at a name. It asks as a socket
 // of a kind that waits for nobody: the kernel looks for the owner of the file before anything else,
 // so without one that is ECONNREFUSED, and with one of another kind EPROTOTYPE, whether it listens
 // or not. A connection of its own kind would be ECONNREFUSED too before listen(2), and after it
 // would trouble whoever accepts.
 func isBound(dirfd int, name string) (bool, error) {
-	file, err := openAt(dirfd, name, unix.O_PATH)
+	at, err := file.Open(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false, err
 	}
-	defer unix.Close(file)
+	defer unix.Close(at)
 	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(file, &st) }); err != nil {
+	if err := file.Again(func() error { return unix.Fstat(at, &st) }); err != nil {
 		return false, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
@@ -364,8 +327,8 @@ func isBound(dirfd int, name string) (bool, error) {
 	}
 	defer unix.Close(s)
 	// By the descriptor: the name may mean another file by now, and may be longer than an address.
-	at := &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(file)}
-	err = again(func() error { return unix.Connect(s, at) })
+	to := &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}
+	err = file.Again(func() error { return unix.Connect(s, to) })
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return false, nil
@@ -385,11 +348,11 @@ func noProc() error {
 // lockDir opens a directory and locks that description, in a way of which nothing else of this
 // library knows; EAGAIN when another one has it.
 func lockDir(dirfd int, at string) (int, error) {
-	fd, err := openAt(dirfd, at, unix.O_DIRECTORY|unix.O_RDONLY)
+	fd, err := file.Open(dirfd, at, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return -1, err
 	}
-	err = again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	err = file.Again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, err
@@ -401,11 +364,4 @@ func lockDir(dirfd int, at string) (int, error) {
 func giveUpDir(fd int) {
 	_ = unix.Flock(fd, unix.LOCK_UN)
 	_ = unix.Close(fd)
-}
-
-// renameNew renames what no other name is lost by.
-func renameNew(dirfd int, from, to string) error {
-	return again(func() error {
-		return unix.Renameat2(dirfd, from, dirfd, to, unix.RENAME_NOREPLACE)
-	})
 }

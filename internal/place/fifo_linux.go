@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -41,14 +42,7 @@ func openFIFOAt(dirfd int, at string, both bool) (fd int, err error) {
 			return -1, err
 		}
 	}
-	for {
-		fd, err = unix.Openat(dirfd, at,
-			access|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err != nil {
+	if fd, err = file.Open(dirfd, at, access|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err != nil {
 		return -1, err
 	}
 	var st unix.Stat_t

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/spin"
@@ -286,9 +287,8 @@ func (l *Listener) open() (hint string, err error) {
 	if err != nil {
 		return "the directory must exist and be writable", err
 	}
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET}
-	if err := unix.FcntlFlock(uintptr(l.lock), unix.F_OFD_SETLK, &lock); err != nil {
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+	if err := file.Lock(l.lock, file.Whole, true); err != nil {
+		if file.Busy(err) {
 			err = ErrServing
 		}
 		return "stop the other one, or choose another path", err
