@@ -25,8 +25,9 @@ const (
 
 // Object is one shared memory object, mapped. It takes one descriptor, none after SpareFD, and a
 // second one once FD was called while this process owns it.
-// Header, Name, Bytes, Section, FD, Generation and Owner may be used by any goroutine, but none
-// after Close has begun, for the memory goes away; all other methods are safe from anywhere.
+// Header, Name, Bytes, Section, Seats, MapWritable, Generation, Owner, Deaths and OwnerDied may be
+// used by any goroutine, but neither they nor what they return once Close has begun, for the memory
+// goes away; all other methods are safe from anywhere.
 type Object struct {
 	name   string
 	acc    Access
