@@ -43,6 +43,23 @@ static void die(const char *what)
 	exit(1);
 }
 
+static void readable(int fd)
+{
+	struct pollfd f = { .fd = fd, .events = POLLIN };
+	if (poll(&f, 1, 5000) <= 0)
+		die("poll");
+}
+
+static void send_all(int fd, struct mmsghdr *m, unsigned n)
+{
+	for (unsigned at = 0; at < n;) {
+		int k = sendmmsg(fd, m + at, n - at, 0);
+		if (k < 0 && errno != EAGAIN && errno != ENOBUFS)
+			die("sendmmsg");
+		at += k > 0 ? (unsigned)k : 0;
+	}
+}
+
 static int enter(int which)
 {
 	if (setns(NETNS_FD + which, 0) != 0)

@@ -72,7 +72,7 @@ static inline uint64_t consume(struct consumer *c, uint64_t batch, uint64_t coun
 	return total;
 }
 
-/* The number of the count for a time, as bucketOf in cmd/shmctl/internal/bench. */
+/* The number of the count for a time, as TimeCount in internal/stage. */
 static inline uint64_t bucket(uint64_t ns)
 {
 	int length = ns ? 64 - __builtin_clzll(ns) : 0;

@@ -44,21 +44,11 @@ static struct port *open_port(int which, const struct command *c, int sends_only
 	return p;
 }
 
-static void send_all(struct port *p, struct mmsghdr *m, unsigned n)
-{
-	for (unsigned at = 0; at < n;) {
-		int k = sendmmsg(p->fd, m + at, n - at, 0);
-		if (k < 0 && errno != EAGAIN && errno != ENOBUFS)
-			die("sendmmsg");
-		at += k > 0 ? (unsigned)k : 0;
-	}
-}
-
 static unsigned put(struct port *p, uint64_t s, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++, s++)
 		memcpy(p->out[i] + SEQUENCE_OFF - PAYLOAD_OFF, &s, 8);
-	send_all(p, p->outm, n);
+	send_all(p->fd, p->outm, n);
 	return n;
 }
 
@@ -81,14 +71,9 @@ static void back(struct port *p)
 {
 	for (unsigned i = 0; i < p->nlast; i++)
 		memcpy(p->out[i], p->in[i], PAYLOAD_BYTES);
-	send_all(p, p->outm, p->nlast);
+	send_all(p->fd, p->outm, p->nlast);
 }
 
 static void settle_tx(struct port *p) { (void)p; }
 
-static void await(struct port *p)
-{
-	struct pollfd f = { .fd = p->fd, .events = POLLIN };
-	if (poll(&f, 1, 5000) <= 0)
-		die("poll");
-}
+static void await(struct port *p) { readable(p->fd); }

@@ -289,9 +289,4 @@ static void settle_tx(struct port *p)
 		kick(p);
 }
 
-static void await(struct port *p)
-{
-	struct pollfd f = { .fd = p->fd, .events = POLLIN };
-	if (poll(&f, 1, 5000) <= 0)
-		die("poll");
-}
+static void await(struct port *p) { readable(p->fd); }

@@ -45,8 +45,8 @@ oneway        1     =       =     rte_ring    rtering   halve pauses=6
 oneway-line   1     oneway  line  cache line  pingpong  halve pauses=6
 
 wake: sleeps
-futex    1  =  =  futex    futex    -
-eventfd  1  =  =  eventfd  eventfd  -
+futex    1  =  =  futex    blocked  -
+eventfd  1  =  =  eventfd  blocked  -
 
 cq: pauses=2
 read-bare          1     =        =              libfabric                libfabric  solo
@@ -81,7 +81,7 @@ trip-4k       1  =             =             libfabric-tagged-send    libfabric 
 send-1m       1  =             =             libfabric-tagged-send    libfabric  pauses=2
 send-1m+pool  1  =             send-1m       libfabric-tagged-send    libfabric  pauses=2
 send-1m+loan  1  =             send-1m       libfabric-tagged-send    libfabric  pauses=2
-sleep         1  =             futex         futex                    futex      sleeps
+sleep         1  =             futex         futex                    blocked    sleeps
 sleep         1  =             go-unix       go-unix                  ours       sleeps
 conn          1  go-conn-trip  go-unix-trip  go-unix                  ours       sleeps
 conn-1m       1  go-conn-1m    go-unix-1m    go-unix                  ours       sleeps
