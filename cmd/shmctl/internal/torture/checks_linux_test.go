@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -267,31 +266,6 @@ func areFollowed(t *testing.T, b *site) {
 		if seed == 13 {
 			t.Fatalf("not much of a torture: %+v; ways of waiting: %v", r, played)
 		}
-	}
-}
-
-// TestFindsWhatIsBrokenBetweenUsers: what readers or writers do wrong on purpose is found, and
-// counted where it belongs. Readers of queues forget their marks in TestFindsWhatIsBroken: they do
-// it by the same lines there.
-func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
-	shmtest.Long(t)
-	shmtest.RequireRoot(t, "root", "only root starts processes of other users")
-	for _, c := range []struct {
-		b     *site
-		spoil string
-		found func(*Found) uint64
-	}{
-		{eventsBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
-		{eventsBetween, spoilSkip, func(f *Found) uint64 { return f.Lost }},
-		{eventsBetween, spoilText, func(f *Found) uint64 { return f.Unpublished }},
-	} {
-		t.Run(c.b.reader+": "+c.spoil, func(t *testing.T) {
-			r, err := Run(t.Context(), Options{Roles: []string{c.b.reader},
-				Duration: 5 * time.Minute, Seed: 2, spoil: c.spoil})
-			if !errors.Is(err, ErrViolation) || c.found(&r.Roles[c.b.reader].Found) == 0 {
-				t.Errorf("%v; report %+v", err, r)
-			}
-		})
 	}
 }
 
