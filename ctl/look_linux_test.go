@@ -29,8 +29,7 @@ func looker(t testing.TB, d *shm.Dir) (look func() (ctl.Queue, error)) {
 
 func seen(t testing.TB, look func() (ctl.Queue, error)) ctl.Queue {
 	t.Helper()
-	q := shmtest.Got(look()).Or(t)
-	return q
+	return shmtest.Got(look()).Or(t)
 }
 
 func post(t testing.TB, w *cq.Writer, from, to uint64) {

@@ -145,8 +145,7 @@ func boundedLanes(t *testing.T, o ctl.Object) {
 func writable(t *testing.T, d *shm.Dir, name string, k shm.SectionKind) []byte {
 	t.Helper()
 	o := shmtest.Have(d.Open(name, shm.ReadOnly)).In(t)
-	mem := shmtest.Got(o.MapWritable(k, 0)).Or(t)
-	return mem
+	return shmtest.Got(o.MapWritable(k, 0)).Or(t)
 }
 
 // TestShowEndpoint: both objects of an endpoint tell the same of a lane, as far as both ends are

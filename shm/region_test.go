@@ -169,8 +169,7 @@ func specFor(name string) Spec {
 
 func openTestDir(t testing.TB) *Dir {
 	t.Helper()
-	d := shmtest.Have(OpenDir("")).In(t)
-	return d
+	return shmtest.Have(OpenDir("")).In(t)
 }
 
 // makeObject creates an object that is unlinked and closed when the test ends.
@@ -186,8 +185,7 @@ func makeObject(t testing.TB, d *Dir, name string) *Object {
 
 func openObject(t testing.TB, d *Dir, name string, acc Access) *Object {
 	t.Helper()
-	o := shmtest.Have(d.Open(name, acc)).In(t)
-	return o
+	return shmtest.Have(d.Open(name, acc)).In(t)
 }
 
 func TestCreateOpenShareBytes(t *testing.T) {

@@ -59,8 +59,7 @@ func decide(t testing.TB, p *Program, frame []byte) (action uint32, rule RuleID,
 
 func add(t testing.TB, p *Program, r Rule, to Target) RuleID {
 	t.Helper()
-	id := shmtest.Got(p.AddRule(r, to)).Or(t)
-	return id
+	return shmtest.Got(p.AddRule(r, to)).Or(t)
 }
 
 // empty is a program without rules, with a socket at slot 3.

@@ -213,8 +213,7 @@ func nothing(t testing.TB, s *xdp.Socket) {
 
 func addRule(t testing.TB, p *xdp.Program, r xdp.Rule, to xdp.Target) xdp.RuleID {
 	t.Helper()
-	id := shmtest.Got(p.AddRule(r, to)).Or(t)
-	return id
+	return shmtest.Got(p.AddRule(r, to)).Or(t)
 }
 
 // TestSocketsSwapped: a rule goes over to another socket of the queue while traffic runs; the end

@@ -11,8 +11,7 @@ import (
 // stats asks the kernel's side of a socket.
 func stats(t testing.TB, s *xdp.Socket) xdp.KernelStats {
 	t.Helper()
-	k := shmtest.Got(s.KernelStats()).Or(t)
-	return k
+	return shmtest.Got(s.KernelStats()).Or(t)
 }
 
 // TestXskDropped (STAT_RX_DROPPED): packets that do not fit a frame are dropped and counted, and

@@ -42,8 +42,7 @@ func openDir(t *testing.T) *shm.Dir {
 
 func attach(t *testing.T, d *shm.Dir) *cq.Writer {
 	t.Helper()
-	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
-	return w
+	return shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 }
 
 // TestRemoveSeesWhoComes: a writer that attaches while a queue is being removed keeps it, unless it

@@ -194,8 +194,7 @@ func TestTableLost(t *testing.T) {
 
 func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
 	t.Helper()
-	hop := shmtest.Got(table.Lookup(dst)).Or(t)
-	return hop
+	return shmtest.Got(table.Lookup(dst)).Or(t)
 }
 
 // TestQuestionsBounded: a thousand destinations are not asked for at once, and an answer that does

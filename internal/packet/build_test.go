@@ -23,8 +23,7 @@ var (
 
 func mustTemplate(t testing.TB, p Path) *Template {
 	t.Helper()
-	tpl := shmtest.Got(p.Template()).Or(t)
-	return tpl
+	return shmtest.Got(p.Template()).Or(t)
 }
 
 // paths are all shapes of headers that there are.

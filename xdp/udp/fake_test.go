@@ -207,8 +207,7 @@ func newPair(t testing.TB, o udp.StackOptions) (a, b *udp.Conn, fa, fb *fake) {
 
 func listen(t testing.TB, s *udp.Stack, addr netip.Addr, port uint16) *udp.Conn {
 	t.Helper()
-	c := shmtest.Got(s.Listen(netip.AddrPortFrom(addr, port))).Or(t)
-	return c
+	return shmtest.Got(s.Listen(netip.AddrPortFrom(addr, port))).Or(t)
 }
 
 var must = shmtest.Must

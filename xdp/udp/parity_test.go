@@ -348,8 +348,7 @@ func (loopback) addr(host int) netip.Addr {
 }
 
 func (l loopback) listen(t testing.TB, _ int, local netip.AddrPort) socket {
-	c := shmtest.Got(l.open(local)).Or(t)
-	return c
+	return shmtest.Got(l.open(local)).Or(t)
 }
 
 func (loopback) open(local netip.AddrPort) (socket, error) {
@@ -372,13 +371,11 @@ type stacks [2]*udp.Stack
 func (stacks) addr(host int) netip.Addr { return [2]netip.Addr{addrA, addrB}[host] }
 
 func (s stacks) listen(t testing.TB, host int, local netip.AddrPort) socket {
-	c := shmtest.Got(s[host].Listen(local)).Or(t)
-	return c
+	return shmtest.Got(s[host].Listen(local)).Or(t)
 }
 
 func (s stacks) dial(t testing.TB, host int, local, remote netip.AddrPort) socket {
-	c := shmtest.Got(s[host].Dial(local, remote)).Or(t)
-	return c
+	return shmtest.Got(s[host].Dial(local, remote)).Or(t)
 }
 
 // TestParityFake compares what needs no device with sockets of the kernel.

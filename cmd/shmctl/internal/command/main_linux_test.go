@@ -75,8 +75,7 @@ var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
 
 func schema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
-	s := shmtest.Got(compiled()).Or(t)
-	return s
+	return shmtest.Got(compiled()).Or(t)
 }
 
 // valid checks one line of JSON against the schema.
