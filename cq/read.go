@@ -48,10 +48,10 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		return 0, q.guard.refusal()
 	}
 	bit := q.only()
+	if bit == wake.Several {
+		bit = q.onlyOfMany(shared)
+	}
 	if bit == wake.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
-		if !shared {
-			q.feeders.progress()
-		}
 		n, err = drain(q, dst, src)
 	} else if bit == wake.Nobody {
 		err = ErrWouldBlock
@@ -170,6 +170,18 @@ func (q *core) unlock() {
 // the entries of that one.
 func (q *core) only() int { return q.bell.Only() }
 
+// onlyOfMany is only of a queue of more lanes than that looks at, or with feeders, which it drives;
+// those of a shared queue were driven before its lock was taken.
+func (q *core) onlyOfMany(driven bool) int {
+	if !q.bell.Wide() {
+		return wake.Several
+	}
+	if !driven {
+		q.feeders.progress()
+	}
+	return q.bell.OnlyOfMany()
+}
+
 func (q *core) shared() bool         { return q.bell.Shared() }
 func (q *core) quiet(at uint64) bool { return q.bell.Quiet(at) }
 
@@ -199,43 +211,20 @@ func (q *core) settle() {
 // takeRest goes on where n entries were taken from the one lane that can have anything: around the
 // end of the ring, or at an entry that needs a closer look.
 func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, error) {
-	if n += takeOnly(q, l, dst[n:], tail(src, n)); n == 0 {
+	a, b := l.cons.Peek(len(dst) - n)
+	rest, stop := copyEntries(q, l, dst[n:], tail(src, n), a, false)
+	n += rest
+	if !stop && len(b) > 0 {
+		k, _ := copyEntries(q, l, dst[n:], tail(src, n), b, false)
+		n, rest = n+k, rest+k
+	}
+	if rest > 0 {
+		l.release(rest)
+	}
+	if n == 0 {
 		return drain(q, dst, src)
 	}
 	q.settle()
-	return n, nil
-}
-
-// takeOnly takes what the one lane has that can have anything, up to an entry that needs a closer
-// look.
-func takeOnly[T Readable](q *Queue, l *lane, dst []T, src []Addr) int {
-	a, b := l.cons.Peek(len(dst))
-	n, stop := copyEntries(q, l, dst, src, a, false)
-	if !stop && len(b) > 0 {
-		k, _ := copyEntries(q, l, dst[n:], tail(src, n), b, false)
-		n += k
-	}
-	if n > 0 {
-		l.release(n)
-	}
-	return n
-}
-
-// drainWide is the short cut of readFrom for a queue of more lanes than Only looks at, or with
-// feeders that reads drive.
-func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
-	if bytesOf[T]() <= q.widest {
-		bit := q.bell.OnlyOfMany()
-		if bit == wake.Nobody || bit >= 0 && !q.lanes[bit].news() {
-			return 0, ErrWouldBlock
-		}
-		if bit >= 0 && q.from == nil { // whose they are only a round says
-			n = takeOnly(q, q.lanes[bit], dst, src)
-		}
-	}
-	if n == 0 {
-		return drainLanes(q, dst, src)
-	}
 	return n, nil
 }
 
@@ -243,8 +232,6 @@ func drainWide[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if len(dst) == 0 {
 		err = q.anything()
-	} else if q.bell.Wide() {
-		n, err = drainWide(q, dst, src)
 	} else {
 		n, err = drainLanes(q, dst, src)
 	}

@@ -344,7 +344,7 @@ func (b *Bell) Heat() {
 // Steady reports that Take and Heat have nothing to do: no lane is marked, and the candidates are
 // as the last Heat left them. It is inlined.
 func (b *Bell) Steady() bool {
-	return b.steady && b.first.Load()|b.last.Load() == 0 && (len(b.hints.ready) <= 2 || !b.anyMark())
+	return b.steady && !b.anyMark()
 }
 
 // Results of [Bell.Only] that are no lane.
@@ -542,7 +542,13 @@ func (b *Bell) Pending() bool {
 	return false
 }
 
+// anyMark reports whether a lane is marked. It is inlined, and looks at two words first: few bells
+// have more.
 func (b *Bell) anyMark() bool {
+	return b.first.Load()|b.last.Load() != 0 || len(b.hints.ready) > 2 && b.anyBetween()
+}
+
+func (b *Bell) anyBetween() bool {
 	for i := range b.hints.ready {
 		if b.hints.ready[i].Load() != 0 {
 			return true
