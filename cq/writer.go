@@ -369,30 +369,31 @@ func (c *Credits) PostError(e *ErrorEntry) error {
 	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
 }
 
-func (w *laneWriter) addCredits(n int) error {
+func (w *laneWriter) addCredits(n int) (err error) {
 	if !w.guard.enter() {
 		return w.guard.refusal()
 	}
-	defer w.guard.leave()
-	if n < 0 {
-		return kind.Refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
-	}
-	if f := w.ringer.Flags(); f > wake.Parked {
-		return w.refused(f)
-	}
-	if h := w.halt.Load(); h != 0 {
-		return halted(h)
-	}
-	// What Reserve handed out may still be committed.
-	if n > w.prod.Free()-int(w.credits)-w.reserved {
+	switch f, h := w.ringer.Flags(), w.halt.Load(); {
+	case n < 0:
+		err = kind.Refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
+	case f > wake.Parked:
+		err = w.refused(f)
+	case h != 0:
+		err = halted(h)
+	// What Reserve handed out may still be committed. Free looks at the reader's line, if need be.
+	case w.prod.Next(w.credits+uint64(w.reserved+n)) == nil &&
+		n > w.prod.Free()-int(w.credits)-w.reserved:
 		w.remind()
-		return ErrFull
+		err = ErrFull
+	default:
+		if err = w.provideDetails(); err == nil {
+			w.credits += uint64(n)
+		} else {
+			err = failed("credit", w.name, err)
+		}
 	}
-	if err := w.provideDetails(); err != nil {
-		return failed("credit", w.name, err)
-	}
-	w.credits += uint64(n)
-	return nil
+	w.guard.leave()
+	return err
 }
 
 func (w *laneWriter) credited(fill func(*Entry) Meta) error {
