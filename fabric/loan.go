@@ -80,14 +80,14 @@ func (e *Endpoint) lend(s *posted.Span, mem []byte) *loan {
 }
 
 // endLent ends a receive without memory: with a loan, or with none.
-func (e *Endpoint) endLent(s *posted.Span, num cq.Errno) {
+func (e *Endpoint) endLent(s *posted.Span, x *cq.Entry, num cq.Errno) {
 	if num == 0 {
-		e.entry.Flags |= cq.FlagFrame
+		x.Flags |= cq.FlagFrame
 		return
 	}
 	delete(e.loans, s.Loan())
 	s.Lend(0, nil)
-	e.entry.Len = 0
+	x.Len = 0
 }
 
 // lend brings a message that lies in its sender's pool: its bytes are copied to their buffer, or

@@ -361,10 +361,11 @@ func (e *Endpoint) endReceive(s *posted.Span, m *arrival, num cq.Errno, n int) {
 	if m.missed > 0 {
 		e.missed(m)
 	}
-	e.entry = cq.Entry{Flags: cq.FlagRecv | m.flags, Len: uint64(n), Data: m.data, Tag: m.tag,
-		Src: cq.From(m.peer.index), Meta: m.meta}
+	x := e.posted.Entry() // field by field: a literal is made elsewhere, and copied
+	x.Flags, x.Len, x.Data, x.Tag = cq.FlagRecv|m.flags, uint64(n), m.data, m.tag
+	x.Src, x.Meta = cq.From(m.peer.index), m.meta
 	if s.Lends() {
-		e.endLent(s, num)
+		e.endLent(s, x, num)
 	}
-	e.posted.Done(s, &e.entry, num, nil)
+	e.posted.Done(s, x, num, nil)
 }

@@ -47,8 +47,9 @@ type Receive struct {
 
 // Memory gives a receive that is not in use its memory.
 func (r *Receive) Memory(buf []byte, more ...[]byte) {
-	r.buf, r.more, r.room = buf, append(r.more[:0], more...), len(buf)
+	r.buf, r.more, r.room = buf, r.more[:0], len(buf)
 	for _, p := range more {
+		r.more = append(r.more, p)
 		r.room += len(p)
 	}
 	r.used, r.over, r.why = 0, false, 0
@@ -74,6 +75,9 @@ func (s *Span) Put(at int, b []byte) {
 	at += s.at
 	if at < len(r.buf) {
 		n := copy(r.buf[at:], b)
+		if n == len(b) {
+			return
+		}
 		b, at = b[n:], at+n
 	}
 	at -= len(r.buf)
@@ -190,11 +194,11 @@ func (p *Receives) Place(kind cq.Flags, k Key, n int) (s Span, ok bool) {
 		s, ok = p.PlaceIn(r, n)
 		if r.Of.over {
 			x.Remove(r)
-			p.Release(r)
 		}
 		if ok {
 			return s, true
 		}
+		p.Release(r)
 	}
 }
 
@@ -220,9 +224,13 @@ func (p *Receives) PlaceIn(of *Node[Receive], n int) (s Span, ok bool) {
 // Over reports whether a receive takes no more messages.
 func (r *Receive) Over() bool { return r.over }
 
+// Entry returns where the next entry is staged. One that its caller fills there, for Done, is not
+// copied.
+func (p *Receives) Entry() *cq.Entry { return &p.staged.entries[p.staged.n] }
+
 // Done reports that a message has ended in its place. e says what and who it was: Flags, Data, Tag,
-// Src, and in Len how much came. With err the message came only in part; raw is the address that it
-// came from if nobody knows that.
+// Src, Meta, and in Len how much came. With err the message came only in part; raw is the address
+// that it came from if nobody knows that.
 func (p *Receives) Done(s *Span, e *cq.Entry, err cq.Errno, raw []byte) {
 	if s.of == nil {
 		return
@@ -396,15 +404,17 @@ func (p *Receives) stage(e *cq.Entry, op cq.Flags, credited bool) {
 // stageEntry adds an entry that ends no message, or whose message is counted.
 func (p *Receives) stageEntry(e *cq.Entry, credited bool) {
 	s := &p.staged
-	if s.n == len(s.entries) {
-		_ = p.Commit() // an error is found again by what is posted next
+	if at := p.Entry(); at != e {
+		*at = *e
 	}
-	s.entries[s.n] = *e
 	s.n++
 	if credited {
 		s.credited++
 	} else {
 		s.room--
+	}
+	if s.n == len(s.entries) {
+		_ = p.Commit() // an error is found again by what is posted next
 	}
 }
 
@@ -432,10 +442,14 @@ func (p *Receives) fail(e *cq.Entry, op cq.Flags, err cq.Errno, lost int) {
 // Commit publishes what was reported, with one store. It is called before the endpoint's call
 // returns.
 func (p *Receives) Commit() error {
-	s := &p.staged
-	if s.count == 0 && s.n == 0 {
+	if p.staged.count == 0 && p.staged.n == 0 {
 		return nil
 	}
+	return p.commit()
+}
+
+func (p *Receives) commit() error {
+	s := &p.staged
 	err := p.Binding.Count(cq.FlagRecv, s.count, s.bytes)
 	*p.Count.Received += uint64(s.count)
 	s.count, s.bytes = 0, 0
