@@ -48,5 +48,5 @@ func (l *outLane) offer(payload []byte, op *sendOp) {
 		l.missed = 0
 	}
 	l.bytes += charge(len(payload))
-	l.publish(s, head|kind.FabricMessage|l.fill(s, pass, payload), 0, len(payload))
+	l.publish(s, pass, head|kind.FabricMessage|l.fill(s, pass, payload), 0, len(payload))
 }

@@ -376,7 +376,7 @@ func (l *outLane) pump() {
 			l.freePush(id)
 			done++
 		}
-		l.publish(s, what, id, n)
+		l.publish(s, pass, what, id, n)
 	}
 	l.clear = append(l.clear[:0], l.clear[done:]...)
 }

@@ -183,15 +183,14 @@ func (p *peer) reach(op *reaching) (err error) {
 	case err == ErrCorrupt:
 		p.cut()
 	case err == nil && tells:
-		s := &l.slots[l.sent&l.mask]
-		l.passes[l.sent&l.mask] = passage{}
+		s, pass := l.slot()
 		l.bytes += charge(0)
 		asks, bit := l.asks.begin(&op.sendOp)
 		if op.open = asks != 0; op.open {
 			at, _ := kind.Within(w.Mem, mem)
 			s.More[1].Store(uint64(at))
 		}
-		l.publish(s, op.head(s)|kind.FabricReached|asks, uint16(op.tag)|bit<<8, op.bytes)
+		l.publish(s, pass, op.head(s)|kind.FabricReached|asks, uint16(op.tag)|bit<<8, op.bytes)
 	}
 	return err
 }

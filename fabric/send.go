@@ -267,12 +267,14 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	if !l.own() { // it is stored into soon, and its line lies with the receiver, who looks at it
 		fetch.Own(&l.slots[l.sent&l.mask].Seq)
 	}
-	if l.err == nil && (l.waits(op) || !l.hasSlot() || l.bytes+charge(n) > l.granted ||
-		e.opt.Datagram && !l.offers(n)) {
+	ready := l.err == nil && !l.waits(op) && l.hasSlot() && l.bytes+charge(n) <= l.granted &&
+		(!e.opt.Datagram || l.offers(n))
+	if !ready && l.err == nil {
 		l.watch()
 		e.poll()
 	}
 	switch {
+	case ready:
 	case l.err != nil:
 		return false, l.err
 	case !e.opt.Datagram && !l.takes(op):
@@ -282,6 +284,8 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 		return false, err
 	}
 	switch {
+	case ready && !e.opt.Datagram:
+		l.put(payload, op)
 	case !e.opt.Datagram || l.own() && l.offers(n):
 		l.begin(payload, op)
 	case l.offers(n):
@@ -335,50 +339,49 @@ func (l *outLane) put(payload []byte, op *sendOp) {
 	s, pass := l.slot()
 	head := op.head(s)
 	alone := l.bytes+n > l.granted || l.asks.full(op)
-	if x, at := e.pool.holds(payload, op); x != nil && (alone || len(payload) > MaxInline) {
-		s.More[1].Store(at)
-		op.hold(x)
-		l.publish(s, head|kind.FabricRTS|kind.FabricInPool, l.announce(s, nil, op), len(payload))
-		return
-	}
-	if alone || !l.fits(len(payload)) {
-		l.publish(s, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
-		return
+	if alone || len(payload) > MaxInline {
+		if x, at := e.pool.holds(payload, op); x != nil {
+			s.More[1].Store(at)
+			op.hold(x)
+			l.publish(s, pass, head|kind.FabricRTS|kind.FabricInPool, l.announce(s, nil, op),
+				len(payload))
+			return
+		}
+		if alone || !l.fits(len(payload)) {
+			l.publish(s, pass, head|kind.FabricRTS, l.announce(s, payload, op), len(payload))
+			return
+		}
 	}
 	l.bytes += n
 	asks, bit := l.asks.begin(op)
 	pass.sendOp, pass.ends = *op, asks == 0
-	l.publish(s, head|kind.FabricMessage|asks|l.fill(s, pass, payload), bit, len(payload))
+	l.publish(s, pass, head|kind.FabricMessage|asks|l.fill(s, pass, payload), bit, len(payload))
 }
 
 // slot returns the next slot, and what follows it, which is nothing yet.
 func (l *outLane) slot() (s *kind.FabricSlot, pass *passage) {
 	s, pass = &l.slots[l.sent&l.mask], &l.passes[l.sent&l.mask]
-	*pass = passage{}
+	pass.ends, pass.offered, pass.chunk = false, false, 0
 	return s, pass
 }
 
 // publish stores a slot, the sequence last, and rings if the receiver has parked the lane. The
 // store is sequentially consistent, so this writer pays for order.
-func (l *outLane) publish(s *kind.FabricSlot, what uint64, op uint16, n int) {
+func (l *outLane) publish(s *kind.FabricSlot, pass *passage, what uint64, op uint16, n int) {
 	ring.StoreRelease(&s.Head, what|uint64(op)<<16|uint64(n)<<32)
-	inject := l.passes[l.sent&l.mask].isInject()
 	l.sent++
+	// Of an inject nobody waits for the message to be examined.
+	inject := pass.ends && pass.flags&(cq.FlagInjectCall|cq.FlagMulticast) == cq.FlagInjectCall
 	if !inject {
 		l.wanted = l.sent
 	}
-	if l.ignored && !l.quiet() {
+	if l.ignored && (l.wanted == l.sent || l.sent-l.seen > l.mask/2) { // no more of quiet can end
 		l.watch()
 	}
 	crash.At(crash.FabricFilled)
 	s.Seq.Store(l.sent)
 	crash.At(crash.FabricPublished)
 	l.ringer.Published(l.sent, 0)
-}
-
-// isInject reports whether nobody waits for the message to be examined.
-func (p *passage) isInject() bool {
-	return p.ends && p.flags&(cq.FlagInjectCall|cq.FlagMulticast) == cq.FlagInjectCall
 }
 
 // hasSlot reports whether there is a slot for a message, beside the one for the end of the lane.
@@ -544,8 +547,8 @@ func (l *outLane) reclaim() {
 
 // finish publishes the end of the lane, for which a slot is kept.
 func (l *outLane) finish() {
-	s, _ := l.slot()
-	l.publish(s, kind.FabricFin, 0, 0)
+	s, pass := l.slot()
+	l.publish(s, pass, kind.FabricFin, 0, 0)
 	crash.At(crash.FabricEnded)
 }
 
