@@ -117,9 +117,13 @@ func (e *Endpoint) receive(m *Msg) error {
 	}
 	r.Key, r.Of.Context, r.Of.Base = key, m.Context, m.Base
 	r.Of.Memory(m.Buf, m.Iov...)
-	if m.Flags&(cq.FlagPeek|cq.FlagDiscard) != 0 {
+	switch {
+	case m.Flags&(cq.FlagPeek|cq.FlagDiscard) != 0:
 		e.look(r, of, m)
-	} else {
+	case of.Len() == 0 && e.link == nil: // nothing ends, so nobody is to be told
+		e.posted.Add(r)
+		return nil
+	default:
 		e.take(r, of)
 	}
 	if e.link != nil && e.link.is == linkDown {

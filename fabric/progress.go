@@ -22,7 +22,9 @@ func (e *Endpoint) Progress() (work int, err error) {
 // poll looks at every lane that can have something, and tells senders before it returns.
 func (e *Endpoint) poll() (work int) {
 	b := e.bell
-	work = e.settle() + e.tellReached()
+	if e.posted.Owes() || e.opt.Buffered > 0 || len(e.remote.untold) > 0 {
+		work = e.settle() + e.tellReached()
+	}
 	if !b.Steady() {
 		b.Take()
 		b.Heat()

@@ -263,10 +263,11 @@ func (l *inLane) examine() (work int) {
 	if dead {
 		most = max(most, len(l.slots))
 	}
-	if l.has() { // what is told of it is stored soon, and lies with the sender, who looks at it
+	more := l.has()
+	if more { // what is told of it is stored soon, and lies with the sender, who looks at it
 		fetch.Own(&l.row.Rev)
 	}
-	for long := false; work < most && l.has(); l.head++ {
+	for long := false; more && work < most; more = l.has() {
 		if long { // its chunk is filled again while the next one is copied
 			l.touch()
 			l.p.e.flush()
@@ -284,6 +285,7 @@ func (l *inLane) examine() (work int) {
 			l.p.cut()
 			return work
 		}
+		l.head++
 	}
 	if l.tells() {
 		work++

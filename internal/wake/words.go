@@ -160,21 +160,21 @@ func Inspect(armed uint64, h *Hints) View {
 type bitset []uint64
 
 func newBitset(n int) bitset    { return make(bitset, (n+63)/64) }
-func (b bitset) set(i int)      { b[i/64] |= 1 << (i % 64) }
-func (b bitset) clear(i int)    { b[i/64] &^= 1 << (i % 64) }
-func (b bitset) has(i int) bool { return b[i/64]>>(i%64)&1 != 0 }
+func (b bitset) set(i int)      { b[uint(i)/64] |= 1 << (uint(i) % 64) }
+func (b bitset) clear(i int)    { b[uint(i)/64] &^= 1 << (uint(i) % 64) }
+func (b bitset) has(i int) bool { return b[uint(i)/64]>>(uint(i)%64)&1 != 0 }
 func (b bitset) empty() bool    { return b.next(0) < 0 }
 
 // next returns the first member from i on, or -1.
 func (b bitset) next(i int) int {
-	if i >= len(b)*64 {
+	k := int(uint(i) / 64) // a division of what has no sign is a shift
+	if k >= len(b) {
 		return -1
 	}
-	w := b[i/64] >> (i % 64)
-	if w != 0 {
+	if w := b[k] >> (uint(i) % 64); w != 0 {
 		return i + bits.TrailingZeros64(w)
 	}
-	for k := i/64 + 1; k < len(b); k++ {
+	for k++; k < len(b); k++ {
 		if b[k] != 0 {
 			return k*64 + bits.TrailingZeros64(b[k])
 		}
