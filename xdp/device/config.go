@@ -15,7 +15,9 @@ import (
 // Config of a server. Zero values stand for the defaults.
 type Config struct {
 	Interface string // in the network namespace of the thread that calls NewServer
-	// Queues of the interface to serve; none stands for all that there are.
+	// Queues of the interface to serve; none stands for all that there are. Packets that arrive on
+	// others go to the kernel, also those to ports of applications: nobody holds these there, so it
+	// answers that nobody listens.
 	Queues []uint32
 	Frames uint32 // of the UMEM of each queue; 4096
 	Socket xdp.Options

@@ -16,14 +16,16 @@ import (
 type Options struct {
 	StackOptions // Zone is set by Open
 	// Queues of the interface to use; all by default. Datagrams that arrive on others go to the
-	// kernel.
+	// kernel, where the socket that holds the port of the connection drops them; if Unclaimed, they
+	// are for whoever has the port there. The program counts them (xdp.Counters.NoSocket). So have
+	// the device bring what is for connections to these queues ("ethtool -X", "ethtool -N").
 	Queues []uint32
 	// Program steers. By default Open attaches one of its own, as Attach says, and Close detaches
 	// it. An interface has one program only: to have several stacks on it, or a stack beside other
 	// sockets, share one. Unless Any, stacks tell it what is local (Program.SetLocal).
 	Program *xdp.Program
 	Attach  xdp.ProgramOptions
-	// Slot is the first of the slots in Program that are the stack's, one for each queue.
+	// Slot is the first of the slots in Program that are the stack's: queue n has Slot+n.
 	Slot uint32
 	// UMEM and Socket size what each queue has. Chunks are chosen by the MTU.
 	UMEM   xdp.UMEMOptions

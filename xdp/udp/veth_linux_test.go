@@ -216,6 +216,27 @@ func TestQueues(t *testing.T) {
 	}
 }
 
+// TestSomeQueues: a stack on some of the queues gets what arrives on these. The program counts the
+// rest of what is for its connections, which is the kernel's.
+func TestSomeQueues(t *testing.T) {
+	t.Parallel()
+	p := xdptest.NewPair(t, veth.Config{Queues: 2})
+	prog := xdptest.Attach(t, p.B, xdp.ProgramOptions{})
+	s := openOn(t, p.B, udp.Options{Queues: []uint32{1}, Program: prog})
+	c := listen(t, s, p.B.Addr, 7)
+	var counts xdp.Counters
+	await(t, func() bool { // each sender's datagrams arrive on the same queue
+		k := xdptest.UDP(t, p.A, 0)
+		shmtest.Got(k.WriteTo([]byte("x"), c.LocalAddr())).Or(t)
+		counts = shmtest.Got(prog.Counters()).Or(t)
+		return counts.Redirected > 0 && counts.NoSocket > 0
+	})
+	must(t, c.SetReadDeadline(time.Now().Add(long)))
+	for range counts.Redirected {
+		reads(t, c, 'x')
+	}
+}
+
 // TestRemoved: a reader learns that its device is gone.
 func TestRemoved(t *testing.T) {
 	t.Parallel()
