@@ -295,7 +295,7 @@ func (e *Endpoint) Stats() Stats {
 	defer e.bell.Unlock()
 	s := e.stats
 	s.Waiting = uint64(e.stored[0].Len() + e.stored[1].Len() + e.claimed.Len())
-	s.FreeChunks = uint64(e.pool.free.len())
+	s.FreeChunks = uint64(len(e.pool.free))
 	s.Loans = uint64(len(e.loans))
 	s.FreePool, s.HeldPool, s.LentPool = e.pool.count()
 	s.FreeRemote, s.HeldRemote, s.RevokedRemote = e.remote.pool.count()

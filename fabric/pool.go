@@ -18,27 +18,8 @@ type pool struct {
 	chunks int
 	// free are the chunks that nobody has. The one that was read longest ago is filled first: stores
 	// wait for lines that another processor still has.
-	free   queue
+	free   []uint32
 	pieces []*piece // all there are, in their order
-}
-
-// queue is a queue of as many numbers as it has room for at most.
-type queue struct {
-	at          []uint32
-	takes, puts uint // so far
-}
-
-func (q *queue) len() int { return int(q.puts - q.takes) }
-
-func (q *queue) put(c uint32) {
-	q.at[q.puts%uint(len(q.at))] = c
-	q.puts++
-}
-
-func (q *queue) take() uint32 {
-	c := q.at[q.takes%uint(len(q.at))]
-	q.takes++
-	return c
 }
 
 // piece is some of the pool. It is free if nobody holds it and nothing refers to it.
@@ -52,9 +33,9 @@ func (p *piece) free() bool { return !p.held && p.refs == 0 }
 
 func (p *pool) open(box *shm.Object, o kind.Outbox, chunks int) (err error) {
 	p.FabricPool, err = kind.OutboxPool(box, o)
-	p.free.at = make([]uint32, chunks)
-	for i := range uint32(chunks) {
-		p.free.put(i)
+	p.free = make([]uint32, chunks)
+	for i := range p.free {
+		p.free[i] = uint32(i)
 	}
 	p.chunks = chunks
 	if at := chunks * chunkBytes; at < len(p.FabricPool) {
@@ -160,7 +141,7 @@ func (p *pool) count() (free, held, lent uint64) {
 
 // hasChunk reports whether a lane can have one more chunk. It has no more than are left, so a peer
 // that is stopped keeps half of what it finds at most, and the next one finds the rest.
-func (l *outLane) hasChunk() bool { return l.chunks < l.p.e.pool.free.len() }
+func (l *outLane) hasChunk() bool { return l.chunks < len(l.p.e.pool.free) }
 
 // fits reports whether payload fits a slot, or a chunk that the lane can have.
 func (l *outLane) fits(n int) bool {
@@ -188,7 +169,8 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 		return 0
 	}
 	p := &l.p.e.pool
-	c := p.free.take()
+	c := p.free[0]
+	p.free = slices.Delete(p.free, 0, 1) // a few bytes, beside those of a chunk
 	l.chunks++
 	pass.chunk = c + 1
 	at := uint64(c) * chunkBytes
@@ -201,7 +183,7 @@ func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag 
 // giveBack frees the chunk of a slot that was examined, or whose receiver is proved dead.
 func (l *outLane) giveBack(pass *passage) {
 	if pass.chunk > 0 {
-		l.p.e.pool.free.put(pass.chunk - 1)
+		l.p.e.pool.free = append(l.p.e.pool.free, pass.chunk-1)
 		pass.chunk = 0
 		l.chunks--
 	}
