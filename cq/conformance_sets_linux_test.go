@@ -26,13 +26,6 @@ func (r *rig) another(t *testing.T, n int, o cq.Options) *rig {
 	return &out
 }
 
-// group is a poll set or a wait set.
-type group interface {
-	Add(cq.Waitable) error
-	Remove(cq.Waitable) error
-	Close() error
-}
-
 // addTo makes members of a set until the test ends.
 func addTo(t *testing.T, s group, ms ...cq.Waitable) {
 	t.Helper()

@@ -18,6 +18,13 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+// group is a poll set or a wait set.
+type group interface {
+	Add(cq.Waitable) error
+	Remove(cq.Waitable) error
+	Close() error
+}
+
 // waitSet makes a set that is closed when the test ends.
 func waitSet(t testing.TB, d *shm.Dir, o cq.WaitSetOptions) *cq.WaitSet {
 	t.Helper()
