@@ -325,7 +325,8 @@ func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sy
 		all.Go(func() {
 			told := sync.OnceFunc(asleep.Done)
 			defer told()
-			switch _, err := cq.ReadContext(sleeping{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{}); err {
+			_, err := cq.ReadContext(sleeping{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{})
+			switch err {
 			case nil:
 			case cq.ErrSignaled:
 				signaled.Add(1)

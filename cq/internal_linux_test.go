@@ -576,7 +576,8 @@ func TestManyFeeders(t *testing.T) {
 		unbind := shmtest.Got(to.Bind(relay{from, relayed}, true)).Or(t)
 		defer unbind()
 	}
-	_, err := ReadContext(t.Context(), to, make([]Entry, 1), ReadOptions{Timeout: 50 * time.Millisecond})
+	_, err := ReadContext(t.Context(), to, make([]Entry, 1),
+		ReadOptions{Timeout: 50 * time.Millisecond})
 	shmtest.WantErr(t, "nothing was posted", err, ErrTimedOut)
 	if n, _, _ := to.bell.Counts(); n > 20 {
 		t.Errorf("slept %d times", n)

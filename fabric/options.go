@@ -170,8 +170,8 @@ func (o *Options) resolve() error {
 
 // What calls and error entries say beside errors of package cq. cq.ErrFull, which is EAGAIN, says
 // that the lane, the grant or the queue has no room now, or that a peer has none until it notices
-// who has gone: progress of both sides cures it. All are compared with errors.Is, as are the numbers
-// in brackets. Calls that send and receive return them bare, so that they allocate nothing.
+// who has gone: progress of both sides cures it. All are compared with errors.Is, as are the
+// numbers in brackets. Calls that send and receive return them bare, so that they allocate nothing.
 //
 // An error entry has a number and nothing else. Compare it with the number, as in
 // errors.Is(&entry, syscall.ECONNRESET), and not with [ErrPeerDied], which it never matches.
