@@ -299,6 +299,9 @@ func (p *peer) unanswered() (n int) {
 
 // roomy says what was owed to a peer, in whose lane there may be room.
 func (m *mux) roomy(p *peer) {
+	if len(p.owed) == 0 {
+		return
+	}
 	done := 0
 	for done < len(p.owed) && p.out.says(p.owed[done]) {
 		done++
@@ -308,8 +311,12 @@ func (m *mux) roomy(p *peer) {
 	m.settle()
 }
 
-// lost ends all connections with a peer from whom nothing more comes.
+// lost ends all connections with a peer from whom nothing more comes. If there are none the mux may
+// have no endpoint yet: a meeting has failed.
 func (m *mux) lost(p *peer) {
+	if len(p.owed)+len(p.conns) == 0 {
+		return
+	}
 	m.owing -= len(p.owed)
 	p.owed = nil
 	crash.At(crash.ConnLost)

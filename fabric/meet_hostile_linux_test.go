@@ -58,6 +58,18 @@ func forge(t *testing.T) *forger {
 	return f
 }
 
+// forgeDial has an honest dial meet a forger, which has said nothing yet.
+func forgeDial(t *testing.T) *forger {
+	t.Helper()
+	a, b := sockets(t)
+	f := forgerAt(t, b)
+	go func() {
+		_, err := fabric.DialOver(t.Context(), a, nil)
+		f.met <- err
+	}()
+	return f
+}
+
 // forgerAt is a forger at one end of a connection.
 func forgerAt(t *testing.T, conn *net.UnixConn) *forger {
 	f := &forger{t: t, conn: conn, uuid: shm.NewUUID(), met: make(chan error, 1),
@@ -220,16 +232,18 @@ func TestMeetHostile(t *testing.T) {
 			shmtest.Got(f.conn.Write([]byte("shmfab\r\n\x01\x00\x01\x00\x05\x00\x00\x00"))).Or(f.t)
 		}, shm.ErrOwner},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := forge(t)
-			c.do(f)
-			if err := <-f.met; !errors.Is(err, c.want) {
-				t.Errorf("%v, want %v", err, c.want)
-			}
-			if f.e != nil {
-				must(t, f.e.close())
-			}
-		})
+		for how, meets := range map[string]func(*testing.T) *forger{"meet": forge, "dial": forgeDial} {
+			t.Run(c.name+"/"+how, func(t *testing.T) {
+				f := meets(t)
+				c.do(f)
+				if err := <-f.met; !errors.Is(err, c.want) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				if f.e != nil {
+					must(t, f.e.close())
+				}
+			})
+		}
 	}
 }
 
