@@ -47,11 +47,13 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	} else if !q.enter() {
 		return 0, q.guard.refusal()
 	}
-	bit := q.only()
+	bit, widest := q.only(), q.widest
 	if bit == wake.Several {
-		bit = q.onlyOfMany(shared)
+		if bit = q.onlyOfMany(shared); bit == wake.Several {
+			widest = 0 // no format fits the short cut, and the usual read compares once
+		}
 	}
-	if bit == wake.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
+	if len(dst) == 0 || bytesOf[T]() > widest {
 		n, err = drain(q, dst, src)
 	} else if bit == wake.Nobody {
 		err = ErrWouldBlock
