@@ -263,11 +263,10 @@ func (l *inLane) examine() (work int) {
 	if dead {
 		most = max(most, len(l.slots))
 	}
-	more := l.has()
-	if more { // what is told of it is stored soon, and lies with the sender, who looks at it
+	if l.has() { // what is told of it is stored soon, and lies with the sender, who looks at it
 		fetch.Own(&l.row.Rev)
 	}
-	for long := false; more && work < most; more = l.has() {
+	for long := false; work < most && l.has(); l.head++ {
 		if long { // its chunk is filled again while the next one is copied
 			l.touch()
 			l.p.e.flush()
@@ -285,7 +284,6 @@ func (l *inLane) examine() (work int) {
 			l.p.cut()
 			return work
 		}
-		l.head++
 	}
 	if l.tells() {
 		work++
