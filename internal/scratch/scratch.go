@@ -35,9 +35,10 @@ func Make(base, tool string) (dir string, remove func(), err error) {
 	return "", nil, errors.New("the new directory vanishes again and again")
 }
 
-// lockDir locks a directory that exists when it has the lock.
+// lockDir locks a directory that exists when it has the lock. Others may put what they like under
+// its name where everybody may: a FIFO would be waited for.
 func lockDir(dir string, flags int) (*os.File, error) {
-	f, err := os.Open(dir)
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package scratch
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -19,6 +20,9 @@ func TestSweepSparesTheLiving(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
+	if err := syscall.Mkfifo(filepath.Join(base, prefix+"x-3"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	sweep(base, "x")
 	if _, err := os.Stat(dead); err == nil {
 		t.Error("the dead one is still there")
