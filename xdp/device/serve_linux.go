@@ -87,7 +87,8 @@ func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.mu.Lock()
 	s.refused++
 	s.mu.Unlock()
-	if !hungUp(err) {
+	// A rendezvous that ran out of time ends what the application can say, which looks like its end.
+	if !hungUp(err) || errors.Is(err, ErrSlow) {
 		refuse(conn, err)
 	}
 	_ = hangUp(conn)

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -363,4 +364,20 @@ func TestMaxPayload(t *testing.T) {
 		}
 	}
 	must(t, page.close())
+}
+
+// TestSlowIsTold: an application whose hello took too long is told so, also if the rendezvous that
+// ran out of time has made the connection look as if the application had hung up.
+func TestSlowIsTold(t *testing.T) {
+	t.Parallel()
+	for _, why := range []error{cq.ErrPeerGone, context.DeadlineExceeded} {
+		app, conn := linked(t)
+		must(t, conn.CloseRead()) // as a rendezvous does that must not go on
+		new(Server).refuse(conn, fmt.Errorf("%w: %w", ErrSlow, why))
+		err := lastWord(t.Context(), app.wire.Conn, cq.ErrPeerGone)
+		if !errors.Is(err, ErrSlow) {
+			t.Errorf("%v: %v", why, err)
+		}
+		must(t, app.wire.Conn.Close())
+	}
 }
