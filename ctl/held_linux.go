@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/file"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -29,7 +30,8 @@ type looked struct {
 func openProcess(pid int) (*looked, error) {
 	p := &looked{pid: pid}
 	var err error
-	p.dir, err = openAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
+	p.dir, err = file.Open(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid),
+		unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -52,17 +54,8 @@ func closeHeld(all []inspect.Held) {
 	}
 }
 
-func openAt(dir int, name string, flags int) (fd int, err error) {
-	for {
-		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
-		if err != unix.EINTR {
-			return fd, err
-		}
-	}
-}
-
 func (p *looked) open(name string, flags int) (*os.File, error) {
-	fd, err := openAt(p.dir, name, flags)
+	fd, err := file.Open(p.dir, name, flags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +254,7 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 		return -1, fmt.Errorf("%d/%s %s: %w", h.pid, short, strings.TrimPrefix(target, "/memfd:"), err)
 	}
 	// What opening a file does is not known before it is known what it is.
-	path, err := openAt(h.dir, name, unix.O_PATH)
+	path, err := file.Open(h.dir, name, unix.O_PATH, 0)
 	if err != nil {
 		return failed(err)
 	}
@@ -274,8 +267,8 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 		return at, nil
 	}
 	h.seen[id] = -1
-	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(path),
-		unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	fd, err := file.Open(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(path),
+		unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return failed(err)
 	}

@@ -275,7 +275,7 @@ func (c *conn) unwritable() error {
 		return syscall.EPIPE
 	case c.err != nil:
 		return c.err
-	case c.p.deaf():
+	case c.p.outEnded():
 		return syscall.ECONNRESET
 	}
 	return nil
@@ -301,7 +301,7 @@ func (c *conn) CloseWrite() error {
 	switch {
 	case c.closed:
 		return c.fault("close", net.ErrClosed)
-	case c.err != nil || c.said || c.p.deaf():
+	case c.err != nil || c.said || c.p.outEnded():
 		return c.fault("close", syscall.ENOTCONN)
 	case !c.ended:
 		c.ended = true

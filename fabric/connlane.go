@@ -258,7 +258,7 @@ func windowBytes() []byte { return binary.LittleEndian.AppendUint64(nil, connWin
 // say sends a message of at most MaxInline bytes, or has it wait for room. It reports false if too
 // many do.
 func (m *mux) say(p *peer, tag, data uint64, payload []byte) (ok bool) {
-	if p.deaf() || p.out == nil && (p.in == nil || p.in.refused) {
+	if p.outEnded() || p.out == nil && (p.in == nil || p.in.refused) {
 		return true // nobody hears it
 	}
 	msg := connMessage{tag, data, payload}
@@ -347,5 +347,5 @@ func (m *mux) deaf(p *peer, why error) {
 	}
 }
 
-// deaf reports that a peer examines nothing more.
-func (p *peer) deaf() bool { return p.out != nil && p.out.err != nil }
+// outEnded reports that the lane to a peer has ended: it examines nothing more.
+func (p *peer) outEnded() bool { return p.out != nil && p.out.err != nil }
