@@ -308,8 +308,16 @@ func TestFollowDecides(t *testing.T) {
 			if got := decide(); got != tt.want {
 				t.Errorf("%s: taken %v", tt.name, got)
 			}
-			if err := shm.SendFDs(reader, done); err == nil {
+			err = shm.SendFDs(reader, done)
+			if err == nil && !tt.want {
 				t.Errorf("%s: the reader could say so later", tt.name)
+			}
+			if tt.name == "done" { // and both may say something else there
+				must(t, err)
+				must(t, writer.SetDeadline(time.Time{}))
+				if n, err := writer.Read(make([]byte, 1000)); n != len(done) || err != nil {
+					t.Errorf("the next message: %d bytes, %v", n, err)
+				}
 			}
 			end()
 		}

@@ -186,20 +186,21 @@ func (d *Joining) newLane(row int, q kind.Queue, queue shm.UUID,
 }
 
 // Decide ends a rendezvous that broke while the reader's last message was due, and tells whether
-// that came. From here on the reader cannot send it any more, and it goes by whether it could. It
+// that came. If it had not, the reader cannot send it any more, and it goes by whether it could. It
 // is the peer's own descriptor that is asked: the connection may be closed already, by whoever gave
 // it to us.
 func Decide(reader *Peer) (taken bool) {
 	var buf [MessageBytes]byte
-	n, err := reader.Mute(buf[:])
-	if n == 0 || err != nil {
+	n, err := reader.Mute(buf[:], lastWord)
+	return err == nil && lastWord(buf[:n])
+}
+
+// lastWord tells the message by which a reader takes a lane.
+func lastWord(b []byte) bool {
+	if Rendezvous.Check(b, 0) != nil || Rendezvous.Expect(b, StepDone) != nil {
 		return false
 	}
-	said := Rendezvous
-	if said.Check(buf[:n], 0) != nil || said.Expect(buf[:n], StepDone) != nil {
-		return false
-	}
-	_, err = DecodeMessage(buf[:n])
+	_, err := DecodeMessage(b)
 	return err == nil
 }
 

@@ -103,11 +103,13 @@ func (p *Peer) HungUp() bool { return p.state.Load()&peerHungUp != 0 }
 // still in the hands of a child, who may have been given more than that.
 func (p *Peer) Gone() bool { return p.state.Load() == peerGone }
 
-// Mute ends the direction from the peer to us, for everybody who has the connection: what it sends
-// from now on fails at its end. What it had sent before and nobody has received is returned in b,
-// of which one message is taken; n is 0 if there was none. It never blocks, whatever deadline the
-// connection has, and does not need the connection that MeetPeer was given.
-func (p *Peer) Mute(b []byte) (n int, err error) { return p.mute(b) }
+// Mute takes one message in b that the peer has sent and nobody has received; n is 0 if there is
+// none. Unless that one is enough it ends the direction from the peer to us first, for everybody
+// who has the connection: what it sends from then on fails at its end. It never blocks, whatever
+// deadline the connection has, and does not need the connection that MeetPeer was given.
+func (p *Peer) Mute(b []byte, enough func(message []byte) bool) (n int, err error) {
+	return p.mute(b, enough)
+}
 
 // Close ends the watch, waits for a call of its function to return, so it must not be called from
 // there, and closes both descriptors. It may be called again, and on nil.

@@ -98,15 +98,19 @@ func stopWaiting(f *os.File) {
 	}
 }
 
-func (p *Peer) mute(b []byte) (n int, err error) {
+func (p *Peer) mute(b []byte, enough func([]byte) bool) (n int, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
 		return 0, os.NewSyscallError("shutdown", err)
 	}
 	cerr := raw.Control(func(fd uintptr) {
-		// ENOTCONN: the peer has closed its end. What it sent is there all the same.
-		if err = unix.Shutdown(int(fd), unix.SHUT_RD); err != nil && err != unix.ENOTCONN {
-			return
+		n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err != nil || !enough(b[:n]) {
+			n = 0
+			// ENOTCONN: the peer has closed its end. What it sent is there all the same.
+			if err = unix.Shutdown(int(fd), unix.SHUT_RD); err != nil && err != unix.ENOTCONN {
+				return
+			}
 		}
 		for range 4 { // an error of the connection comes before what was sent, once
 			n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
