@@ -152,7 +152,7 @@ func (l *eventLane) writeSlow(ev *Event, credited bool) (int, error) {
 	}
 	slot.Meta = 0
 	ev.store(slot)
-	w.publishReserved(1)
+	w.publish(1, kindEntry)
 	return EventHeaderBytes + len(ev.Payload), nil
 }
 
@@ -187,7 +187,6 @@ func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
 	*d = kind.Record{Err: int32(e.Err), ProvErrno: e.ProvErrno}
 	d.DataBytes = uint64(copy(w.detail.Data(at), e.ErrData))
 	*slot = e.slot()
-	w.reserved = 0
 	w.publish(1, kindError)
 	return EventErrorBytes, nil
 }

@@ -165,14 +165,13 @@ func (w *Writer) PostBatch(es []Entry) (int, error) {
 		return 0, w.guard.refusal()
 	}
 	a, b, err := w.reserve(len(es), w.credits)
-	n := 0
 	if err == nil {
-		n = copy(a, es)
-		n += copy(b, es[n:])
-		w.publishReserved(n)
+		at := w.prod.Tail()
+		marks := fill(a, es, at) | fill(b, es[len(a):], at+uint64(len(a)))
+		w.publishStamped(a, b, marks, kindEntry)
 	}
 	w.guard.leave()
-	return n, err
+	return len(a) + len(b), err
 }
 
 // Reserve returns up to n free slots to be filled in place, as one span or, around the end of the
@@ -225,14 +224,9 @@ func (w *Writer) Commit(k int) error {
 		w.guard.leave()
 		return kind.Refuse("commit", w.name, "k", k, w.reserved, ErrInvalid)
 	}
-	w.publishReserved(k)
+	w.publish(k, kindEntry)
 	w.guard.leave()
 	return nil
-}
-
-func (w *laneWriter) publishReserved(k int) {
-	w.reserved = 0
-	w.publish(k, kindEntry)
 }
 
 // publish is P1 to P7 for k filled slots. Kind and sequence are stamped here; they are visible
@@ -240,7 +234,13 @@ func (w *laneWriter) publishReserved(k int) {
 func (w *laneWriter) publish(k int, kind Meta) {
 	at := w.prod.Tail()
 	a, b := w.prod.Reserve(k)
-	marks := stamp(a, at, kind) | stamp(b, at+uint64(len(a)), kind)
+	w.publishStamped(a, b, stamp(a, at, kind)|stamp(b, at+uint64(len(a)), kind), kind)
+}
+
+// publishStamped publishes slots that are complete, and have these marks among them.
+func (w *laneWriter) publishStamped(a, b []Entry, marks, kind Meta) {
+	w.reserved = 0
+	at, k := w.prod.Tail(), len(a)+len(b)
 	next := at + uint64(k)
 	var holds wake.Holds
 	if marks&MetaSolicited != 0 || kind == kindError {
@@ -252,6 +252,23 @@ func (w *laneWriter) publish(k int, kind Meta) {
 		holds |= wake.HoldsError
 	}
 	w.commit(k, holds)
+}
+
+// fill copies as many entries as there are slots, which begin at an index, completes the last word
+// of each, and returns all marks that were set. It copies by words: callers store fields, and a
+// load of more than was stored at once waits until its stores have left the processor's buffer,
+// behind those to slots whose lines the reader has.
+func fill(slots, es []Entry, at uint64) (marks Meta) {
+	es = es[:len(slots)]
+	for i := range slots {
+		to, e := &slots[i], &es[i]
+		to.Context, to.Flags, to.Len, to.Buf = e.Context, e.Flags, e.Len, e.Buf
+		to.Data, to.Tag, to.Src = e.Data, e.Tag, e.Src
+		m := e.Meta & metaMarks
+		marks |= m
+		to.Meta = m | kindEntry | Meta(uint32(at)+uint32(i))<<32
+	}
+	return marks
 }
 
 // stamp completes the last word of each entry and returns all marks that were set.
@@ -302,7 +319,6 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 		return err
 	}
 	w.fillError(slot, e)
-	w.reserved = 0
 	w.publish(1, kindError)
 	return nil
 }
@@ -406,7 +422,6 @@ func (w *laneWriter) credited(fill func(*Entry) Meta) error {
 		return err
 	}
 	kind := fill(slot)
-	w.reserved = 0
 	w.publish(1, kind)
 	return nil
 }
