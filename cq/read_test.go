@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -78,10 +79,29 @@ func TestManyLanes(t *testing.T) {
 
 // TestMarks: only the marks that a writer may set arrive; sequence and kind are stamped.
 func TestMarks(t *testing.T) {
+	es := []cq.Entry{{Meta: ^cq.Meta(0), Context: 5}, {Meta: cq.MetaSolicited, Context: 6},
+		{Meta: cq.MetaNoContext}}
+	for name, post := range map[string]func(w *cq.Writer) error{
+		"one by one": func(w *cq.Writer) error {
+			return errors.Join(w.Post(&es[0]), w.Post(&es[1]), w.Post(&es[2]))
+		},
+		"batch": func(w *cq.Writer) error {
+			_, err := w.PostBatch(es)
+			return err
+		},
+		"in place": func(w *cq.Writer) error {
+			a, _, err := w.Reserve(3)
+			copy(a, es)
+			return errors.Join(err, w.Commit(3))
+		},
+	} {
+		t.Run(name, func(t *testing.T) { marks(t, post) })
+	}
+}
+
+func marks(t *testing.T, post func(w *cq.Writer) error) {
 	q, w := pair(t, cq.Options{Size: 4})
-	must(t, w.Post(&cq.Entry{Meta: ^cq.Meta(0), Context: 5}))
-	must(t, w.Post(&cq.Entry{Meta: cq.MetaSolicited, Context: 6}))
-	must(t, w.Post(&cq.Entry{Meta: cq.MetaNoContext}))
+	must(t, post(w))
 	dst := make([]cq.Entry, 3)
 	n := shmtest.Got(cq.Read(q, dst)).Or(t)
 	for i, want := range []cq.Meta{cq.MetaSolicited | cq.MetaNoContext, cq.MetaSolicited,
