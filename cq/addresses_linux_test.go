@@ -203,38 +203,6 @@ func TestAddressesMove(t *testing.T) {
 	}
 }
 
-// TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is
-// stopped, and what it has written so far is read, and copied and adopted.
-func TestAddressOwnerStopped(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	name := queueName(t)
-	owner := startChild(t, "address-owner", envQueue+"="+name)
-	_ = owner.Line(t)
-	r := shmtest.Have(cq.AttachAddresses(cq.Named(d, name))).In(t)
-	halfway := 0
-	for i := 0; i < 100 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
-		owner.Halt(t)
-		once := true
-		s := watchAddresses(r, func() bool { once = !once; return once })
-		if s.torn > 0 || s.lost > 0 {
-			t.Fatalf("stop %d: %+v", i, s)
-		}
-		must(t, cq.CopyAddresses(d, name, "copy"))
-		owner.GoOn(t)
-		v := shmtest.Got(cq.OpenAddresses(cq.Named(d, "copy"), cq.AddressOptions{Existing: true})).Or(t)
-		if cq.AddressCells(v) != cq.AddressCells(r) {
-			halfway++ // a rough count: the owner goes on
-		}
-		wantWhole(t, v)
-		must(t, v.Close())
-	}
-	if halfway == 0 {
-		t.Error("the owner did nothing")
-	}
-	_ = owner.Stop(t)
-}
-
 func init() { roles["vector owner"] = childVectorOwner }
 
 // childVectorOwner adopts a vector, and leaves it when it is told to.

@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"errors"
 	"net"
 	"time"
 
@@ -236,36 +235,6 @@ func AddressCells(v *AddressVector) (n int) {
 func AddressSpec(name string, o AddressOptions) (shm.Spec, error) {
 	o, err := o.resolve("create", name)
 	return o.spec(name), err
-}
-
-// CopyAddresses makes a vector of what stands in another one now, which nobody owns.
-func CopyAddresses(d *shm.Dir, from, to string) error {
-	src, err := d.Open(from, shm.ReadOnly)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	o, err := storedAddresses("copy", from, src.Header())
-	if err != nil {
-		return err
-	}
-	spec := o.spec(to)
-	spec.UUID = src.Header().UUID // which the index depends on
-	dst, err := d.Create(to, spec, func(dst *shm.Object) error {
-		for _, s := range spec.Sections {
-			in, _, err := src.Section(s.Kind, s.ID)
-			out, _, err2 := dst.Section(s.Kind, s.ID)
-			if err := errors.Join(err, err2); err != nil {
-				return err
-			}
-			copy(out, in)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return dst.Close()
 }
 
 // AddressHome returns the cell of the index that the search for an address begins at.
