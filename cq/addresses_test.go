@@ -32,25 +32,6 @@ func sockaddrs(from, to int) (out [][]byte) {
 	return out
 }
 
-// vectors makes an empty address vector in each of the places that one can be in.
-func vectors(t *testing.T, o cq.AddressOptions, test func(*testing.T, *cq.AddressVector)) {
-	t.Helper()
-	for _, place := range []string{"named", "memfd"} {
-		t.Run(place, func(t *testing.T) {
-			var v *cq.AddressVector
-			var err error
-			if name := "av." + queueName(t); place == "named" {
-				v, err = cq.CreateAddresses(cq.Named(openDir(t), name), o)
-			} else {
-				v, err = cq.CreateAddresses(cq.Unnamed(name), o)
-			}
-			must(t, err)
-			t.Cleanup(func() { must(t, v.Close()) })
-			test(t, v)
-		})
-	}
-}
-
 // insertAsync begins an insertion that events report.
 func insertAsync(v *cq.AddressVector, addrs [][]byte, context uint64) error {
 	_, err := v.Insert(addrs, cq.InsertOptions{Async: true, Context: context})
@@ -92,49 +73,47 @@ func TestInsertBad(t *testing.T) {
 		return nil
 	}}
 	v6 := sockaddr(1)
-	vectors(t, o, func(t *testing.T, v *cq.AddressVector) {
-		for name, tt := range map[string]struct {
-			raw  []byte
-			want error
-		}{
-			"nil":      {nil, cq.ErrInvalid},
-			"empty":    {[]byte{}, cq.ErrInvalid},
-			"short":    {v6[:27], cq.ErrInvalid},
-			"long":     {append(bytes.Clone(v6), 0), cq.ErrInvalid},
-			"too long": {make([]byte, 33), cq.ErrInvalid},
-			"family":   {make([]byte, 16), cq.ErrInvalid},
-			"v4 in 28": {append(sockaddr(0), make([]byte, 12)...), cq.ErrInvalid},
-			"no port": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:0")),
-				syscall.EADDRNOTAVAIL},
-			"no host": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("0.0.0.0:5")),
-				syscall.EADDRNOTAVAIL},
-			"no host v6": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("[::]:5")), syscall.EADDRNOTAVAIL},
-			"refused":    {sockaddr(99), refused},
-		} {
-			got, err := v.Insert([][]byte{tt.raw}, cq.InsertOptions{})
-			wantErr(t, name, err, tt.want)
-			if len(got) != 1 || got[0] != cq.AddrNotAvail || v.Len() != 0 {
-				t.Errorf("%s: %v, %d in the vector", name, got, v.Len())
-			}
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), o)).In(t)
+	for name, tt := range map[string]struct {
+		raw  []byte
+		want error
+	}{
+		"nil":      {nil, cq.ErrInvalid},
+		"empty":    {[]byte{}, cq.ErrInvalid},
+		"short":    {v6[:27], cq.ErrInvalid},
+		"long":     {append(bytes.Clone(v6), 0), cq.ErrInvalid},
+		"too long": {make([]byte, 33), cq.ErrInvalid},
+		"family":   {make([]byte, 16), cq.ErrInvalid},
+		"v4 in 28": {append(sockaddr(0), make([]byte, 12)...), cq.ErrInvalid},
+		"no port": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:0")),
+			syscall.EADDRNOTAVAIL},
+		"no host": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("0.0.0.0:5")),
+			syscall.EADDRNOTAVAIL},
+		"no host v6": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("[::]:5")), syscall.EADDRNOTAVAIL},
+		"refused":    {sockaddr(99), refused},
+	} {
+		got, err := v.Insert([][]byte{tt.raw}, cq.InsertOptions{})
+		wantErr(t, name, err, tt.want)
+		if len(got) != 1 || got[0] != cq.AddrNotAvail || v.Len() != 0 {
+			t.Errorf("%s: %v, %d in the vector", name, got, v.Len())
 		}
-	})
+	}
 }
 
 // TestInsertTwice: an address has one index. Padding is no part of a sockaddr_in.
 func TestInsertTwice(t *testing.T) {
-	vectors(t, cq.AddressOptions{Count: 8}, func(t *testing.T, v *cq.AddressVector) {
-		insert(t, v, sockaddrs(0, 3)...)
-		padded := sockaddr(2)
-		padded[12] = 0xff
-		if got := insert(t, v, sockaddr(1), sockaddr(5), sockaddr(5), padded); !slices.Equal(got,
-			[]cq.Addr{1, 3, 3, 2}) || v.Len() != 4 {
-			t.Errorf("%v, %d", got, v.Len())
-		}
-		if got, ok := v.Resolve(padded); !ok || got != 2 {
-			t.Error(got, ok)
-		}
-		finds(t, v, 2, sockaddr(2))
-	})
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})).In(t)
+	insert(t, v, sockaddrs(0, 3)...)
+	padded := sockaddr(2)
+	padded[12] = 0xff
+	if got := insert(t, v, sockaddr(1), sockaddr(5), sockaddr(5), padded); !slices.Equal(got,
+		[]cq.Addr{1, 3, 3, 2}) || v.Len() != 4 {
+		t.Errorf("%v, %d", got, v.Len())
+	}
+	if got, ok := v.Resolve(padded); !ok || got != 2 {
+		t.Error(got, ok)
+	}
+	finds(t, v, 2, sockaddr(2))
 }
 
 func TestAddressFormats(t *testing.T) {
@@ -313,30 +292,29 @@ func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
 // TestInsertAsync: an error event an address that fails, then exactly one that counts the rest.
 func TestInsertAsync(t *testing.T) {
 	shmtest.Conforms(t)
-	vectors(t, cq.AddressOptions{Count: 4}, func(t *testing.T, v *cq.AddressVector) {
-		wantErr(t, "without a queue", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
-		eq := events(t, cq.EventOptions{Size: 8})
-		wantErr(t, "none", v.BindEvents(nil), cq.ErrInvalid)
-		must(t, v.BindEvents(eq))
-		wantErr(t, "two", v.BindEvents(eq), cq.ErrBusy, syscall.EBUSY)
-		wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy, syscall.EBUSY)
-		must(t, insertAsync(v, sockaddrs(0, 2), 7))
-		wantEvents(t, eq, v.FID(), "addresses inserted 7 2")
-		must(t, insertAsync(v, [][]byte{nil, sockaddr(2), sockaddr(0), sockaddr(3), sockaddr(4)}, 8))
-		must(t, insertAsync(v, nil, 9))
-		wantEvents(t, eq, v.FID(), "invalid argument 8 0", "cannot allocate memory 8 4",
-			"addresses inserted 8 3", "addresses inserted 9 0")
-		for i := range 4 {
-			finds(t, v, cq.Addr(i), sockaddr(i))
-		}
-		err := insertAsync(v, sockaddrs(0, 8), 1)
-		wantErr(t, "more than the queue can report", err, cq.ErrInvalid)
-		must(t, insertAsync(v, sockaddrs(0, 7), 1))
-		wantErr(t, "no room for two", insertAsync(v, sockaddrs(0, 7), 2), cq.ErrFull)
-		wantEvents(t, eq, v.FID(), "cannot allocate memory 1 4", "cannot allocate memory 1 5",
-			"cannot allocate memory 1 6", "addresses inserted 1 4")
-		must(t, v.Close())
-	})
+	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 4})).In(t)
+	wantErr(t, "without a queue", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
+	eq := events(t, cq.EventOptions{Size: 8})
+	wantErr(t, "none", v.BindEvents(nil), cq.ErrInvalid)
+	must(t, v.BindEvents(eq))
+	wantErr(t, "two", v.BindEvents(eq), cq.ErrBusy, syscall.EBUSY)
+	wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy, syscall.EBUSY)
+	must(t, insertAsync(v, sockaddrs(0, 2), 7))
+	wantEvents(t, eq, v.FID(), "addresses inserted 7 2")
+	must(t, insertAsync(v, [][]byte{nil, sockaddr(2), sockaddr(0), sockaddr(3), sockaddr(4)}, 8))
+	must(t, insertAsync(v, nil, 9))
+	wantEvents(t, eq, v.FID(), "invalid argument 8 0", "cannot allocate memory 8 4",
+		"addresses inserted 8 3", "addresses inserted 9 0")
+	for i := range 4 {
+		finds(t, v, cq.Addr(i), sockaddr(i))
+	}
+	err := insertAsync(v, sockaddrs(0, 8), 1)
+	wantErr(t, "more than the queue can report", err, cq.ErrInvalid)
+	must(t, insertAsync(v, sockaddrs(0, 7), 1))
+	wantErr(t, "no room for two", insertAsync(v, sockaddrs(0, 7), 2), cq.ErrFull)
+	wantEvents(t, eq, v.FID(), "cannot allocate memory 1 4", "cannot allocate memory 1 5",
+		"cannot allocate memory 1 6", "addresses inserted 1 4")
+	must(t, v.Close())
 }
 
 // TestInsertAsyncRefused: whatever Check says becomes a number.

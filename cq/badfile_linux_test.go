@@ -21,22 +21,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// users are the ways to come to a queue that exists.
-func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
-	return map[string]func() error{
-		"adopt": func() error {
-			_, err := cq.Open(cq.Named(d, name),
-				cq.Options{Existing: true})
-			return err
-		},
-		"open": func() error { _, err := cq.Open(cq.Named(d, name), cq.Options{}); return err },
-		"attach": func() error {
-			_, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
-			return err
-		},
-	}
-}
-
 // placeLane makes a lane object in a queue that exists. Nobody owns it.
 func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
 	t.Helper()
@@ -207,12 +191,13 @@ func TestRefusedQueues(t *testing.T) {
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			c.spoil(t, dir)
 			before := contents(t, d.Path())
-			for what, use := range users(t, d, queue) {
+			k := objectKinds()[0]
+			for what, use := range k.calls() {
 				creates := name == "missing" || errors.Is(c.want[0], shm.ErrTruncated)
-				if creates && what == "open" {
+				if what == "create" || creates && what == "open" {
 					continue
 				}
-				err := use()
+				_, err := use(cq.Named(d, queue), k.zero())
 				wantErr(t, what, err, c.want...)
 				var e *shm.Error
 				if !errors.As(err, &e) || !strings.Contains(e.Hint, c.hint) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -43,26 +42,13 @@ func TestConformanceCQSelective(t *testing.T) {
 	})
 }
 
-// fed is an endpoint of this process.
-type fed struct {
-	progressed atomic.Int64
-	overran    atomic.Pointer[cq.Queue]
-}
-
-func (f *fed) Progress() time.Duration {
-	f.progressed.Add(1)
-	return -1
-}
-
-func (f *fed) Overrun(q *cq.Queue) { f.overran.Store(q) }
-
 // TestConformanceCQBound is a queue with something bound to it.
 func TestConformanceCQBound(t *testing.T) {
 	t.Parallel()
 	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		must(t, r.w.Bind(cq.FlagTransmit))
 		must(t, r.w.Begin(0))
-		unbind := shmtest.Got(r.q.Bind(&fed{}, false)).Or(t)
+		unbind := shmtest.Got(r.q.Bind(&feeder{again: -1}, false)).Or(t)
 		busy := func(what string) {
 			for range 2 {
 				wantErr(t, "close of the queue "+what, r.q.Close(), cq.ErrBusy, syscall.EBUSY)

@@ -15,22 +15,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-// attachTo makes queues those of the channel until the test ends.
-func attachTo(t *testing.T, c *cq.Channel, qs ...*cq.Queue) {
-	t.Helper()
-	for _, q := range qs {
-		must(t, c.Attach(q))
-		t.Cleanup(func() {
-			for c.Ack(q, 1) == nil {
-			}
-			err := c.Detach(context.Background(), q)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, cq.ErrClosed) {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // onChannel runs a case for a queue of a channel.
 func onChannel(t *testing.T, name string, f func(t *testing.T, r *rig, c *cq.Channel)) {
 	t.Helper()
@@ -136,7 +120,7 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		postAll(t, r.w, total, func(i uint64) {
+		postAll(t, r.w, 0, total, func(i uint64) {
 			if i%23 == 0 {
 				time.Sleep(time.Millisecond)
 			}

@@ -260,7 +260,7 @@ func (r *countRig) more(t *testing.T, n int, o cq.CounterOptions) []*countRig {
 
 func pollCounters(t *testing.T, rs []*countRig) *cq.PollSet {
 	t.Helper()
-	s := shmtest.Have(cq.NewPollSet(rs[0].d, 0)).In(t)
+	s := pollSet(t, rs[0].d)
 	for _, r := range rs {
 		addTo(t, s, r.c)
 	}
@@ -283,7 +283,7 @@ func TestConformancePollCounters(t *testing.T) {
 		wantReady(t, "no other change", polled(t, s, 4))
 	})
 	conformCounter(t, "since", o, func(t *testing.T, r *countRig) {
-		s := pollCounters(t, []*countRig{r})
+		s := pollSet(t, r.d, r.c)
 		_ = polled(t, s, 4)
 		must(t, r.w.Add(1)) // by the peer
 		wantReady(t, "the peer's add", polled(t, s, 4), 0)

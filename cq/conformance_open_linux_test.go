@@ -367,7 +367,7 @@ func TestConformanceMisuse(t *testing.T) {
 	t.Parallel()
 	o := cq.Options{Size: 8, Wait: cq.WaitFD, UserContext: 0}
 	conform(t, "arguments", o, func(t *testing.T, r *rig) {
-		s, p, c := waitSet(t, r.d, cq.WaitSetOptions{}), pollSet(t, r), channel(t, r.d)
+		s, p, c := waitSet(t, r.d, cq.WaitSetOptions{}), pollSet(t, r.d), channel(t, r.d)
 		for name, err := range map[string]error{
 			"wait set: nothing":     s.Add(nil),
 			"wait set: nil":         s.Add((*cq.Queue)(nil)),
@@ -482,7 +482,7 @@ func closedQueue(t *testing.T, q *cq.Queue, s *cq.WaitSet, c *cq.Channel) {
 		"trywait":     cq.TryWait(q),
 		"control":     errOf(q.GetWait()),
 		"writer":      errOf(q.Writer()),
-		"bind":        errOf(q.Bind(&fed{}, true)),
+		"bind":        errOf(q.Bind(&feeder{again: -1}, true)),
 		"set":         s.Add(q),
 		"channel":     c.Attach(q),
 	} {
@@ -524,7 +524,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		must(t, r.e.Close())
 	})
 	conformCounter(t, "counter", cq.CounterOptions{Wait: cq.WaitFD}, func(t *testing.T, r *countRig) {
-		unbind := shmtest.Got(r.c.Bind(&fed{})).Or(t)
+		unbind := shmtest.Got(r.c.Bind(&feeder{again: -1})).Or(t)
 		wantErr(t, "close while bound", r.c.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, r.c.Add(0)) // it is still open
 		unbind()
@@ -535,7 +535,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 			"set":     r.c.Set(1),
 			"seterr":  r.c.SetErr(1),
 			"reached": cntrWait(r.c, 0, -1),
-			"bind":    errOf(r.c.Bind(&fed{})),
+			"bind":    errOf(r.c.Bind(&feeder{again: -1})),
 			"read":    errOf(r.c.Read()),
 			"readerr": errOf(r.c.ReadErr()),
 			"wait":    cntrWait(r.c, 5, -1),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // another is one more queue with a writer at the rig's site; its user context is n.
@@ -26,23 +27,9 @@ func (r *rig) another(t *testing.T, n int, o cq.Options) *rig {
 	return &out
 }
 
-// addTo makes members of a set until the test ends.
-func addTo(t *testing.T, s group, ms ...cq.Waitable) {
+func pollSet(t *testing.T, d *shm.Dir, ms ...cq.Waitable) *cq.PollSet {
 	t.Helper()
-	for _, m := range ms {
-		must(t, s.Add(m))
-		t.Cleanup(func() {
-			if err := s.Remove(m); err != nil && !errors.Is(err, fs.ErrNotExist) &&
-				!errors.Is(err, cq.ErrClosed) {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func pollSet(t *testing.T, r *rig, ms ...cq.Waitable) *cq.PollSet {
-	t.Helper()
-	s := shmtest.Have(cq.NewPollSet(r.d, 0)).In(t)
+	s := shmtest.Have(cq.NewPollSet(d, 0)).In(t)
 	addTo(t, s, ms...)
 	return s
 }
@@ -78,7 +65,7 @@ func TestConformancePollSet(t *testing.T) {
 	conform(t, "close", o, pollSetClose)
 	conform(t, "close-busy", o, pollSetCloseBusy)
 	conform(t, "add-and-delete", o, func(t *testing.T, r *rig) {
-		s := pollSet(t, r)
+		s := pollSet(t, r.d)
 		other := r.another(t, 1, o)
 		r.post(t, 1, 2) // before it is a member
 		addTo(t, s, r.q, other.q)
@@ -95,7 +82,7 @@ func TestConformancePollSet(t *testing.T) {
 	conform(t, "progress", o, pollSetProgress)
 	conform(t, "contexts", o, func(t *testing.T, r *rig) {
 		qs := []*rig{r, r.another(t, 1, o), r.another(t, 2, o)}
-		s := pollSet(t, r)
+		s := pollSet(t, r.d)
 		wantReady(t, "an empty set", polled(t, s, 4))
 		addTo(t, s, qs[0].q, qs[1].q, qs[2].q)
 		if n, err := s.Poll(nil); n != 0 || err != nil {
@@ -114,7 +101,7 @@ func TestConformancePollSet(t *testing.T) {
 	})
 	conform(t, "short-array-of-queues", o, func(t *testing.T, r *rig) {
 		qs := []*rig{r, r.another(t, 1, o), r.another(t, 2, o)}
-		s := pollSet(t, r, qs[0].q, qs[1].q, qs[2].q)
+		s := pollSet(t, r.d, qs[0].q, qs[1].q, qs[2].q)
 		for _, q := range qs {
 			q.post(t, 1, 2)
 		}
@@ -133,19 +120,19 @@ func TestConformancePollSet(t *testing.T) {
 }
 
 func pollSetProgress(t *testing.T, r *rig) {
-	f := &fed{}
+	f := &feeder{again: -1}
 	unbind := shmtest.Got(r.q.Bind(f, true)).Or(t)
 	defer unbind()
-	s := pollSet(t, r, r.q)
-	before := f.progressed.Load()
+	s := pollSet(t, r.d, r.q)
+	before := f.calls.Load()
 	_ = polled(t, s, 1)
-	if f.progressed.Load() == before {
+	if f.calls.Load() == before {
 		t.Error("the member's feeder was not driven")
 	}
 }
 
 func pollSetCloseBusy(t *testing.T, r *rig) {
-	s := pollSet(t, r, r.q)
+	s := pollSet(t, r.d, r.q)
 	wantErr(t, "close", s.Close(), cq.ErrBusy, syscall.EBUSY)
 	wantErr(t, "close of a member", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
 	r.post(t, 1, 2)
@@ -343,13 +330,7 @@ func TestConformanceCQWaitObject(t *testing.T) {
 
 func cqWaitObjectFD(t *testing.T, r *rig) {
 	ep := newEpoll(t, unix.EPOLLIN, r.q)
-	quiet := func() {
-		t.Helper()
-		for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
-			wantErr(t, "trywait", err, cq.ErrWouldBlock)
-			_ = drain(t, r.q)
-		}
-	}
+	quiet := func() { t.Helper(); armed(t, func() { _ = drain(t, r.q) }, r.q) }
 	ready := func(ms int) (polled, selected, epolled bool) {
 		err := error(unix.EINTR)
 		for err == unix.EINTR { // nothing is there yet, and a signal came

@@ -143,7 +143,7 @@ func TestConformanceSignal(t *testing.T) {
 		}
 	})
 	conform(t, "not-for-who-does-not-wait", fd, func(t *testing.T, r *rig) {
-		polls := pollSet(t, r, r.q)
+		polls := pollSet(t, r.d, r.q)
 		must(t, r.q.Signal())
 		for range 3 {
 			if got := polled(t, polls, 2); len(got) != 0 {

@@ -114,7 +114,7 @@ func TestConformanceTryWait(t *testing.T) {
 	conform(t, "every-kind", o, tryWaitEveryKind)
 	conform(t, "with-a-poll-set", o, func(t *testing.T, r *rig) {
 		other := r.another(t, 1, o)
-		s := pollSet(t, r, r.q, other.q)
+		s := pollSet(t, r.d, r.q, other.q)
 		for i := range uint64(4) {
 			q := []*rig{r, other}[i%2]
 			armed(t, func() {}, r.q, other.q)
@@ -255,7 +255,7 @@ func selectLoop(t *testing.T, r *rig) {
 	done, asleep := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(done)
-		postAll(t, r.w, total, func(i uint64) {
+		postAll(t, r.w, 0, total, func(i uint64) {
 			if i%37 == 0 {
 				<-asleep
 			}

@@ -166,9 +166,10 @@ func TestDestroyedHalfway(t *testing.T) {
 		killedCreator(t, name, lifetime)
 		words := scribble(t, d, name, cq.ReaderFile).section(t, cq.SectQueue, 0)
 		poke(words, cq.OffState, kind.StateClosed)
-		use := users(t, d, name)
+		k := objectKinds()[0]
 		for _, what := range []string{"adopt", "attach"} {
-			wantErr(t, what, use[what](), cq.ErrClosed, os.ErrClosed)
+			_, err := k.calls()[what](cq.Named(d, name), k.zero())
+			wantErr(t, what, err, cq.ErrClosed, os.ErrClosed)
 		}
 		q, err := cq.Open(cq.Named(d, name), cq.Options{})
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -335,26 +334,26 @@ func ExampleRegisterMemory() {
 func ExampleEventQueue() {
 	dir, err := shm.OpenDir("")
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	defer dir.Close()
 	eq, err := cq.CreateEvents(cq.Named(dir, "control"), cq.EventOptions{Write: true})
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	defer eq.Close()
 
 	// Another process, as a rule, writes through a lane of its own.
 	peer, err := cq.AttachEvents(context.Background(), cq.Named(dir, "control"), cq.WriterOptions{})
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	defer peer.Close()
 	endpoint := cq.FID{Kind: cq.FIDPassiveEndpoint, ID: 7, Generation: 1}
 	request := cq.CMEntry{Data: []byte("let me in")}
 	payload, err := request.AppendTo(nil)
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	_, _ = peer.Write(&cq.Event{Event: cq.EventConnReq, FID: endpoint, Payload: payload})
 	_, _ = peer.WriteErr(&cq.EventError{FID: endpoint, Context: 9, Err: cq.EOther})
@@ -369,13 +368,13 @@ func ExampleEventQueue() {
 		case errors.Is(err, cq.ErrAvail):
 			var failed cq.EventError
 			if _, err := eq.ReadErr(&failed, 0); err != nil {
-				fatal(err)
+				log.Fatal(err)
 			}
 			fmt.Println("operation", failed.Context, "failed:", failed.Err)
 		case errors.Is(err, cq.ErrTimedOut):
 			return
 		case err != nil:
-			fatal(err)
+			log.Fatal(err)
 		}
 	}
 	// Output:
@@ -387,7 +386,7 @@ func ExampleEventQueue() {
 func ExampleCreateEvents_handler() {
 	dir, err := shm.OpenDir("")
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	defer dir.Close()
 	last := make(chan struct{})
@@ -403,13 +402,13 @@ func ExampleCreateEvents_handler() {
 			}
 		}})
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	_, _ = eq.Write(&cq.Event{Event: cq.EventMRComplete, Context: 1})
 	_, _ = eq.Write(&cq.Event{Event: cq.EventUser + 5, Context: 2})
 	<-last
 	if err := eq.Close(); err != nil { // waits for the call that runs
-		fatal(err)
+		log.Fatal(err)
 	}
 	// Output:
 	// memory registered 1
@@ -421,27 +420,22 @@ func ExampleCreateEvents_handler() {
 func ExampleCloseAll() {
 	dir, err := shm.OpenDir("")
 	if err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	var q *cq.Queue
 	var events *cq.EventQueue
 	defer func() { fmt.Println("all closed:", cq.CloseAll(dir, q, events)) }()
 	if q, err = cq.Create(cq.Named(dir, "reports"), cq.Options{}); err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	if events, err = cq.CreateEvents(cq.Named(dir, "reported"), cq.EventOptions{}); err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	if err := q.BindEvents(events); err != nil {
-		fatal(err)
+		log.Fatal(err)
 	}
 	fmt.Println(errors.Is(events.Close(), cq.ErrBusy)) // as a deferred call would do it
 	// Output:
 	// true
 	// all closed: <nil>
-}
-
-func fatal(err error) {
-	fmt.Println(err)
-	os.Exit(1)
 }

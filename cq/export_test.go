@@ -50,9 +50,6 @@ func QueueUUID(q *Queue) shm.UUID { return q.obj.Header().UUID }
 // MarkLane sets a lane's ready bit, as any peer can.
 func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }
 
-// Announce marks the writer's lane, as its next publish would.
-func (w *Writer) Announce() { w.ringer.Announce() }
-
 // Name is what the queue, the counter or the vector was opened by.
 func (q *core) Name() string { return q.name }
 
@@ -104,7 +101,7 @@ func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }
 // BellSpec is the layout of the bell of a reading process.
 func BellSpec() shm.Spec { return kind.BellSpec() }
 
-// RingLane rings for nothing, as a hostile writer can.
+// RingLane marks the writer's lane, as its next publish would, and rings.
 func RingLane(w *Writer) { w.ringer.Announce() }
 
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.

@@ -69,7 +69,7 @@ func TestFDEpoll(t *testing.T) {
 				q, w := member(t, d, fmt.Sprint(queueName(t), i), cq.Options{Size: 16, Wait: cq.WaitFD})
 				qs = append(qs, q)
 				all.Go(func() {
-					postAll(t, w, each, func(i uint64) {
+					postAll(t, w, 0, each, func(i uint64) {
 						if i%20 == 0 {
 							time.Sleep(200 * time.Microsecond)
 						}

@@ -229,7 +229,7 @@ func sharedReaders(t *testing.T, o cq.Options) {
 	var posters sync.WaitGroup
 	for i := range uint64(writers) {
 		w := attach(t, d, q.Name())
-		posters.Go(func() { postPatiently(t, w, i*each, (i+1)*each) })
+		posters.Go(func() { postAll(t, w, i*each, (i+1)*each, func(uint64) {}) })
 	}
 	posters.Wait()
 	eventually(t, "all are read", func() bool { return left.Load() <= 0 })
@@ -239,21 +239,6 @@ func sharedReaders(t *testing.T, o cq.Options) {
 	for i := range seen {
 		if n := seen[i].Load(); n != 1 {
 			t.Fatalf("entry %d came %d times", i, n)
-		}
-	}
-}
-
-// postPatiently publishes contexts from to to-1, however long the reader takes.
-func postPatiently(t *testing.T, w *cq.Writer, from, to uint64) {
-	for from < to {
-		switch err := w.Post(&cq.Entry{Context: from}); err {
-		case nil:
-			from++
-		case cq.ErrFull:
-			time.Sleep(10 * time.Microsecond)
-		default:
-			t.Error(err)
-			return
 		}
 	}
 }

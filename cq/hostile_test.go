@@ -264,7 +264,7 @@ func TestHostileHints(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got = n; n == 0 {
-				w.Announce()
+				cq.RingLane(w)
 			}
 		}
 	}

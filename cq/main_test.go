@@ -309,14 +309,15 @@ func whenAsleep(t testing.TB, q sleepy, f func()) (wait func()) {
 	return func() { <-done }
 }
 
-// postAll publishes contexts from 0 to n-1, and waits where there is no room. After each that it
-// has posted it says how many that are.
-func postAll(t testing.TB, w interface{ Post(*cq.Entry) error }, n uint64, posted func(i uint64)) {
-	for i := uint64(0); i < n; {
-		switch err := w.Post(&cq.Entry{Context: i}); err {
+// postAll publishes contexts from to to-1, and waits where there is no room. After each it says
+// which one comes next.
+func postAll(t testing.TB, w interface{ Post(*cq.Entry) error }, from, to uint64,
+	posted func(next uint64)) {
+	for from < to {
+		switch err := w.Post(&cq.Entry{Context: from}); err {
 		case nil:
-			i++
-			posted(i)
+			from++
+			posted(from)
 		case cq.ErrFull:
 			runtime.Gosched()
 		default:

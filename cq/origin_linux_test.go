@@ -150,7 +150,7 @@ func TestOriginShortCuts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, MaxLanes: lanes})
 			if name == "a-feeder" {
-				unbind := shmtest.Got(q.Bind(&fed{}, true)).Or(t)
+				unbind := shmtest.Got(q.Bind(&feeder{again: -1}, true)).Or(t)
 				defer unbind()
 			}
 			w := attach(t, d, q.Name())

@@ -104,7 +104,7 @@ func TestFollowPoisoned(t *testing.T) {
 			q := anonymousOthers(t, cq.Options{Size: 8})
 			w := join(t, q)
 			w.StoreTail(100)
-			w.Announce()
+			cq.RingLane(w)
 			_, err := cq.Read(q, make([]cq.Context, 1))
 			var lane *cq.LaneError
 			if !errors.As(err, &lane) {

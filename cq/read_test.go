@@ -505,7 +505,7 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 			q, w := pair(t, o)
 			var writers sync.WaitGroup
 			writers.Go(func() {
-				postAll(t, w, total, func(i uint64) {
+				postAll(t, w, 0, total, func(i uint64) {
 					if i%199 == 0 {
 						time.Sleep(200 * time.Microsecond)
 					}

@@ -31,22 +31,28 @@ func waitSet(t testing.TB, d *shm.Dir, o cq.WaitSetOptions) *cq.WaitSet {
 	return shmtest.Have(cq.NewWaitSet(d, o)).In(t)
 }
 
-// member makes a queue with a writer, in the set until the test ends.
-func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...interface {
-	Add(cq.Waitable) error
-	Remove(cq.Waitable) error
-}) (*cq.Queue, *cq.Writer) {
+// addTo makes members of a set until the test ends.
+func addTo(t testing.TB, s group, ms ...cq.Waitable) {
+	t.Helper()
+	for _, m := range ms {
+		must(t, s.Add(m))
+		t.Cleanup(func() {
+			if err := s.Remove(m); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+				!errors.Is(err, cq.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// member makes a queue with a writer, in the sets until the test ends.
+func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...group) (*cq.Queue,
+	*cq.Writer) {
 	t.Helper()
 	q := shmtest.Got(cq.Create(cq.Named(d, name), o)).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	for _, s := range sets {
-		must(t, s.Add(q))
-		t.Cleanup(func() {
-			err := s.Remove(q)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && err != cq.ErrClosed {
-				t.Error(err)
-			}
-		})
+		addTo(t, s, q)
 	}
 	return q, attach(t, d, name)
 }
@@ -105,23 +111,30 @@ func channel(t testing.TB, d *shm.Dir) *cq.Channel {
 	return shmtest.Have(cq.NewChannel(d)).In(t)
 }
 
-// attached makes a queue of the channel with a writer. When the test ends what is unacknowledged is
+// attachTo makes queues those of the channel until the test ends. What is unacknowledged then is
 // acknowledged.
+func attachTo(t testing.TB, c *cq.Channel, qs ...*cq.Queue) {
+	t.Helper()
+	for _, q := range qs {
+		must(t, c.Attach(q))
+		t.Cleanup(func() {
+			for c.Ack(q, 1) == nil {
+			}
+			err := c.Detach(context.Background(), q)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, cq.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// attached makes a queue of the channel with a writer.
 func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options) (*cq.Queue,
 	*cq.Writer) {
 	t.Helper()
-	q := shmtest.Got(cq.Create(cq.Named(d, name), o)).Or(t)
-	t.Cleanup(func() { closeQueue(t, q) })
-	must(t, c.Attach(q))
-	t.Cleanup(func() {
-		for c.Ack(q, 1) == nil {
-		}
-		if err := c.Detach(context.Background(), q); err != nil &&
-			!errors.Is(err, fs.ErrNotExist) && err != cq.ErrClosed {
-			t.Error(err)
-		}
-	})
-	return q, attach(t, d, name)
+	q, w := member(t, d, name, o)
+	attachTo(t, c, q)
+	return q, w
 }
 
 // gets takes an event that is there or comes soon.
@@ -332,8 +345,7 @@ func TestSetTellsOfBadLane(t *testing.T) {
 	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})).Or(t)
 	post(t, w, 0, 1)
 	must(t, w.Close())
-	path := laneFileOf(t, filepath.Join(d.Path(), "q"))
-	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
+	must(t, os.WriteFile(filepath.Join(d.Path(), "q", "lane-0001"), make([]byte, 8192), 0o600))
 	dst := make([]cq.Waitable, 1)
 	n, err := setWait(s, dst, 0)
 	if n != 1 || err != nil {
@@ -343,15 +355,6 @@ func TestSetTellsOfBadLane(t *testing.T) {
 	if _, err := cq.Read(q, make([]cq.Msg, 1)); !errors.As(err, &lane) {
 		t.Errorf("read: %v", err)
 	}
-}
-
-func laneFileOf(t *testing.T, dir string) string {
-	t.Helper()
-	all := shmtest.Got(filepath.Glob(filepath.Join(dir, "lane-*"))).Or(t)
-	if len(all) != 1 {
-		t.Fatal(all)
-	}
-	return all[0]
 }
 
 // TestSecondCallerIsRefused: two goroutines on one set is a mistake that gets an answer, and no
