@@ -6,8 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
@@ -221,34 +219,6 @@ func FuzzAddresses(f *testing.F) {
 		must(t, errors.Join(r.Close(), v.Close()))
 		must(t, os.RemoveAll(d.Path()+"/fuzz"))
 	})
-}
-
-// TestAddressesClosedInUse closes a vector under every kind of use.
-func TestAddressesClosedInUse(t *testing.T) {
-	for range 20 {
-		v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("used"), cq.AddressOptions{Count: 64})).Or(t)
-		var all sync.WaitGroup
-		var calls atomic.Int64
-		for i := range 4 {
-			all.Go(func() {
-				buf := make([]byte, 32)
-				for n := i; ; n += 4 {
-					at, err := v.Insert([][]byte{sockaddr(n % 64)}, cq.InsertOptions{})
-					calls.Add(1)
-					if err != nil {
-						wantErr(t, "insert", err, cq.ErrClosed)
-						return
-					}
-					_, _ = v.Resolve(sockaddr((n + 1) % 64))
-					_, _ = v.Lookup(cq.Addr(n%64), buf)
-					_ = v.Remove(at[0]) // another goroutine may have
-				}
-			})
-		}
-		eventually(t, "it is in use", func() bool { return calls.Load() > 100 })
-		must(t, v.Close())
-		all.Wait()
-	}
 }
 
 // TestAddressBeingWritten: a row is not there while its owner is in the middle of it, or died

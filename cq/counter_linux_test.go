@@ -61,46 +61,6 @@ func TestCounterLifetime(t *testing.T) {
 	nothingLeft(t, d)
 }
 
-// TestCounterClosedInUse: Close beside every other call, which then either counts or says so.
-func TestCounterClosedInUse(t *testing.T) {
-	d := openDir(t)
-	keep := shmtest.Have(cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})).In(t)
-	var counted uint64
-	for range 30 {
-		c := shmtest.Got(cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})).Or(t)
-		var all sync.WaitGroup
-		var sure [2]uint64
-		for i := range sure {
-			all.Go(func() {
-				for c.Add(1) == nil {
-					if sure[i]++; sure[i]%256 == 0 {
-						runtime.Gosched()
-					}
-				}
-			})
-			all.Go(func() {
-				for i := 0; ; i++ {
-					if _, err := c.Read(); err != nil {
-						return
-					}
-					if i%256 == 0 {
-						runtime.Gosched()
-					}
-				}
-			})
-		}
-		for range 20 {
-			runtime.Gosched()
-		}
-		must(t, c.Close())
-		all.Wait()
-		counted += sure[0] + sure[1]
-	}
-	if v, _ := keep.Read(); v < counted || v > counted+60 {
-		t.Errorf("value %d, %d adds succeeded", v, counted)
-	}
-}
-
 // TestCounterSeats: handles beyond the seats work, and wake and are woken.
 func TestCounterSeats(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{})

@@ -275,33 +275,118 @@ func TestSharedCalls(t *testing.T) {
 	all.Wait()
 }
 
-// TestWriterWhileClosing: neither waits for the other for ever.
-func TestWriterWhileClosing(t *testing.T) {
+// closesInUse closes objects, again and again, while goroutines call what each has. Those succeed
+// until they say that it is closed. A close may be refused while something is bound.
+func closesInUse(t *testing.T, rounds int,
+	open func() (end func() error, calls []func(i int) error)) {
+	for range rounds {
+		end, calls := open()
+		var all sync.WaitGroup
+		var begun atomic.Int64
+		for _, call := range calls {
+			all.Go(func() {
+				for i := 0; ; i++ {
+					err := call(i)
+					begun.Add(1)
+					if errors.Is(err, cq.ErrClosed) {
+						return
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		eventually(t, "it is in use", func() bool { return begun.Load() > 50 })
+		err := end()
+		for errors.Is(err, cq.ErrBusy) {
+			err = end()
+		}
+		must(t, err)
+		all.Wait()
+	}
+}
+
+// TestClosedInUse: Close beside other calls waits for none of them for ever, nor they for it.
+func TestClosedInUse(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	for range 100 {
-		q, err := cq.Create(cq.Named(d, "closing"), cq.Options{Size: 4, MaxLanes: 1, Shared: true})
-		must(t, err)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for {
-				w, err := q.Writer()
-				if errors.Is(err, cq.ErrClosed) {
-					return
+	type calls = []func(i int) error
+	t.Run("counter", func(t *testing.T) {
+		keep := shmtest.Have(cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})).In(t)
+		var counted atomic.Uint64
+		closesInUse(t, 30, func() (func() error, calls) {
+			c := shmtest.Got(cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})).Or(t)
+			add := func(int) error {
+				err := c.Add(1)
+				if err == nil {
+					counted.Add(1)
 				}
+				return err
+			}
+			read := func(int) error { _, err := c.Read(); return err }
+			return c.Close, calls{add, add, read, read}
+		})
+		if v, _ := keep.Read(); v < counted.Load() || v > counted.Load()+60 { // some were told in vain
+			t.Errorf("value %d, %d adds succeeded", v, counted.Load())
+		}
+	})
+	t.Run("vector", func(t *testing.T) {
+		closesInUse(t, 20, func() (func() error, calls) {
+			v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("used"), cq.AddressOptions{Count: 64})).Or(t)
+			use := func(n int) error {
+				at, err := v.Insert([][]byte{sockaddr(n % 64)}, cq.InsertOptions{})
+				_, _ = v.Resolve(sockaddr((n + 1) % 64))
+				_, _ = v.Lookup(cq.Addr(n%64), make([]byte, 32))
+				if err == nil {
+					_ = v.Remove(at[0]) // another goroutine may have
+				}
+				return err
+			}
+			return v.Close, calls{use, use, use, use}
+		})
+	})
+	t.Run("shared queue", func(t *testing.T) {
+		closesInUse(t, 20, func() (func() error, calls) {
+			q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Shared: true, Size: 8})).Or(t)
+			look := func(int) error {
+				_, err := cq.Read(q, make([]cq.Msg, 1))
+				if err == cq.ErrWouldBlock {
+					err = nil
+				}
+				return err
+			}
+			return q.Close, calls{look, look}
+		})
+	})
+	t.Run("own writer", func(t *testing.T) {
+		closesInUse(t, 100, func() (func() error, calls) {
+			o := cq.Options{Size: 4, MaxLanes: 1, Shared: true}
+			q := shmtest.Got(cq.Create(cq.Named(d, "q"), o)).Or(t)
+			return q.Close, calls{func(int) error {
+				w, err := q.Writer()
 				if err == nil {
 					_ = w.Close()
 				}
+				return err
+			}}
+		})
+	})
+	t.Run("descriptors", func(t *testing.T) {
+		closesInUse(t, 50, func() (func() error, calls) {
+			s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})).Or(t)
+			q := shmtest.Got(cq.Create(cq.Named(d, "q"), cq.Options{Wait: cq.WaitFD})).Or(t)
+			end := func() error {
+				err := errors.Join(q.Close(), s.Close())
+				if waitFD(q) != -1 || waitFD(s) != -1 {
+					t.Errorf("descriptors %d, %d of what is closed", waitFD(q), waitFD(s))
+				}
+				return err
 			}
-		}()
-		for {
-			if err := q.Close(); err == nil {
-				break
-			}
-		}
-		<-done
-	}
+			return end, calls{func(int) error { _, err := q.GetWait(); return err },
+				func(int) error { _, err := s.GetWait(); return err }}
+		})
+	})
 }
 
 // TestCreditBesideReserve: room that Reserve handed out is not promised to somebody else.

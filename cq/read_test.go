@@ -398,36 +398,6 @@ func TestGlanceNever(t *testing.T) {
 	lookers.Wait()
 }
 
-// TestGlanceBesideClose: who looks while the queue is closed finds it empty or closed.
-func TestGlanceBesideClose(t *testing.T) {
-	for range 20 {
-		_, q := create(t, cq.Options{Shared: true, Size: 8})
-		var lookers sync.WaitGroup
-		begun := make(chan struct{}, 2)
-		for range 2 {
-			lookers.Go(func() {
-				dst := make([]cq.Msg, 1)
-				for n := 0; ; n++ {
-					_, err := cq.Read(q, dst)
-					if n == 100 {
-						begun <- struct{}{}
-					}
-					if err == cq.ErrClosed {
-						return
-					}
-					if err != cq.ErrWouldBlock {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		<-begun
-		<-begun
-		must(t, q.Close())
-		lookers.Wait()
-	}
-}
-
 // TestDoor: whoever takes the lock of a shared queue waits for a goroutine that takes from the lane
 // without it; what that one leaves is read then.
 func TestDoor(t *testing.T) {
