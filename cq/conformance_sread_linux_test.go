@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -28,10 +29,18 @@ func TestConformanceCQSread(t *testing.T) {
 		if n, err := sread(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 1 {
 			t.Errorf("there before: %d, %v, %v", n, err, dst)
 		}
-		defer whenAsleep(t, r.q, func() { r.post(t, 2, 3) })()
+		done := whenAsleep(t, r.q, func() { r.post(t, 2, 3) })
 		if n, err := sread(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 2 {
 			t.Errorf("while it sleeps: %d, %v, %v", n, err, dst)
 		}
+		done()
+		defer whenAsleep(t, r.q, func() { r.post(t, 3, 4) })()
+		if es, err := r.q.PeekContext(t.Context(), 4); len(es) != 1 || es[0].Context != 3 {
+			t.Fatalf("in place: %v, %v", es, err)
+		}
+		_, err := r.q.PeekContext(t.Context(), 4)
+		wantErr(t, "with entries out it does not wait", err, cq.ErrWouldBlock)
+		must(t, r.q.Release(1))
 	})
 	conform(t, "with-source", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() {
@@ -62,22 +71,10 @@ func TestConformanceCQSread(t *testing.T) {
 			done()
 		}
 	})
-	conform(t, "timeout", o, func(t *testing.T, r *rig) {
-		for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
-			begin := time.Now()
-			n, err := sread(r.q, make([]cq.Msg, 4), timeout)
-			wantErr(t, timeout.String(), err, cq.ErrTimedOut, syscall.EAGAIN, os.ErrDeadlineExceeded)
-			if took := time.Since(begin); n != 0 || took < timeout {
-				t.Errorf("%v: %d entries after %v", timeout, n, took)
-			}
-		}
-		for _, timeout := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
-			r.post(t, 1, 2)
-			if n, err := sread(r.q, make([]cq.Msg, 4), timeout); n != 1 || err != nil {
-				t.Errorf("%v, and an entry: %d, %v", timeout, n, err)
-			}
-		}
-	})
+	for _, spin := range []time.Duration{-1, time.Hour} { // looking ends in time too
+		name := "timeout"
+		conform(t, fmt.Sprint(name, "/", spin), cq.Options{Size: 8, Spin: spin}, sreadTimeout)
+	}
 	conform(t, "negative-timeout", o, func(t *testing.T, r *rig) {
 		for _, timeout := range []time.Duration{-1, math.MaxInt64} {
 			done := whenAsleep(t, r.q, func() { r.post(t, 1, 2) })
@@ -101,6 +98,23 @@ func TestConformanceCQSread(t *testing.T) {
 		wantReason(t, "for ever", sreadsUntilError(t, r), cq.ErrOverrun)
 	})
 	conform(t, "why-corrupt", o, cqSreadWhyCorrupt)
+}
+
+func sreadTimeout(t *testing.T, r *rig) {
+	for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
+		begin := time.Now()
+		n, err := sread(r.q, make([]cq.Msg, 4), timeout)
+		wantErr(t, timeout.String(), err, cq.ErrTimedOut, syscall.EAGAIN, os.ErrDeadlineExceeded)
+		if took := time.Since(begin); n != 0 || took < timeout {
+			t.Errorf("%v: %d entries after %v", timeout, n, took)
+		}
+	}
+	for _, timeout := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
+		r.post(t, 1, 2)
+		if n, err := sread(r.q, make([]cq.Msg, 4), timeout); n != 1 || err != nil {
+			t.Errorf("%v, and an entry: %d, %v", timeout, n, err)
+		}
+	}
 }
 
 func cqSreadWhyCorrupt(t *testing.T, r *rig) {
@@ -262,10 +276,6 @@ func TestConformanceCQSignal(t *testing.T) {
 		_, err := r.q.PeekContext(t.Context(), 1)
 		wantErr(t, "peek", err, cq.ErrSignaled)
 	})
-	conform(t, "without-wait-object", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
-		wantErr(t, "signal", r.q.Signal(), cq.ErrNoWait, syscall.ENOSYS)
-		wantErr(t, "signal all", r.q.SignalAll(), cq.ErrNoWait)
-	})
 	shared := cq.Options{Size: 8, Spin: -1, Shared: true}
 	conform(t, "one-of-many-waiters", shared, func(t *testing.T, r *rig) {
 		const n = 5
@@ -412,7 +422,6 @@ func TestConformanceCQThreshold(t *testing.T) {
 			t.Errorf("there is room for more: %d, %v; want 14", n, err)
 		}
 	})
-	none := cq.Options{Wait: cq.WaitNone}
 	few := cq.Options{Size: 4, MaxLanes: 2, Spin: -1}
 	conform(t, "more-than-it-holds", few, func(t *testing.T, r *rig) {
 		for _, least := range []int{12, 13, math.MaxInt} { // two lanes and the reader's own
@@ -428,12 +437,6 @@ func TestConformanceCQThreshold(t *testing.T) {
 			}
 			done()
 		}
-	})
-	conform(t, "ignored-without-wait-object", none, func(t *testing.T, r *rig) {
-		r.post(t, 0, 1)
-		wantContexts(t, "a read", read(t, r.q, 4), 0)
-		_, err := atLeast(r.q, 5, tooLong)
-		wantErr(t, "a blocking read", err, cq.ErrNoWait)
 	})
 }
 

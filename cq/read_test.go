@@ -15,38 +15,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// TestReadOrder posts and reads in steps that do not divide the lane, so that every position of
-// the wrap occurs.
-func TestReadOrder(t *testing.T) {
-	for _, size := range []int{1, 2, 8} {
-		for _, step := range []int{1, 3, 5, 16} {
-			t.Run(fmt.Sprint(size, " by ", step), func(t *testing.T) {
-				q, w := pair(t, cq.Options{Size: size})
-				next := uint64(0)
-				for posted := uint64(0); posted < 100; {
-					batch := make([]cq.Entry, min(step, size))
-					for i := range batch {
-						batch[i].Context = posted + uint64(i)
-					}
-					n, err := w.PostBatch(batch)
-					if err != nil && err != cq.ErrFull {
-						t.Fatal(err)
-					}
-					posted += uint64(n)
-					got := read(t, q, max(1, step-1))
-					if !slices.Equal(got, upTo(next, next+uint64(len(got)))) {
-						t.Fatalf("got %v, want from %d", got, next)
-					}
-					next += uint64(len(got))
-				}
-				if rest := drain(t, q); !slices.Equal(rest, upTo(next, w.Next())) {
-					t.Errorf("rest %v, want %d to %d", rest, next, w.Next())
-				}
-			})
-		}
-	}
-}
-
 // TestManyLanes keeps order per lane over more lanes than one word of hints has bits.
 func TestManyLanes(t *testing.T) {
 	const lanes, each = 70, 30
@@ -447,50 +415,6 @@ var blocking = []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield}
 func eachWait(t *testing.T, f func(t *testing.T, o cq.Options)) {
 	for _, wait := range blocking {
 		t.Run(wait.String(), func(t *testing.T) { f(t, cq.Options{Size: 8, Wait: wait, Spin: -1}) })
-	}
-}
-
-func TestPeekContext(t *testing.T) {
-	eachWait(t, func(t *testing.T, o cq.Options) {
-		q, w := pair(t, o)
-		defer later(func() { post(t, w, 7, 8) })()
-		es, err := q.PeekContext(t.Context(), 4)
-		if err != nil || len(es) != 1 || es[0].Context != 7 {
-			t.Fatalf("%v, %v", es, err)
-		}
-		if _, err := q.PeekContext(t.Context(), 4); err != cq.ErrWouldBlock {
-			t.Errorf("with entries out it does not wait: %v", err)
-		}
-		must(t, q.Release(1))
-	})
-}
-
-// TestReadTimeoutUnderLoad blocks all the time while a writer posts in bursts of every length.
-func TestReadTimeoutUnderLoad(t *testing.T) {
-	shmtest.Long(t)
-	const total = 1500
-	for _, spin := range []time.Duration{-1, 0, time.Millisecond} {
-		eachWait(t, func(t *testing.T, o cq.Options) {
-			o.Spin = spin
-			q, w := pair(t, o)
-			var writers sync.WaitGroup
-			writers.Go(func() {
-				postAll(t, w, 0, total, func(i uint64) {
-					if i%199 == 0 {
-						time.Sleep(200 * time.Microsecond)
-					}
-				})
-			})
-			dst := make([]cq.Context, 5)
-			for next := uint64(0); next < total; {
-				n := shmtest.Got(sread(q, dst, time.Minute)).Or(t)
-				if got := contexts(dst[:n]); !slices.Equal(got, upTo(next, next+uint64(n))) {
-					t.Fatalf("got %v, want from %d", got, next)
-				}
-				next += uint64(n)
-			}
-			writers.Wait()
-		})
 	}
 }
 

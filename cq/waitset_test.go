@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -55,33 +54,6 @@ func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...group) 
 		addTo(t, s, q)
 	}
 	return q, attach(t, d, name)
-}
-
-// TestWaitSetShort: those that do not fit come the next time, and each gets its turn.
-func TestWaitSetShort(t *testing.T) {
-	d := openDir(t)
-	s := waitSet(t, d, cq.WaitSetOptions{})
-	for i := range 5 {
-		_, w := member(t, d, fmt.Sprintf("q%d", i), cq.Options{UserContext: i}, s)
-		post(t, w, 0, 1)
-	}
-	seen := map[any]int{}
-	dst := make([]cq.Waitable, 2)
-	for range 10 {
-		n, err := s.Wait(t.Context(), dst, cq.WaitOptions{})
-		if err != nil || n == 0 || n > 2 {
-			t.Fatal(n, err)
-		}
-		for _, m := range dst[:n] {
-			seen[m.UserContext()]++
-		}
-	}
-	if len(seen) != 5 {
-		t.Errorf("only %v had a turn", seen)
-	}
-	if n, err := s.Wait(t.Context(), nil, cq.WaitOptions{}); n != 0 || err != nil {
-		t.Errorf("without room: %d, %v", n, err)
-	}
 }
 
 // TestWaitSetBusy: one goroutine at a time waits on a set.
@@ -183,48 +155,6 @@ func TestThresholdOverrun(t *testing.T) {
 		closeQueue(t, q)
 		must(t, w.Close())
 	}
-}
-
-// TestSpinEnds: looking ends at the deadline and with the context, however long it may last.
-func TestSpinEnds(t *testing.T) {
-	q, _ := pair(t, cq.Options{Size: 8, Spin: time.Hour})
-	dst := make([]cq.Context, 1)
-	done := make(chan error, 2)
-	go func() {
-		_, err := sread(q, dst, 10*time.Millisecond)
-		done <- err
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		_, err = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
-		done <- err
-	}()
-	for _, want := range []error{cq.ErrTimedOut, context.DeadlineExceeded} {
-		select {
-		case err := <-done:
-			wantErr(t, "wait", err, want)
-		case <-time.After(time.Minute):
-			t.Fatal("it still spins; want ", want)
-		}
-	}
-}
-
-// TestInSetQueueElsewhere: only the set that a queue was opened in goes with it. While another one
-// has it, it stays.
-func TestInSetQueueElsewhere(t *testing.T) {
-	d := openDir(t)
-	own, other := waitSet(t, d, cq.WaitSetOptions{}), waitSet(t, d, cq.WaitSetOptions{})
-	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitInSet, WaitSet: own})
-	must(t, err)
-	must(t, other.Add(q))
-	wantErr(t, "in both", q.Close(), cq.ErrBusy)
-	must(t, own.Remove(q))
-	err = q.Close()
-	wantErr(t, "in the other alone", err, cq.ErrBusy)
-	if err == nil {
-		t.Fatal("the other set has a queue without memory")
-	}
-	must(t, other.Remove(q))
-	must(t, q.Close())
 }
 
 // TestAdoptIntoSet: a successor's set is its own, for queues of both kinds.
@@ -418,65 +348,6 @@ func TestFeederFarFuture(t *testing.T) {
 	_, _ = sread(q, make([]cq.Msg, 1), 30*time.Millisecond)
 	if n := q.Stats().Sleeps - before; n > 20 {
 		t.Errorf("%d sleeps: each was over at once", n)
-	}
-}
-
-// TestEntriesPanic: a body that panics leaves the entry that it was at, and all behind it, in the
-// queue, which can be read and closed.
-func TestEntriesPanic(t *testing.T) {
-	_, q := create(t, cq.Options{Size: 16})
-	w := attach(t, openDir(t), q.Name())
-	post(t, w, 0, 8)
-	func() {
-		defer func() {
-			if r := recover(); r != "enough" {
-				t.Errorf("recovered %v", r)
-			}
-		}()
-		for e, err := range q.Entries(0) {
-			must(t, err)
-			if e.Context == 3 {
-				panic("enough")
-			}
-		}
-	}()
-	if got := read(t, q, 16); len(got) != 5 || got[0] != 3 {
-		t.Errorf("left %v", got)
-	}
-	must(t, w.Close())
-	must(t, q.Close())
-}
-
-// TestDrainBudget: a budget below nothing would make events for ever and read none.
-func TestDrainBudget(t *testing.T) {
-	d := openDir(t)
-	c := channel(t, d)
-	q, w := attached(t, d, c, "q", cq.Options{})
-	must(t, c.RequestNotify(q, cq.NotifyAny))
-	post(t, w, 0, 1)
-	ev := gets(t, "posted", c, q)
-	err := cq.Drain(c, ev, cq.NotifyAny, make([]cq.Msg, 1), -1, func([]cq.Msg) error { return nil })
-	wantErr(t, "budget", err, cq.ErrInvalid)
-}
-
-// TestControlWhileClosing asks for descriptors that are being closed.
-func TestControlWhileClosing(t *testing.T) {
-	d := openDir(t)
-	for range 50 {
-		s := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})).Or(t)
-		q := shmtest.Got(cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitFD})).Or(t)
-		var all sync.WaitGroup
-		all.Go(func() {
-			for range 200 {
-				_, _ = q.GetWait()
-				_, _ = s.GetWait()
-			}
-		})
-		all.Go(func() { _, _ = q.Close(), s.Close() })
-		all.Wait()
-		if waitFD(q) != -1 || waitFD(s) != -1 {
-			t.Fatalf("descriptors %d, %d of what is closed", waitFD(q), waitFD(s))
-		}
 	}
 }
 

@@ -14,32 +14,35 @@ import (
 )
 
 func TestPostBatch(t *testing.T) {
-	for start := range uint64(8) { // every position of the wrap
-		q, w := pair(t, cq.Options{Size: 8})
-		post(t, w, 0, start)
-		_ = drain(t, q)
-		batch := make([]cq.Entry, 11)
-		for i := range batch {
-			batch[i].Context = 100 + uint64(i)
+	for _, size := range []uint64{1, 2, 8} {
+		for start := range size { // every position of the wrap
+			q, w := pair(t, cq.Options{Size: int(size)})
+			post(t, w, 0, start)
+			_ = drain(t, q)
+			batch := make([]cq.Entry, size+3)
+			for i := range batch {
+				batch[i].Context = 100 + uint64(i)
+			}
+			if n, err := w.PostBatch(nil); n != 0 || err != nil {
+				t.Errorf("nothing: %d, %v", n, err)
+			}
+			if n, err := w.PostBatch(batch); n != int(size) || err != nil {
+				t.Errorf("more than fits: %d, %v", n, err)
+			}
+			if n, err := w.PostBatch(batch[size:]); n != 0 || err != cq.ErrFull {
+				t.Errorf("full: %d, %v", n, err)
+			}
+			if s := w.Stats(); s.Posted != start+size || s.Refused != 1 || s.Publishes != start+1 {
+				t.Errorf("%+v", s)
+			}
+			if w.Next() != start+size {
+				t.Errorf("next %d", w.Next())
+			}
+			wantContexts(t, "the first", read(t, q, 3), upTo(100, 100+min(3, size))...)
+			wantContexts(t, "the rest", drain(t, q), upTo(100+min(3, size), 100+size)...)
+			must(t, w.Close())
+			must(t, q.Close())
 		}
-		if n, err := w.PostBatch(nil); n != 0 || err != nil {
-			t.Errorf("nothing: %d, %v", n, err)
-		}
-		if n, err := w.PostBatch(batch); n != 8 || err != nil {
-			t.Errorf("more than fits: %d, %v", n, err)
-		}
-		if n, err := w.PostBatch(batch[8:]); n != 0 || err != cq.ErrFull {
-			t.Errorf("full: %d, %v", n, err)
-		}
-		if s := w.Stats(); s.Posted != start+8 || s.Refused != 1 || s.Publishes != start+1 {
-			t.Errorf("%+v", s)
-		}
-		if w.Next() != start+8 {
-			t.Errorf("next %d", w.Next())
-		}
-		wantContexts(t, "drained", drain(t, q), upTo(100, 108)...)
-		must(t, w.Close())
-		must(t, q.Close())
 	}
 }
 

@@ -114,6 +114,7 @@ func subsets(of []cq.Flags) []cq.Flags {
 // TestCompletionTable is T46 in every combination: what was bound, the call, what the operation
 // asked for, what completes, how it ends.
 func TestCompletionTable(t *testing.T) {
+	shmtest.Conforms(t)
 	q, w := pair(t, cq.Options{Size: 8})
 	count, other := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{})
 	ops := subsets(append([]cq.Flags{cq.FlagInject, cq.FlagInjectCall}, asking...))
