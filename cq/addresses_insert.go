@@ -440,7 +440,7 @@ func (v *AddressVector) insertJob(job asyncInsert) {
 			continue
 		}
 		_ = v.events.postErr(&EventError{FID: v.fid, Context: job.context, Data: uint64(i),
-			Err: errnoOf(err)}, true)
+			Err: errnoOf(err)})
 	}
 	// What was kept for errors that did not happen is free before anybody sees the last event.
 	v.events.own.returnCredits(good)

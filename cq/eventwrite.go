@@ -253,8 +253,8 @@ func (l *eventLane) post(ev *Event, credited bool) error {
 	return err
 }
 
-func (l *eventLane) postErr(e *EventError, credited bool) error {
-	_, err := l.writeErrLocked(e, credited)
+func (l *eventLane) postErr(e *EventError) error {
+	_, err := l.writeErrLocked(e, true)
 	return err
 }
 
@@ -320,10 +320,8 @@ func (e *EventQueue) WriteErr(ev *EventError) (int, error) {
 // one uses up room that own.credit reserved.
 func (e *EventQueue) post(ev *Event, credited bool) error { return e.own.post(ev, credited) }
 
-// postErr reports an operation that failed.
-func (e *EventQueue) postErr(ev *EventError, credited bool) error {
-	return e.own.postErr(ev, credited)
-}
+// postErr reports an operation that failed, for which own.credit reserved room.
+func (e *EventQueue) postErr(ev *EventError) error { return e.own.postErr(ev) }
 
 // Follow goes on with the successor of a reader of another user that is proved dead or has
 // detached; see [Writer.Follow]. The records of the successor's queue must be as large as those of

@@ -62,12 +62,6 @@ func (v *AddressVector) Name() string { return v.name }
 // Purge is what an object does that is closed.
 func (e *EventQueue) Purge(id FID) error { return e.drop(id) }
 
-// PostEvent is what an object of the library does.
-func PostEvent(e *EventQueue, ev *Event) error { return e.post(ev, false) }
-
-// PostEventError is what an operation of the library does that fails.
-func PostEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, false) }
-
 // BindEvents is what an object does that reports to the queue, UnbindEvents when it is closed.
 func BindEvents(e *EventQueue) error { return e.bind() }
 
@@ -93,7 +87,7 @@ func PromiseEvents(e *EventQueue, n int) error { return e.own.credit(n) }
 func KeepEvent(e *EventQueue, ev *Event) error { return e.post(ev, true) }
 
 // KeepEventError reports that it failed.
-func KeepEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, true) }
+func KeepEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev) }
 
 // BreakPromise says that n operations end without an event.
 func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }

@@ -114,7 +114,7 @@ func RegisterMemory(obj *shm.Object, o MemoryOptions) (*MemoryRegion, error) {
 			err = r.register()
 		}
 		if err != nil {
-			_ = o.Events.postErr(&EventError{FID: r.fid, Context: o.Context, Err: errnoOf(err)}, true)
+			_ = o.Events.postErr(&EventError{FID: r.fid, Context: o.Context, Err: errnoOf(err)})
 			return
 		}
 		_ = o.Events.post(&Event{Event: EventMRComplete, FID: r.fid, Context: o.Context}, true)

@@ -19,7 +19,7 @@ type EventSink interface {
 	WriteErr(ev *EventError) (int, error)
 
 	post(e *Event, credited bool) error
-	postErr(e *EventError, credited bool) error
+	postErr(e *EventError) error
 	credit(n int) error
 	returnCredits(n int)
 	bind() error
@@ -156,7 +156,7 @@ func (q *core) overran() {
 	defer q.overrunTo.mu.Unlock()
 	// One that takes none any more has a successor.
 	if q.overrunTo.sink != nil && !q.overrunTo.reported {
-		err := q.overrunTo.sink.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
+		err := q.overrunTo.sink.postErr(&EventError{FID: q.fid, Err: EOverrun})
 		q.overrunTo.reported = err == nil
 	}
 }
