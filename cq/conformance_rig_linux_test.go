@@ -8,11 +8,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"reflect"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 
@@ -22,7 +18,6 @@ import (
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/testdata"
 )
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and
@@ -478,43 +473,4 @@ func (p *Peer) receive() (int, error) {
 func (p *Peer) SignalQueue(queue string, reply *Wire) error {
 	*reply = toWire(cq.SignalQueue(cq.Named(p.d, queue)))
 	return nil
-}
-
-// TestConformanceTable: every symbol exists where a reason says that a deviation is documented.
-// Package testdata looks whether the tests of a row exist, and shmtest whether they ran.
-func TestConformanceTable(t *testing.T) {
-	t.Parallel()
-	rows := shmtest.Got(testdata.Conformance()).Or(t)
-	symbols := regexp.MustCompile(`\b(cq|shm|doorbell)\.([A-Z]\w*)(?:\.(\w+))?`)
-	sources, looked := map[string]string{}, map[string]bool{}
-	for _, r := range rows {
-		for _, s := range symbols.FindAllStringSubmatch(r.Ref, -1) {
-			if strings.HasPrefix(s[2], "Test") || looked[s[0]] {
-				continue
-			}
-			looked[s[0]] = true
-			if sources[s[1]] == "" {
-				sources[s[1]] = sourceOf(t, s[1])
-			}
-			declared := `(?m)^(type|func|var|const|\t)( \([^)]*\))? ?` + s[2] + `\b`
-			member := `(?m)^(func \([^)]*\) |\t(\w+, )*)` + s[3] + `\b`
-			if !regexp.MustCompile(declared).MatchString(sources[s[1]]) ||
-				s[3] != "" && !regexp.MustCompile(member).MatchString(sources[s[1]]) {
-				t.Errorf("%s: no symbol %s", r.ID, s[0])
-			}
-		}
-	}
-}
-
-// sourceOf is the text of a package without its tests.
-func sourceOf(t *testing.T, pkg string) (text string) {
-	t.Helper()
-	files := shmtest.Got(filepath.Glob(filepath.Join("..", pkg, "*.go"))).Or(t)
-	for _, name := range files {
-		if !strings.HasSuffix(name, "_test.go") {
-			b := shmtest.Got(os.ReadFile(name)).Or(t)
-			text += string(b)
-		}
-	}
-	return text
 }
