@@ -140,26 +140,6 @@ func pairWithoutName(t *testing.T, o cq.Options) (*cq.Queue, *cq.Writer) {
 	return q, join(t, q)
 }
 
-// TestConformanceCQWriter is what a provider's side of a queue offers (fi_cq_write, a peer's owner
-// operations).
-func TestConformanceCQWriter(t *testing.T) {
-	conform(t, "sink", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
-		n, err := r.w.PostBatch([]cq.Entry{{Context: 1}, {Context: 2}, {Context: 3}})
-		if n != 3 || err != nil {
-			t.Errorf("batch: %d, %v", n, err)
-		}
-		must(t, r.w.PostError(&cq.ErrorEntry{Context: 4, Err: cq.ETrunc}))
-		wantContexts(t, "completions", read(t, r.q, 8), 1, 2, 3)
-		var e cq.ErrorEntry
-		_, err = cq.Read(r.q, make([]cq.Msg, 1))
-		wantErr(t, "read", err, cq.ErrAvail)
-		must(t, r.q.ReadErr(&e))
-		if e.Context != 4 || e.Err != cq.ETrunc {
-			t.Errorf("%+v", e)
-		}
-	})
-}
-
 // TestConformanceCQReadFrom is fi_cq_readfrom.
 func TestConformanceCQReadFrom(t *testing.T) {
 	t.Parallel()

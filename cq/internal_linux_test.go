@@ -227,10 +227,7 @@ func TestAttachWhileRemoved(t *testing.T) {
 // TestLaneMayComeFree: a lane that was left since it was looked at is tried again; one that nobody
 // can have any more, whatever its writer wrote, is not waited for.
 func TestLaneMayComeFree(t *testing.T) {
-	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
-	d := shmtest.Got(shm.OpenDir(path)).Or(t)
-	defer os.RemoveAll(path)
-	defer d.Close()
+	d := dirOfItsOwn(t, "poisoned")
 	q := shmtest.Got(Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})).Or(t)
 	w := shmtest.Got(Attach(t.Context(), Named(d, "q"), WriterOptions{})).Or(t)
 	dir := shmtest.Got(d.Sub("q", false)).Or(t)
