@@ -220,13 +220,18 @@ func (p site) create(t testing.TB, o cq.Options) *cq.Queue {
 
 func (p site) createAs(t testing.TB, name string, o cq.Options) *cq.Queue {
 	t.Helper()
-	place := cq.Named(openDir(t), name)
-	if p.memfd {
-		place = cq.Unnamed(name)
-	}
-	q := shmtest.Got(cq.Create(place, p.queue(o))).Or(t)
+	q := shmtest.Got(cq.Create(p.place(t, name), p.queue(o))).Or(t)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return q
+}
+
+// place is where an object of the site is made.
+func (p site) place(t testing.TB, name string) cq.Place {
+	t.Helper()
+	if p.memfd {
+		return cq.Unnamed(name)
+	}
+	return cq.Named(openDir(t), name)
 }
 
 // tryAttach attaches a writer of this process.

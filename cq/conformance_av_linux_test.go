@@ -24,13 +24,7 @@ func conformAV(t *testing.T, name string, o cq.AddressOptions,
 
 func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 	t.Helper()
-	make := func() (*cq.AddressVector, error) {
-		return cq.CreateAddresses(cq.Named(openDir(t), "av-"+queueName(t)), o)
-	}
-	if at.memfd {
-		make = func() (*cq.AddressVector, error) { return cq.CreateAddresses(cq.Unnamed("av"), o) }
-	}
-	return shmtest.Have(make()).In(t)
+	return shmtest.Have(cq.CreateAddresses(at.place(t, "av-"+queueName(t)), o)).In(t)
 }
 
 func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {

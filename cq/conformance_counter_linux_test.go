@@ -51,14 +51,7 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 		at.far = false // counters are for one user
 	}
 	r := &countRig{site: at, d: openDir(t), p: p}
-	var err error
-	if at.memfd {
-		r.c, err = cq.CreateCounter(cq.Unnamed(name), o)
-	} else {
-		r.c, err = cq.CreateCounter(cq.Named(r.d, name), o)
-	}
-	must(t, err)
-	t.Cleanup(func() { must(t, r.c.Close()) })
+	r.c = shmtest.Have(cq.CreateCounter(at.place(t, name), o)).In(t)
 	if at.far {
 		if at.memfd {
 			p.send(t, r.c.ObjectFD())

@@ -48,15 +48,7 @@ func (r *eqRig) create(t *testing.T, o cq.EventOptions) {
 func (r *eqRig) createAs(t *testing.T, name string, o cq.EventOptions) {
 	t.Helper()
 	r.d = openDir(t)
-	var err error
-	if r.memfd {
-		r.e, err = cq.CreateEvents(cq.Unnamed(name), r.events(o))
-	} else {
-		r.e, err = cq.CreateEvents(cq.Named(r.d, name), o)
-	}
-	must(t, err)
-	e := r.e // a case may put another one in its place
-	t.Cleanup(func() { must(t, e.Close()) })
+	r.e = shmtest.Have(cq.CreateEvents(r.place(t, name), r.events(o))).In(t)
 }
 
 func (r *eqRig) attach(t *testing.T) eventWriter {
