@@ -277,20 +277,17 @@ func TestPathsAreLookedUpOnce(t *testing.T) {
 	}
 }
 
-// movedVerbs each begin with a directory, have it moved, and go on.
-var movedVerbs = []struct {
+// movedVerb begins with a directory, has it moved, and goes on.
+type movedVerb struct {
 	name string
 	run  func(d *shm.Dir, moved func()) error
-}{
+}
+
+var movedVerbs = []movedVerb{
 	{"create", func(d *shm.Dir, moved func()) error {
 		moved()
 		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		return errors.Join(err, closed(q))
-	}},
-	{"close", func(d *shm.Dir, moved func()) error {
-		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD}))
-		moved()
-		return closed(q)
 	}},
 	{"close, the directory closed", func(d *shm.Dir, moved func()) error {
 		again := d.Dup()
@@ -350,11 +347,6 @@ var movedVerbs = []struct {
 		moved()
 		return s.Close()
 	}},
-	{"event queue", func(d *shm.Dir, moved func()) error {
-		q := shmtest.Needs(cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Wait: cq.WaitFD}))
-		moved()
-		return q.Close()
-	}},
 	{"signal", func(d *shm.Dir, moved func()) error {
 		q := shmtest.Needs(cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD}))
 		moved()
@@ -378,16 +370,17 @@ var movedVerbs = []struct {
 		return errors.Join(collect.Remove(d, aside, collect.Options{}),
 			collect.Remove(d, "q", collect.Options{Waiting: true}))
 	}},
-	{"counter", func(d *shm.Dir, moved func()) error {
-		c := shmtest.Needs(cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{}))
-		moved()
-		return c.Close()
-	}},
-	{"address vector", func(d *shm.Dir, moved func()) error {
-		v := shmtest.Needs(cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8}))
-		moved()
-		return v.Close()
-	}},
+}
+
+func init() {
+	for _, k := range cutKinds() {
+		movedVerbs = append(movedVerbs, movedVerb{"close of " + k.name,
+			func(d *shm.Dir, moved func()) error {
+				o := shmtest.Needs(k.create(cq.Named(d, k.name), k.base))
+				moved()
+				return o.close()
+			}})
+	}
 }
 
 func closed(q *cq.Queue) error {
@@ -437,7 +430,7 @@ func childMover() {
 func stranger(ours, path string) {
 	need(os.MkdirAll(filepath.Join(path, "empty"), 0o700))
 	need(os.MkdirAll(filepath.Join(path, "q"), 0o700))
-	for _, name := range []string{"q/reader", "q/wake", "q/lane-0001", "c", "v"} {
+	for _, name := range []string{"q/reader", "q/wake", "q/lane-0001"} {
 		need(os.WriteFile(filepath.Join(path, name), nil, 0o600))
 	}
 	need(filepath.WalkDir(ours, func(at string, e fs.DirEntry, err error) error {
