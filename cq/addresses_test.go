@@ -250,12 +250,6 @@ func TestResolveAllocates(t *testing.T) {
 	}
 }
 
-// events makes an event queue beside whatever else the test has.
-func events(t testing.TB, o cq.EventOptions) *cq.EventQueue {
-	t.Helper()
-	return shmtest.Have(cq.CreateEvents(cq.Named(openDir(t), "eq."+queueName(t)), o)).In(t)
-}
-
 // nextEvent waits for an event and writes it down: kind, context, data; an error event as its
 // number, context, data.
 func nextEvent(t testing.TB, eq *cq.EventQueue, about cq.FID) string {
@@ -294,7 +288,7 @@ func TestInsertAsync(t *testing.T) {
 	shmtest.Conforms(t)
 	v := shmtest.Have(cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 4})).In(t)
 	wantErr(t, "without a queue", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
-	eq := events(t, cq.EventOptions{Size: 8})
+	_, eq := createEvents(t, cq.EventOptions{Size: 8})
 	wantErr(t, "none", v.BindEvents(nil), cq.ErrInvalid)
 	must(t, v.BindEvents(eq))
 	wantErr(t, "two", v.BindEvents(eq), cq.ErrBusy, syscall.EBUSY)
@@ -327,7 +321,7 @@ func TestInsertAsyncRefused(t *testing.T) {
 	} {
 		check := func([]byte) error { return err }
 		v := shmtest.Got(cq.CreateAddresses(cq.Unnamed("refused"), cq.AddressOptions{Check: check})).Or(t)
-		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
+		_, eq := createEvents(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
 		must(t, v.BindEvents(eq))
 		must(t, insertAsync(v, sockaddrs(0, 1), 1))
 		wantEvents(t, eq, v.FID(), want, "addresses inserted 1 0")
@@ -346,7 +340,7 @@ func TestInsertAsyncCanceled(t *testing.T) {
 		return nil
 	}})
 	must(t, err)
-	eq := events(t, cq.EventOptions{Size: 16})
+	_, eq := createEvents(t, cq.EventOptions{Size: 16})
 	must(t, v.BindEvents(eq))
 	must(t, insertAsync(v, sockaddrs(0, 3), 1))
 	must(t, insertAsync(v, sockaddrs(3, 5), 2))

@@ -17,12 +17,18 @@ import (
 
 const misuseTime = 80 * time.Millisecond
 
-// hammer calls each of the functions in goroutines of their own until the time is over.
-func hammer(t *testing.T, calls ...func(i int)) {
+// misuse has goroutines call what is one goroutine's.
+func misuse(t *testing.T, calls ...func(i int)) {
 	t.Helper()
 	if shmtest.Race {
 		t.Skip("two goroutines in one handle are a data race: that is what is tried here")
 	}
+	hammer(t, calls...)
+}
+
+// hammer calls each of the functions in goroutines of their own until the time is over.
+func hammer(t *testing.T, calls ...func(i int)) {
+	t.Helper()
 	var over atomic.Bool
 	var all sync.WaitGroup
 	for _, call := range calls {
@@ -78,7 +84,7 @@ func TestTwoGoroutinesOneWriter(t *testing.T) {
 			_ = q.ReadErr(&cq.ErrorEntry{})
 		}
 	}
-	hammer(t, mixed, mixed, func(i int) { _ = w.Post(&cq.Entry{}) }, reader)
+	misuse(t, mixed, mixed, func(i int) { _ = w.Post(&cq.Entry{}) }, reader)
 	t.Logf("noticed %d times", busy.Load())
 }
 
@@ -106,7 +112,7 @@ func TestTwoGoroutinesOneReader(t *testing.T) {
 					}
 				}
 			}
-			hammer(t, taker, taker, taker, taker, func(i int) {
+			misuse(t, taker, taker, taker, taker, func(i int) {
 				if i%50 == 0 {
 					_ = w.PostError(&cq.ErrorEntry{Err: cq.ETrunc})
 				}
@@ -155,7 +161,7 @@ func TestTwoGoroutinesOneEventQueue(t *testing.T) {
 			_, _ = e.WriteErr(&cq.EventError{Err: cq.ETrunc})
 		}
 	}
-	hammer(t, taker, taker, taker, writer, writer)
+	misuse(t, taker, taker, taker, writer, writer)
 }
 
 // TestSecondGoroutineIsTold: while one waits, a call of another is refused, and means no end.
@@ -248,31 +254,20 @@ func TestSharedCalls(t *testing.T) {
 	t.Parallel()
 	d, q := create(t, cq.Options{Size: 8, Shared: true, Wait: cq.WaitFD, Spin: -1})
 	w := attach(t, d, q.Name())
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), misuseTime)
 	defer cancel()
-	peek := func() {
+	peek := func(int) {
 		if es, err := q.PeekContext(ctx, 2); err == nil {
 			_ = q.Release(len(es))
 		}
 	}
-	calls := []func(){
-		func() { _, _ = w.Post(&cq.Entry{}), w.PostError(&cq.ErrorEntry{}) },
-		func() { _, _ = cq.Read(q, make([]cq.Msg, 2)) },
-		func() { _ = q.ReadErr(&cq.ErrorEntry{}) },
-		func() { _ = q.TryWait() },
-		func() { _ = q.Signal() },
-		func() { _, _ = q.Stats(), w.Stats() },
-		peek, peek,
-	}
-	var all sync.WaitGroup
-	for _, call := range calls {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				call()
-			}
-		})
-	}
-	all.Wait()
+	hammer(t, peek, peek,
+		func(int) { _, _ = w.Post(&cq.Entry{}), w.PostError(&cq.ErrorEntry{}) },
+		func(int) { _, _ = cq.Read(q, make([]cq.Msg, 2)) },
+		func(int) { _ = q.ReadErr(&cq.ErrorEntry{}) },
+		func(int) { _ = q.TryWait() },
+		func(int) { _ = q.Signal() },
+		func(int) { _, _ = q.Stats(), w.Stats() })
 }
 
 // closesInUse closes objects, again and again, while goroutines call what each has. Those succeed

@@ -151,7 +151,7 @@ func TestMemoryView(t *testing.T) {
 func TestRegisterAsync(t *testing.T) {
 	shmtest.Conforms(t)
 	obj, at := payload(t, nil)
-	eq := events(t, cq.EventOptions{Size: 4})
+	_, eq := createEvents(t, cq.EventOptions{Size: 4})
 	good := cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote, RequestedKey: 5, Events: eq,
 		Context: 1}
 	r := shmtest.Got(cq.RegisterMemory(obj, good)).Or(t)
@@ -193,7 +193,7 @@ func TestRegisterAsync(t *testing.T) {
 // TestRegisterAsyncAndClose: a registration that has not ended does not need its object any more.
 func TestRegisterAsyncAndClose(t *testing.T) {
 	t.Parallel()
-	eq := events(t, cq.EventOptions{Size: 4})
+	_, eq := createEvents(t, cq.EventOptions{Size: 4})
 	for i := range uint64(100) {
 		obj, at := payload(t, nil)
 		r := shmtest.Got(cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote,
