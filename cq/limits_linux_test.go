@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -217,7 +218,7 @@ func TestTimeNamespace(t *testing.T) {
 }
 
 func init() {
-	roles["full tmpfs"] = childFullTmpfs
+	roles["full tmpfs"], roles["edge"] = childFullTmpfs, childEdge
 }
 
 // limitedUse makes one kind of thing, uses it and takes it away again. What it made goes also
@@ -492,4 +493,68 @@ func complaints(t *testing.T, c *child) {
 	for line := c.Line(t); line != "done"; line = c.Line(t) {
 		t.Error(line)
 	}
+}
+
+const edgeBytes = 64 << 20 // what the control group has
+
+// childEdge makes queues that its control group has no room for: one that is too large, and one
+// after the other until there is no room.
+func childEdge() {
+	d := shmtest.Needs(shm.OpenDir(""))
+	say("started")
+	_, _ = fmt.Scanln(new(string))
+	try := func(name string, o cq.Options, then func(*cq.Queue, *cq.Writer)) bool {
+		files := objects(d.Path())
+		q, err := cq.Create(cq.Named(d, name), o)
+		if err == nil {
+			files = objects(d.Path())
+			var w *cq.Writer
+			w, err = cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
+			if err == nil {
+				then(q, w)
+				return true
+			}
+			defer func() { need(q.Close()) }()
+		}
+		var no *shm.Error
+		if !errors.Is(err, shm.ErrNoSpace) || !errors.As(err, &no) ||
+			no.Want.(uint64) <= no.Got.(uint64) || !strings.Contains(no.Field, "in memory cgroup") {
+			say("%s: %v", name, err)
+		}
+		if now := objects(d.Path()); now != files {
+			say("%s: left %s, before %s", name, now, files)
+		}
+		return false
+	}
+	for _, o := range []cq.Options{{Size: 1 << 20}, {Size: 1 << 22, MaxLanes: 1}} {
+		if try("larger", o, func(q *cq.Queue, w *cq.Writer) { need(errors.Join(w.Close(), q.Close())) }) {
+			say("there is room for %+v", o)
+		}
+	}
+	var all []io.Closer
+	keep := func(q *cq.Queue, w *cq.Writer) { all = append(all, w, q); need(passes(q, w)) }
+	for i := 0; try(fmt.Sprint("edge-", i), cq.Options{Size: 1 << 12, MaxLanes: 2}, keep); i++ {
+	}
+	if len(all) < 10 {
+		say("there was room for %d queues", len(all)/2)
+	}
+	need(errors.Join(cq.CloseAll(all...), d.Close()))
+	say("done")
+	untilTold()
+}
+
+// TestMemoryCgroupEdge: a process whose control group has no memory left is told so before the
+// kernel kills it.
+func TestMemoryCgroupEdge(t *testing.T) {
+	t.Parallel()
+	shmtest.Long(t)
+	const limit = "memory.limit_in_bytes memory.max"
+	group := cgroup(t, "memory", limit)
+	c := startChild(t, "edge")
+	c.Says(t, "started")
+	set(t, group, "cgroup.procs", fmt.Sprint(c.Process.Pid))
+	set(t, group, limit, fmt.Sprint(edgeBytes))
+	shmtest.Got(c.In.Write([]byte("\n"))).Or(t)
+	complaints(t, c)
+	_ = c.Stop(t)
 }
