@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -35,66 +33,23 @@ func TestFewDescriptors(t *testing.T) {
 	poorChild(t, "poor former", "poor")
 }
 
-// scarce makes calls for which descriptors are scarce.
-type scarce struct {
-	d    *shm.Dir
-	root string
-	most int // that a call needed
-}
-
-// makes sweeps a call that opens something: it needs a descriptor, and if it fails leaves no file.
-func (s *scarce) makes(what string, f func() error) {
-	if s.calls(what, f) == 0 {
-		say("%s needs no descriptor", what)
-	}
-}
-
-// works sweeps a call that may do without.
-func (s *scarce) works(what string, f func() error) { s.calls(what, f) }
-
-// free is a call that must do without, also to give back what there is.
-func (s *scarce) free(what string, f func() error) {
-	if n := s.calls(what, f); n != 0 {
-		say("%s needs %d descriptors", what, n)
-	}
-}
-
-// ends closes something while there is no descriptor. It is closed then, and either nothing of it
-// is left or the error says so; what is left is garbage for others.
-func (s *scarce) ends(name string, c io.Closer) {
-	fillGaps()
-	limit(uint64(slices.Max(openFiles()) + 1))
-	err := c.Close()
-	limit(4096)
-	left := objects(s.root)
-	there := strings.Contains(left+" ", s.root+"/"+name+" ")
-	if err != nil && !errors.Is(err, syscall.EMFILE) || there != (err != nil) {
-		say("close %s: %v, and there is %s", name, err, left)
-	}
-	need(c.Close())
-	need(collect.Remove(s.d, name, collect.Options{}))
-}
-
-func (s *scarce) calls(what string, f func() error) int {
-	files := objects(s.root)
-	n := needs(what, f, func() {
-		if now := objects(s.root); now != files {
-			say("%s leaves %s, before %s", what, now, files)
-		}
-	})
-	s.most = max(s.most, n)
-	return n
-}
-
 func childPoor() {
 	d := shmtest.Needs(shm.OpenDir(""))
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
 	shm.Self()                   // as in a process that has had descriptors
-	s := &scarce{d: d, root: d.Path()}
+	s := &scarce{d: d, root: d.Path(), begin: fillGaps, exact: true, want: []error{syscall.EMFILE}}
+	s.limit = func(free int) {
+		if free < 0 {
+			limit(4096)
+			return
+		}
+		limit(uint64(slices.Max(openFiles()) + 1 + free))
+	}
+	s.left = func() string { return fmt.Sprint(openFiles(), " ", objects(s.root)) }
 	poorFormers(s)
+	s.use()
 	empty := objects(s.root)
-	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
-		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorRings, poorSignal, poorPurge,
+	for _, f := range []func(*scarce){poorChannelWaits, poorRings, poorSignal, poorPurge,
 		poorMeeting, poorOffer} {
 		f(s)
 		if left := objects(s.root); left != empty {
@@ -104,6 +59,7 @@ func childPoor() {
 	if s.most < 5 { // an object takes one for its directory and two for itself
 		say("nothing needed more than %d descriptors", s.most)
 	}
+	time.Sleep(200 * time.Millisecond) // a queue that could not be made leaves nobody who comes now
 	need(d.Close())
 	need(os.RemoveAll(s.root))
 	say("done")
@@ -121,6 +77,8 @@ func childPoorFormer() {
 // mean that the name is taken.
 func poorFormers(s *scarce) {
 	var c io.Closer
+	begun := *s
+	begun.left = func() string { return fmt.Sprint(openFiles()) } // what is dead may go in steps
 	for what, create := range map[string]func() (io.Closer, error){
 		"queue": func() (io.Closer, error) {
 			return cq.Create(cq.Named(s.d, "former"), cq.Options{})
@@ -129,248 +87,15 @@ func poorFormers(s *scarce) {
 			return cq.CreateCounter(cq.Named(s.d, "former counter"), cq.CounterOptions{})
 		},
 	} {
-		needs("create in the place of a dead "+what, func() (err error) {
+		begun.works("create in the place of a dead "+what, func() (err error) {
 			c, err = create()
 			return err
-		}, func() {})
+		})
 		need(c.Close())
 	}
 	if left := objects(s.root); left != s.root {
 		say("in the place of what is dead there is %s", left)
 	}
-}
-
-// poorQueue is opened and adopted with each way to wait. One that cannot be leaves nobody behind
-// who looks for its lanes later, in memory that is gone.
-func poorQueue(s *scarce) {
-	set := shmtest.Needs(cq.NewWaitSet(s.d, cq.WaitSetOptions{}))
-	var q *cq.Queue
-	var w *cq.Writer
-	for _, o := range []cq.Options{
-		{Wait: cq.WaitMutexCond}, {Wait: cq.WaitFD}, {Wait: cq.WaitInSet, WaitSet: set},
-	} {
-		o.Size, o.MaxLanes, o.Lifetime = 4, 1, cq.Persistent
-		s.makes("create with "+o.Wait.String(), func() (err error) {
-			q, err = cq.Create(cq.Named(s.d, "q"), o)
-			return err
-		})
-		s.makes("attach", func() (err error) {
-			w, err = cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
-			return err
-		})
-		if w.Lane() != 1 || w.Post(&cq.Entry{Context: 5}) != nil {
-			say("attach: lane %d", w.Lane())
-		}
-		need(w.Close())
-		s.makes("attach in a former writer's place", func() (err error) {
-			w, err = cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
-			return err
-		})
-		need(q.Detach()) // whoever adopts it has a lane to open
-		o.Existing = true
-		s.makes("adopt with "+o.Wait.String(), func() (err error) {
-			q, err = cq.Open(cq.Named(s.d, "q"), o)
-			return err
-		})
-		dst := make([]cq.Msg, 2)
-		if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
-			say("adopt: read %d, %v", n, err)
-		}
-		need(errors.Join(w.Close(), q.Close()))
-	}
-	time.Sleep(200 * time.Millisecond) // whoever was left behind comes now
-	need(set.Close())
-}
-
-func poorEvents(s *scarce) {
-	var e, deaths *cq.EventQueue
-	var w *cq.EventWriter
-	o := cq.EventOptions{Size: 8, Write: true, Wait: cq.WaitFD, Lifetime: cq.Persistent}
-	ctx := context.Background()
-	s.makes("create events", func() (err error) {
-		e,
-			err = cq.CreateEvents(cq.Named(s.d, "e"), o)
-		return err
-	})
-	s.makes("attach to events", func() (err error) {
-		w, err = cq.AttachEvents(ctx, cq.Named(s.d, "e"), cq.WriterOptions{})
-		return err
-	})
-	s.makes("create events of deaths", func() (err error) {
-		deaths, err = cq.CreateEvents(cq.Named(s.d, "deaths"), cq.EventOptions{Size: 8})
-		return err
-	})
-	s.works("bind events", func() error { return w.BindEvents(deaths) })
-	s.free("unbind events", func() error { return w.BindEvents(nil) })
-	write := func() error {
-		_, err := w.Write(&cq.Event{Event: cq.EventMRComplete, Context: 1})
-		return err
-	}
-	read := func() error {
-		ev := cq.Event{Payload: make([]byte, 64)}
-		_, err := e.ReadContext(ctx, &ev, cq.ReadOptions{})
-		if err == nil && ev.Context != 1 {
-			err = fmt.Errorf("read %+v", ev)
-		}
-		return err
-	}
-	s.free("write an event", write)
-	s.free("get the descriptor", func() error { _, err := e.GetWait(); return err })
-	s.makes("read an event", read)              // the reader opens the lane
-	s.works("wait for an event", func() error { // the lanes that it could not look for
-		_, err := eqSread(e, &cq.Event{}, time.Millisecond)
-		if errors.Is(err, syscall.EMFILE) {
-			return err
-		}
-		return instead(err, cq.ErrTimedOut)
-	})
-	s.works("detach events", func() error { return e.Detach() })
-	s.makes("adopt events", func() (err error) {
-		e, err = cq.OpenEvents(cq.Named(s.d, "e"), cq.EventOptions{Existing: true, Write: true})
-		return err
-	})
-	s.free("write to the next reader", write)
-	s.works("read in the next reader", read)
-	s.works("close the writer of events", func() error { return w.Close() })
-	s.ends("e", e) // beside a lane
-	s.ends("deaths", deaths)
-}
-
-func poorCounter(s *scarce) {
-	var c, peer *cq.Counter
-	o := cq.CounterOptions{Wait: cq.WaitFD}
-	s.makes("create a counter", func() (err error) {
-		c, err = cq.CreateCounter(cq.Named(s.d, "c"), o)
-		return err
-	})
-	s.makes("open a counter", func() (err error) {
-		peer, err = cq.AttachCounter(cq.Named(s.d, "c"), o)
-		return err
-	})
-	s.free("add", func() error { return peer.Add(2) })
-	s.free("wait for a value", func() error {
-		return c.Wait(context.Background(), 2,
-			cq.WaitOptions{})
-	})
-	s.free("wait in vain", func() error {
-		return instead(cntrWait(c, 3, time.Millisecond), cq.ErrTimedOut)
-	})
-	s.works("close a counter", func() error { return peer.Close() })
-	s.works("close the last of a counter", func() error { return c.Close() })
-}
-
-func poorAddresses(s *scarce) {
-	var v, peer *cq.AddressVector
-	var e *cq.EventQueue
-	s.makes("create addresses", func() (err error) {
-		v, err = cq.CreateAddresses(cq.Named(s.d, "v"), cq.AddressOptions{Format: cq.AddrOpaque,
-			Lifetime: cq.Persistent})
-		return err
-	})
-	s.makes("open addresses", func() (err error) {
-		peer, err = cq.AttachAddresses(cq.Named(s.d, "v"))
-		return err
-	})
-	s.free("insert", func() error {
-		_, err := v.Insert([][]byte{{7}}, cq.InsertOptions{})
-		return err
-	})
-	s.free("resolve", func() error {
-		if at, ok := peer.Resolve([]byte{7}); !ok || at != 0 {
-			return fmt.Errorf("resolves to %d, %v", at, ok)
-		}
-		return nil
-	})
-	e = shmtest.Needs(cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8}))
-	s.free("bind addresses", func() error { return v.BindEvents(e) })
-	s.works("close opened addresses", func() error { return peer.Close() })
-	s.works("detach addresses", func() error { return v.Detach() })
-	s.makes("adopt addresses", func() (err error) {
-		v, err = cq.OpenAddresses(cq.Named(s.d, "v"), cq.AddressOptions{Existing: true})
-		return err
-	})
-	if v.Len() != 1 {
-		say("the successor has %d addresses", v.Len())
-	}
-	s.works("close addresses", func() error { return v.Close() })
-	need(e.Close())
-}
-
-// members are what sets wait for, and what makes them ready.
-func members(s *scarce) (q *cq.Queue, c *cq.Counter, post func() error, end func()) {
-	q = shmtest.Needs(cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Shared: true}))
-	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{}))
-	c = shmtest.Needs(cq.CreateCounter(cq.Named(s.d, "c"), cq.CounterOptions{Wait: cq.WaitFD}))
-	post = func() error { return w.Post(&cq.Entry{Context: 5}) }
-	need(passes(q, w)) // the reader opens the lane
-	return q, c, post, func() { need(errors.Join(w.Close(), q.Close(), c.Close())) }
-}
-
-func poorWaitSet(s *scarce) {
-	var set *cq.WaitSet
-	s.makes("create a wait set", func() (err error) {
-		set, err = cq.NewWaitSet(s.d, cq.WaitSetOptions{Wait: cq.WaitFD})
-		return err
-	})
-	q, c, post, end := members(s)
-	s.works("add to a wait set", func() error { return set.Add(q) })
-	s.works("add a counter to a wait set", func() error { return set.Add(c) })
-	dst := make([]cq.Waitable, 2)
-	s.free("wait in vain in a wait set", func() error {
-		_, err := setWait(set, dst, time.Millisecond)
-		return instead(err, cq.ErrTimedOut)
-	})
-	need(post())
-	s.free("wait in a wait set", func() error {
-		n, err := set.Wait(context.Background(), dst, cq.WaitOptions{})
-		if err == nil && (n != 1 || dst[0] != q) {
-			err = fmt.Errorf("%d are ready", n)
-		}
-		return err
-	})
-	s.free("remove from a wait set", func() error { return set.Remove(q) })
-	s.free("remove a counter from a wait set", func() error { return set.Remove(c) })
-	s.free("close a wait set", func() error { return set.Close() })
-	end()
-}
-
-func poorPollSet(s *scarce) {
-	var set *cq.PollSet
-	s.makes("create a poll set", func() (err error) { set, err = cq.NewPollSet(s.d, 0); return err })
-	q, c, post, end := members(s)
-	s.works("add to a poll set", func() error { return set.Add(q) })
-	s.works("add a counter to a poll set", func() error { return set.Add(c) })
-	need(errors.Join(post(), c.Add(1)))
-	s.free("poll", func() error {
-		n, err := set.Poll(make([]cq.Waitable, 2))
-		if err == nil && n != 2 {
-			err = fmt.Errorf("%d are ready", n)
-		}
-		return err
-	})
-	s.free("remove from a poll set", func() error { return errors.Join(set.Remove(q), set.Remove(c)) })
-	s.free("close a poll set", func() error { return set.Close() })
-	end()
-}
-
-func poorChannel(s *scarce) {
-	var ch *cq.Channel
-	s.makes("create a channel", func() (err error) { ch, err = cq.NewChannel(s.d); return err })
-	q, _, post, end := members(s)
-	s.works("attach to a channel", func() error { return ch.Attach(q) })
-	s.works("get the descriptor of a channel", func() error { _, err := ch.FD(); return err })
-	s.free("arm", func() error { return ch.RequestNotify(q, cq.NotifyAny) })
-	need(post())
-	s.free("get", func() error {
-		ev, err := ch.GetEvent(context.Background(), cq.WaitOptions{})
-		if err == nil && ev.Queue != q {
-			err = fmt.Errorf("an event of %v", ev.Queue)
-		}
-		return errors.Join(err, ch.Ack(q, 1))
-	})
-	s.free("detach from a channel", func() error { return ch.Detach(context.Background(), q) })
-	s.free("close a channel", func() error { return ch.Close() })
-	end()
 }
 
 // poorChannelWaits: who waits for an event of a lane that it cannot open gets it when it can,
@@ -663,29 +388,6 @@ func wantRead(q *cq.Queue, want ...uint64) {
 	if n, err := cq.Read(q, dst); !slices.Equal(contexts(dst[:n]), want) {
 		say("the reader reads %v, %v, want %v", contexts(dst[:n]), err, want)
 	}
-}
-
-// needs finds out how many descriptors f needs. Each failure says that it is for want of one.
-func needs(what string, f func() error, after func()) int {
-	fillGaps()
-	for more := range 100 {
-		before := openFiles()
-		limit(uint64(slices.Max(before) + 1 + more))
-		err := f()
-		limit(4096)
-		if err == nil {
-			return more
-		}
-		if !errors.Is(err, syscall.EMFILE) || errors.Is(err, cq.ErrCorrupt) {
-			say("%s with %d descriptors: %v", what, more, err)
-		}
-		if now := openFiles(); !slices.Equal(now, before) {
-			say("%s with %d descriptors leaves open %v, before %v", what, more, now, before)
-		}
-		after()
-	}
-	say("%s never succeeds", what)
-	return 100
 }
 
 func limit(n uint64) {

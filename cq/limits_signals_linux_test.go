@@ -23,6 +23,32 @@ import (
 
 func init() { roles["stormed"] = childStormed }
 
+// limitedUse makes one kind of thing, waits in it and takes it away again.
+type limitedUse struct {
+	what string
+	do   func(d *shm.Dir) error
+}
+
+// makes runs f with what open made, and closes that.
+func makes[T interface{ Close() error }](open func() (T, error), f func(T) error) error {
+	o, err := open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(o), o.Close())
+}
+
+func createsQueue(d *shm.Dir, o cq.Options, f func(*cq.Queue) error) error {
+	o.Size = 8
+	return makes(func() (*cq.Queue, error) { return cq.Create(cq.Named(d, "limited"), o) }, f)
+}
+
+func attachesTo(d *shm.Dir, f func(*cq.Writer) error) error {
+	return makes(func() (*cq.Writer, error) {
+		return cq.Attach(context.Background(), cq.Named(d, "limited"), cq.WriterOptions{})
+	}, f)
+}
+
 // stormy are calls that wait, each in a process that gets signals all the time.
 var stormy = []limitedUse{
 	{"read with a timeout", func(d *shm.Dir) error {
@@ -215,18 +241,24 @@ func childStormed() {
 	say("ready")
 	need(interrupted())
 	say("interrupted")
-	lifted = func(f func() error) error { return f() }
 	var all sync.WaitGroup
 	var rounds atomic.Uint64
-	for i, uses := range [][]limitedUse{limitedUses, stormy} {
+	unlimited := scarce{begin: func() {}, limit: func(int) {}, left: func() string { return "" }}
+	for i, use := range []func(*shm.Dir){func(d *shm.Dir) {
+		s := unlimited
+		s.d, s.root = d, d.Path()
+		s.use()
+	}, func(d *shm.Dir) {
+		for _, u := range stormy {
+			if err := u.do(d); err != nil {
+				say("%s: %v", u.what, err)
+			}
+		}
+	}} {
 		all.Go(func() {
 			d := shmtest.Needs(shm.OpenDir(base.Path() + "/" + strconv.Itoa(i)))
 			for done := false; !done; done = stop.Load() {
-				for _, u := range uses {
-					if err := u.do(d); err != nil {
-						say("%s: %v", u.what, err)
-					}
-				}
+				use(d)
 				rounds.Add(1)
 			}
 			need(d.Close())
