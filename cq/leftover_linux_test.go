@@ -363,57 +363,20 @@ func cutOwner(t *testing.T, cases int) (c *child, ds []*shm.Dir) {
 	return c, ds
 }
 
-// TestCutNameComesFree: what is left of an object that was cut keeps its name while its owner
-// lives, and no longer: whoever creates, opens or collects gets it back.
-func TestCutNameComesFree(t *testing.T) {
-	t.Parallel()
-	type way struct {
-		size int64
-		verb string
-	}
-	var all []way
-	for _, size := range shmtest.Some(1, []int64{100, 0, 4096}) {
-		for _, verb := range []string{"create", "open", "collect"} {
-			all = append(all, way{size, verb})
-		}
-	}
-	c, ds := cutOwner(t, len(all))
-	for i, w := range all {
-		for _, k := range cutKinds() {
-			must(t, os.Truncate(filepath.Join(ds[i].Path(), k.file), w.size))
-			if q, err := cutVerb(w.verb, ds[i], k); err == nil {
-				t.Errorf("%+v of %s: taken from its owner", w, k.name)
-				must(t, q.close())
-			}
-		}
-	}
-	c.Kill()
-	for i, w := range all {
-		for _, k := range cutKinds() {
-			q, err := cutVerb(w.verb, ds[i], k)
-			if err != nil {
-				t.Errorf("%+v of %s: %v", w, k.name, err)
-				_ = os.RemoveAll(filepath.Join(ds[i].Path(), cutName(k.file)))
-				continue
-			}
-			must(t, q.close())
-		}
-		if left, err := ds[i].List(); err != nil || len(left) != 0 {
-			t.Errorf("%+v left: %v, %v", w, left, err)
-		}
-	}
-}
-
-// TestNameComesFreeForAnyKind: the name of what is garbage is free for whatever is created, not for
-// another of its kind only. What waits for a successor keeps it.
+// TestNameComesFreeForAnyKind: the name of what is garbage, cut or not, is free for whatever is
+// created, not for another of its kind only, and whoever collects gets it. It is not while its owner
+// lives. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
 	t.Parallel()
 	var all []taking
+	for _, verb := range []string{"create", "open", "collect"} {
+		for _, size := range shmtest.Some(1, []int64{100, 0, 4096}) {
+			all = append(all, taking{0, verb, size})
+		}
+	}
 	for shift := range len(shmtest.Some(2, cutKinds())) {
-		for row, verb := range []string{"create", "open"} {
-			// TestCutNameComesFree has every size with every verb.
-			all = append(all, taking{shift, verb, notCut},
-				taking{shift, verb, []int64{100, 0}[(shift+row)%2]})
+		for _, verb := range []string{"create", "open"} {
+			all = append(all, taking{shift, verb, notCut}, taking{shift + 1, verb, 100})
 		}
 	}
 	c, ds := cutOwner(t, len(all))
@@ -445,8 +408,11 @@ func (w taking) take(t *testing.T, d *shm.Dir, alive bool) {
 		adopts := w.verb == "open" && other.name == k.name
 		kept := alive || w.size == notCut && k.name == "events" && !adopts
 		make := other.create
-		if w.verb == "open" && other.creates(w.verb) {
+		switch {
+		case w.verb == "open" && other.creates(w.verb):
 			make = other.again[w.verb]
+		case w.verb == "collect":
+			make = func(cq.Place, any) (object, error) { return k.collects(d) }
 		}
 		q, err := make(cq.Named(d, cutName(k.file)), other.base)
 		if err == nil {
@@ -456,20 +422,16 @@ func (w taking) take(t *testing.T, d *shm.Dir, alive bool) {
 			t.Errorf("%s by name of %s, %+v, owner alive: %v: %v", other.name, k.name, w, alive, err)
 		}
 	}
+	if left, err := d.List(); !alive && w.size != notCut && (err != nil || len(left) != 0) {
+		t.Errorf("%+v left: %v, %v", w, left, err)
+	}
 }
 
 // notCut is the size of what is not cut.
 const notCut = -1
 
-func cutVerb(verb string, d *shm.Dir, k objectKind) (object, error) {
-	name := cutName(k.file)
-	switch {
-	case verb == "open" && k.creates(verb):
-		return k.again[verb](cq.Named(d, name), k.zero())
-	case verb != "collect":
-		return k.create(cq.Named(d, name), k.base)
-	}
-	err := collect.Remove(d, name, collect.Options{Waiting: !k.isDir()})
+func (k objectKind) collects(d *shm.Dir) (object, error) {
+	err := collect.Remove(d, cutName(k.file), collect.Options{Waiting: !k.isDir()})
 	if _, there := os.Stat(filepath.Join(d.Path(), k.file)); err == nil && there == nil {
 		err = fs.ErrExist
 	}
