@@ -2,7 +2,6 @@ package cq_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/gob"
 	"fmt"
 	"io"
@@ -81,19 +80,19 @@ func told() (stop *atomic.Bool, stopped <-chan struct{}) {
 
 // childWriter posts through some lanes at full speed, with pauses in which a reader falls asleep.
 // Every entry says its lane and its index there. It stops when told to, or after a number of
-// entries; then it keeps its lanes until it is told.
+// entries; then it keeps its lanes until it is told, and says of each how far it is and how often it
+// was refused.
 func childWriter() {
-	d := shmtest.Needs(shm.OpenDir(""))
 	count := uint64(number(envCount, 1<<40))
 	stop, stopped := told()
 	var all sync.WaitGroup
-	for range number(envLanes, 1) {
-		w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
-			cq.WriterOptions{Wait: true}))
+	ws, _ := attachToParent()
+	for _, w := range ws {
 		say("lane %d", w.Lane())
 		all.Go(func() {
 			writeLane(w, stop, count)
 			<-stopped // or the lane would go to another one
+			say("%d %d %d", w.Lane(), w.Next(), w.Stats().Refused)
 			need(w.Close())
 		})
 	}
@@ -120,6 +119,21 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 		if round%200 == 199 {
 			time.Sleep(300 * time.Microsecond)
 		}
+	}
+}
+
+// account is how far lanes were read whose writers are such processes, by their numbers.
+type account map[int]uint64
+
+// saw takes what was read, of each lane what comes next.
+func (a account) saw(t testing.TB, es []cq.Tagged) {
+	t.Helper()
+	for _, e := range es {
+		lane := int(e.Context)
+		if e.Tag != a[lane] || e.Data != ^e.Tag {
+			t.Fatalf("lane %d: %d where %d should be", lane, e.Tag, a[lane])
+		}
+		a[lane]++
 	}
 }
 

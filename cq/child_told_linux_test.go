@@ -80,14 +80,17 @@ func (w *toldWriter) publish(t testing.TB, at, context uint64) {
 	w.do(t, "lane 0", at+1)
 }
 
-// attachToParent attaches to the queues that the parent named, or gives over a connection.
+// attachToParent attaches to the queues that the parent named, or gives over a connection, with as
+// many writers as it says.
 func attachToParent() (ws []*cq.Writer, conn *net.UnixConn) {
 	ctx := context.Background()
 	if names := os.Getenv(envQueue); names != "" {
 		d := shmtest.Needs(shm.OpenDir(""))
 		for name := range strings.SplitSeq(names, "/") {
-			w := shmtest.Needs(cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{}))
-			ws = append(ws, w)
+			for range number(envLanes, 1) {
+				w := shmtest.Needs(cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{}))
+				ws = append(ws, w)
+			}
 		}
 		return ws, nil
 	}

@@ -410,20 +410,14 @@ func TestDeathsUnderFire(t *testing.T) {
 	const rounds, writers = 4, 2
 	_, q := create(t, cq.Options{Size: 64, Shared: true})
 	e := newsOf(t, q.BindEvents, cq.EventOptions{Size: 4})
-	read := map[int]uint64{} // by lane: how far
+	read := account{}
 	buf := make([]cq.Tagged, 32)
 	take := func(wait time.Duration) {
 		n, err := sread(q, buf, wait)
 		if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
-		for _, m := range buf[:n] {
-			lane := int(m.Context)
-			if m.Tag != read[lane] {
-				t.Fatalf("lane %d: entry %d after %d", lane, m.Tag, read[lane])
-			}
-			read[lane]++
-		}
+		read.saw(t, buf[:n])
 	}
 	rnd := rand.New(rand.NewPCG(5, 1))
 	for range rounds {
