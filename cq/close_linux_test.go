@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -205,33 +204,6 @@ func TestCloseAllWithLoans(t *testing.T) {
 	must(t, e.q.Release(1))
 	must(t, cq.CloseAll(e.all(0, false, "")...))
 	nothingLeft(t, e.d)
-}
-
-// TestDetachedDescriptor: once a reader has left, its descriptor numbers mean other things, and
-// writers must not ring them.
-func TestDetachedDescriptor(t *testing.T) {
-	d := openDir(t)
-	name := queueName(t)
-	q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitFD})).Or(t)
-	w := attach(t, d, name)
-	_ = drain(t, q)
-	for q.TryWait() != nil {
-		_ = drain(t, q)
-	}
-	must(t, q.Detach())
-	var files []*os.File // take over the numbers that are free now
-	for range 8 {
-		f := shmtest.Have(os.CreateTemp(t.TempDir(), "")).In(t)
-		files = append(files, f)
-	}
-	post(t, w, 0, 3)
-	for _, f := range files {
-		if i, err := f.Stat(); err != nil || i.Size() != 0 {
-			t.Errorf("a writer wrote %d bytes into a file of this process (%v)", i.Size(), err)
-		}
-	}
-	q = shmtest.Got(cq.Open(cq.Named(d, name), cq.Options{Existing: true})).Or(t)
-	closeQueue(t, q)
 }
 
 // TestLaneOfFormerQueue: what a dead writer of a destroyed queue left makes way.

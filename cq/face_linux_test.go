@@ -121,7 +121,8 @@ func TestFDFallback(t *testing.T) {
 	}
 }
 
-// TestFDOfSuccessor: a writer that rang one reader's descriptor finds the next one's.
+// TestFDOfSuccessor: a writer that rang one reader's descriptor finds the next one's. It rings none
+// of a reader that has left, whose numbers mean other things.
 func TestFDOfSuccessor(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	w := attach(t, d, q.Name())
@@ -134,10 +135,23 @@ func TestFDOfSuccessor(t *testing.T) {
 		if ep.wait(60_000) == nil {
 			t.Fatalf("reader %d sleeps on", i)
 		}
+		for q.TryWait() != nil {
+			_ = drain(t, q)
+		}
 		must(t, q.Detach())
+		var files []*os.File // take over the numbers that are free now
+		for range 8 {
+			files = append(files, shmtest.Have(os.CreateTemp(t.TempDir(), "")).In(t))
+		}
+		post(t, w, i, i+1)
+		for _, f := range files {
+			if i, err := f.Stat(); err != nil || i.Size() != 0 {
+				t.Errorf("a writer wrote %d bytes into a file of this process (%v)", i.Size(), err)
+			}
+		}
 		q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})).Or(t)
 	}
-	must(t, q.Close())
+	closeQueue(t, q)
 }
 
 func init() {
