@@ -252,25 +252,6 @@ func TestRestartedComplete(t *testing.T) {
 	}
 }
 
-// TestRestartedFlags: a successor that asks for it gets no other flags than those guaranteed.
-func TestRestartedFlags(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, NotifyFlagsOnly: true})
-	w := attach(t, d, q.Name())
-	for range 2 {
-		must(t, w.Post(&cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagRemoteCQData}))
-	}
-	for _, only := range []bool{true, false} {
-		must(t, q.Detach())
-		q = shmtest.Got(cq.Open(cq.Named(d, q.Name()), cq.Options{NotifyFlagsOnly: only})).Or(t)
-		var e [1]cq.Msg
-		shmtest.Got(cq.Read(q, e[:])).Or(t)
-		if got := e[0].Flags == cq.FlagRemoteCQData; got != only {
-			t.Errorf("only guaranteed flags asked for: %v, flags %v", only, e[0].Flags)
-		}
-	}
-	must(t, q.Close())
-}
-
 func init() { roles["without proc"] = childWithoutProc }
 
 // TestWithoutProc: where there is no /proc each verb says so at once. It neither takes what is
