@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -102,42 +101,32 @@ func TestOriginOthers(t *testing.T) {
 	}
 }
 
-// TestOriginLeft: what was read is known to be a writer's also when that has left and its row is
-// another one's.
-func TestOriginLeft(t *testing.T) {
-	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
-	var before cq.Lane
-	for i := range uint64(3) {
-		w := join(t, q)
-		post(t, w, i, i+1)
-		must(t, w.Close())
-		dst, from := make([]cq.Context, 8), cq.Lane{}
-		n, err := readLane(q, dst, &from)
-		if n != 1 || err != nil || from.Object == before.Object || from.UID != os.Geteuid() {
-			t.Errorf("%d: %d, %v, %+v after %+v", i, n, err, from, before)
-		}
-		before = from
-		if _, err := q.Lane(1, shm.UUID{}); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
-		}
-	}
-}
-
-// TestOriginGenerations: the entries of writers that had one lane, one after the other, come in
-// reads of their own.
+// TestOriginGenerations: the entries of writers that had one lane, or row, one after the other, come
+// in reads of their own, also when those have left.
 func TestOriginGenerations(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
-	for i := range uint64(3) {
-		w := attach(t, d, q.Name())
-		post(t, w, 2*i, 2*i+2)
-		must(t, w.Close())
-	}
-	for i := range uint64(3) {
-		dst, from := make([]cq.Context, 8), cq.Lane{}
-		n, err := readLane(q, dst, &from)
-		if err != nil || !slices.Equal(contexts(dst[:n]), upTo(2*i, 2*i+2)) ||
-			from.Generation != i+1 || from.Row != 1 || from.UID != os.Geteuid() {
-			t.Errorf("%d: %v, %v, %+v", i, dst[:n], err, from)
+	for _, at := range []site{{}, {memfd: true, others: true}} {
+		q := at.create(t, cq.Options{Size: 8, MaxLanes: 1})
+		var before cq.Lane
+		reads := func(i uint64) {
+			dst, from := make([]cq.Context, 8), cq.Lane{}
+			n, err := readLane(q, dst, &from)
+			if err != nil || !slices.Equal(contexts(dst[:n]), upTo(2*i, 2*i+2)) || from.Row != 1 ||
+				from.UID != os.Geteuid() || !at.others && from.Generation != i+1 ||
+				at.others && from.Object == before.Object {
+				t.Errorf("%v %d: %v, %v, %+v after %+v", at, i, dst[:n], err, from, before)
+			}
+			before = from
+		}
+		for i := range uint64(3) {
+			w := shmtest.Got(at.tryAttach(t, q)).Or(t)
+			post(t, w, 2*i, 2*i+2)
+			must(t, w.Close())
+			if at.others { // or there is no row for the next one
+				reads(i)
+			}
+		}
+		for i := uint64(0); i < 3 && !at.others; i++ {
+			reads(i)
 		}
 	}
 }
@@ -249,75 +238,6 @@ func TestOriginHandler(t *testing.T) {
 			}
 		}
 	}
-}
-
-func init() {
-	maps.Copy(roles, map[string]func(){"device": childDevice})
-}
-
-const deviceSources = 50
-
-// childDevice posts what comes from many sources to an application, whose address vector it only
-// reads.
-func childDevice() {
-	d := shmtest.Needs(shm.OpenDir(""))
-	stop := toldToStop()
-	name := os.Getenv(envQueue)
-	v := shmtest.Needs(cq.AttachAddresses(cq.Named(d, "av."+name)))
-	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{}))
-	for i := uint64(0); !stop.Load(); {
-		from := int(i % deviceSources)
-		e := cq.Entry{Context: i, Flags: cq.FlagRecv | cq.FlagMsg, Data: uint64(from)}
-		if err := postFrom(w, &e, sockaddr(from), v, true); err != cq.ErrFull {
-			need(err)
-			i++
-		}
-	}
-	need(w.Close())
-	need(v.Close())
-}
-
-// TestDeviceProcess: another process resolves sources in the application's vector while that
-// inserts those it is told of, some of them twice, since more came from there meanwhile. Every
-// source is right or unknown, and in the end all are known.
-func TestDeviceProcess(t *testing.T) {
-	t.Parallel()
-	d, q := create(t, cq.Options{Size: 64})
-	v := shmtest.Have(cq.CreateAddresses(cq.Named(d, "av."+q.Name()),
-		cq.AddressOptions{Count: 2 * deviceSources})).In(t)
-	device := startChild(t, "device", envQueue+"="+q.Name())
-	dst, src := make([]cq.Data, 16), make([]cq.Addr, 16)
-	next, unknown, inRow := uint64(0), 0, 0
-	of := map[cq.Addr]uint64{} // who has an index
-	for inRow < 20*deviceSources {
-		n, err := cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Source: src})
-		for i, e := range dst[:n] {
-			if from, ok := of[src[i]]; e.Context != next || !ok || from != e.Data {
-				t.Fatalf("entry %d from %d: index %d of %v, %v", e.Context, e.Data, src[i], from, ok)
-			}
-			next++
-			inRow++
-		}
-		if errors.Is(err, cq.ErrAvail) {
-			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
-			must(t, q.ReadErr(&e))
-			if e.Context != next {
-				t.Fatalf("error %d, want %d", e.Context, next)
-			}
-			next++
-			unknown++
-			inRow = 0
-			for _, a := range insert(t, v, e.ErrData) {
-				of[a] = e.Data
-			}
-		} else {
-			must(t, err)
-		}
-	}
-	if unknown < deviceSources || v.Len() != deviceSources {
-		t.Errorf("%d were unknown, %d are known", unknown, v.Len())
-	}
-	_ = device.Stop(t)
 }
 
 // TestPublished: how much a writer published is known while it is there and when it is gone, read
