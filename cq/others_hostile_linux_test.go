@@ -98,7 +98,8 @@ func TestOthersHostileDetail(t *testing.T) {
 }
 
 // TestOthersFlood: a writer that rings without end and posts nothing wakes a sleeping reader a few
-// times, whatever that sleeps on.
+// times, whatever that sleeps on. Nobody listens to one that was given up, whatever its tail does
+// and it writes to the pipe of the descriptor; that it has gone is noticed all the same.
 func TestOthersFlood(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
@@ -108,25 +109,57 @@ func TestOthersFlood(t *testing.T) {
 			o.Size, o.Spin = 8, -1
 			q := anonymousOthers(t, o)
 			h := startWriter(t, othersSite, q, nil)
-			looks, wait := 0, flooded(t, name, q)
-			stop := time.Now().Add(150 * time.Millisecond)
-			flood := make(chan struct{})
-			go func() {
-				defer close(flood)
-				for time.Now().Before(stop) {
+			floods(t, q, flooded(t, name, q), 150, func() {
+				for stop := time.Now().Add(150 * time.Millisecond); time.Now().Before(stop); {
 					h.do(t, "flood", 2000)
 					h.do(t, "pipe", 200)
 				}
-			}()
-			for time.Now().Before(stop) {
-				wait()
-				looks++
-			}
-			<-flood
-			if looks += int(q.Stats().Sleeps); looks > 150 {
-				t.Errorf("%d looks", looks)
-			}
+			})
 		})
+		t.Run(name+", given up", func(t *testing.T) {
+			o.Size, o.Spin = 8, -1
+			q := anonymousOthers(t, o)
+			h := startWriter(t, othersSite, q, nil)
+			h.do(t, "lane 0", 1<<40)
+			h.do(t, "ring", 1)
+			eventually(t, "it is given up", func() bool {
+				_, err := cq.Read(q, make([]cq.Context, 1))
+				return errors.As(err, new(*cq.LaneError))
+			})
+			wait := flooded(t, name, q)
+			if cq.Forwards(q, h.lane) {
+				t.Error("its rings are passed on")
+			}
+			floods(t, q, wait, 50, func() {
+				for range 100 {
+					h.do(t, "swing", 1)
+					h.do(t, "pipe", 1)
+				}
+			})
+			h.Kill()
+			rowComesFree(t, q)
+		})
+	}
+}
+
+// floods waits again and again while a writer does something, which is to wake nobody more often.
+func floods(t *testing.T, q *cq.Queue, wait func(), most int, flood func()) {
+	t.Helper()
+	looks, sleeps, end := 0, q.Stats().Sleeps, make(chan struct{})
+	go func() {
+		defer close(end)
+		flood()
+	}()
+	for ended := false; !ended; looks++ {
+		wait()
+		select {
+		case <-end:
+			ended = true
+		default:
+		}
+	}
+	if looks += int(q.Stats().Sleeps - sleeps); looks > most {
+		t.Errorf("%d looks", looks)
 	}
 }
 
