@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -207,32 +206,6 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	must(t, w.Close())
 	must(t, q.Close())
 	wantErr(t, "serve", <-served, cq.ErrClosed)
-}
-
-// TestAnonymousSealed: no peer can cut the memory, or keep the next one from writing.
-func TestAnonymousSealed(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8})
-	join(t, q)
-	n := 0
-	for fd, to := range shmtest.Descriptors() {
-		if !strings.Contains(to, "memfd:shmring:") {
-			continue
-		}
-		path := fmt.Sprint("/proc/self/fd/", fd)
-		f := shmtest.Got(os.OpenFile(path, os.O_RDWR, 0)).Or(t)
-		n++
-		if err := f.Truncate(4096); !errors.Is(err, syscall.EPERM) {
-			t.Errorf("%s was cut: %v", path, err)
-		}
-		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
-		if !errors.Is(err, syscall.EPERM) {
-			t.Errorf("%s was sealed: %v", path, err)
-		}
-		must(t, f.Close())
-	}
-	if n == 0 {
-		t.Error("no memfd")
-	}
 }
 
 // TestServe attaches writers that connect to a socket, and ends with the queue.
