@@ -333,6 +333,14 @@ func attachSelf(q *cq.Queue) (w *cq.Writer) {
 	return w
 }
 
+func attachEventsSelf(q *cq.EventQueue) (w *cq.EventWriter) {
+	need(selfMeet(q.Accept, func(c *net.UnixConn) (err error) {
+		w, err = cq.AttachEvents(context.Background(), cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
+		return err
+	}))
+	return w
+}
+
 func (s *flipRead) renew() {
 	if s.q != nil {
 		_ = s.bad.Close()
@@ -391,28 +399,35 @@ func (s *flipRead) prepare() []flip.Word {
 	if s.honest {
 		need(s.good.Post(&cq.Entry{Context: flipHonest + s.next}))
 	}
-	words, err := s.lane.Words("lane", cq.SectLane, uint32(s.bad.Lane()), 0, 8, 16, 128, 256, 264, 272,
-		384, 392, 512)
-	need(err)
-	at := (first % flipSize) * cq.SlotBytes
-	slot, err := s.lane.Words("slot", cq.SectSlots, uint32(s.bad.Lane()), at, at+8, at+16, at+24,
-		at+32, at+40, at+48, at+56)
-	need(err)
-	words = append(words, slot...)
+	slot, details := first%flipSize, 0
 	if s.failed {
-		at := (first % flipSize) * 64
-		record, err := s.lane.Words("detail", cq.SectErrors, uint32(s.bad.Lane()), at, at+8, at+16,
-			at+24)
-		need(err)
-		words = append(words, record...)
+		details = 4
 	}
+	words := laneWords(s.lane, s.bad.Lane(), slot, slot*64, details)
+	s.n, s.errors, s.err = 0, 0, nil
+	return words
+}
+
+// laneWords are those that a writer may write of a lane, with one slot and some words of its detail.
+func laneWords(obj *flip.Object, lane int, slot, detail uint64, details int) []flip.Word {
+	id := uint32(lane)
+	words := shmtest.Needs(obj.Words("lane", cq.SectLane, id, 0, 8, 16, 128, 256, 264, 272, 384, 392,
+		512))
 	for i := range 3 {
 		words[i].Index = true
 	}
+	rows := func(what string, kind shm.SectionKind, from uint64, n int) {
+		at := make([]uint64, n)
+		for i := range at {
+			at[i] = from + 8*uint64(i)
+		}
+		words = append(words, shmtest.Needs(obj.Words(what, kind, id, at...))...)
+	}
+	rows("slot", cq.SectSlots, slot*cq.SlotBytes, cq.SlotBytes/8)
+	rows("detail", cq.SectErrors, detail, details)
 	for i := range words { // names are the same for every slot
 		words[i].Name = fmt.Sprint(i, " ", words[i].Name)
 	}
-	s.n, s.errors, s.err = 0, 0, nil
 	return words
 }
 

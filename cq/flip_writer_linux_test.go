@@ -2,10 +2,8 @@ package cq_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -180,11 +178,8 @@ func (s *flipEventWriter) prepare() []flip.Word {
 		s.obj = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
 			s.q = shmtest.Needs(cq.CreateEvents(cq.Unnamed("flip"), cq.EventOptions{Size: flipSize,
 				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.CrossUser, Allow: bothUsers()}))
-			return 0, selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
-				s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
-					cq.WriterOptions{Trust: cq.CrossUser})
-				return err
-			})
+			s.w = attachEventsSelf(s.q)
+			return 0, nil
 		}))
 		s.spent = false
 	}
@@ -272,11 +267,7 @@ func (s *flipEvents) renew() {
 	}
 	s.q = shmtest.Needs(cq.CreateEvents(cq.Unnamed("flip"), s.o))
 	s.lane = shmtest.Needs(flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
-		need(selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
-			s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
-				cq.WriterOptions{Trust: cq.CrossUser})
-			return err
-		}))
+		s.w = attachEventsSelf(s.q)
 		return s.w.Lane(), nil
 	}))
 	s.spent, s.n = false, 0
@@ -319,21 +310,7 @@ func (s *flipEvents) prepare() []flip.Word {
 		s.buf[i] = untouched
 	}
 	s.bytes, s.err = nil, nil
-	words, err := s.lane.Words("lane", cq.SectLane, uint32(s.w.Lane()), 0, 8, 16, 128, 256, 264, 272,
-		384, 392, 512)
-	need(err)
-	for i := range 3 {
-		words[i].Index = true
-	}
-	slot := at * cq.SlotBytes
-	more, err := s.lane.Words("slot", cq.SectSlots, uint32(s.w.Lane()), slot, slot+8, slot+16, slot+24,
-		slot+32, slot+40, slot+48, slot+56)
-	need(err)
-	words = append(words, more...)
-	record := at * (flipDetail + 24)
-	more, err = s.lane.Words("detail", cq.SectErrors, uint32(s.w.Lane()), record, record+8, record+16)
-	need(err)
-	return append(words, more...)
+	return laneWords(s.lane, s.w.Lane(), at, at*(flipDetail+24), 3)
 }
 
 func (s *flipEvents) read()      { s.take(0, flipDetail) }
