@@ -242,15 +242,13 @@ func childFullTmpfs() {
 	}
 	tooLarge(d)
 	lateMemory(d, fill)
-	need(createsQueue(d, cq.Options{}, func(q *cq.Queue) error {
-		return attachesTo(d, func(w *cq.Writer) (err error) {
-			fill(0)
-			for i := 0; i < 1000 && err == nil; i++ { // what exists has all of its memory
-				err = passes(q, w)
-			}
-			return err
-		})
-	}))
+	q := shmtest.Needs(cq.Create(cq.Named(d, "limited"), cq.Options{Size: 8}))
+	w := shmtest.Needs(cq.Attach(context.Background(), cq.Named(d, "limited"), cq.WriterOptions{}))
+	fill(0)
+	for range 1000 { // what exists has all of its memory
+		need(passes(q, w))
+	}
+	need(errors.Join(w.Close(), q.Close()))
 	s := &scarce{d: d, root: d.Path(), begin: func() {}, limit: fill,
 		want: []error{shm.ErrNoSpace, syscall.ENOSPC}}
 	s.left = func() string { return objects(root) }

@@ -23,113 +23,14 @@ import (
 
 func init() { roles["stormed"] = childStormed }
 
-// limitedUse makes one kind of thing, waits in it and takes it away again.
-type limitedUse struct {
-	what string
-	do   func(d *shm.Dir) error
-}
-
-// makes runs f with what open made, and closes that.
-func makes[T interface{ Close() error }](open func() (T, error), f func(T) error) error {
-	o, err := open()
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(o), o.Close())
-}
-
-func createsQueue(d *shm.Dir, o cq.Options, f func(*cq.Queue) error) error {
-	o.Size = 8
-	return makes(func() (*cq.Queue, error) { return cq.Create(cq.Named(d, "limited"), o) }, f)
-}
-
-func attachesTo(d *shm.Dir, f func(*cq.Writer) error) error {
-	return makes(func() (*cq.Writer, error) {
-		return cq.Attach(context.Background(), cq.Named(d, "limited"), cq.WriterOptions{})
-	}, f)
-}
-
-// stormy are calls that wait, each in a process that gets signals all the time.
-var stormy = []limitedUse{
-	{"read with a timeout", func(d *shm.Dir) error {
-		return createsQueue(d, cq.Options{Spin: -1}, func(q *cq.Queue) error {
-			_, err := sread(q, make([]cq.Context, 1), 5*time.Millisecond)
-			return instead(err, cq.ErrTimedOut)
-		})
-	}},
-	{"read until somebody posts", func(d *shm.Dir) error {
-		return createsQueue(d, cq.Options{Spin: -1}, func(q *cq.Queue) error {
-			return attachesTo(d, func(w *cq.Writer) error {
-				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
-				defer wait()
-				dst := make([]cq.Context, 1)
-				n, err := cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{})
-				if err == nil && (n != 1 || dst[0].Context != 7) {
-					err = fmt.Errorf("read %d, %v", n, dst)
-				}
-				return err
-			})
-		})
-	}},
-	{"wait for a counter", func(d *shm.Dir) error {
-		return makes(func() (*cq.Counter, error) {
-			return cq.CreateCounter(cq.Named(d, "limited"), cq.CounterOptions{Spin: -1})
-		}, func(c *cq.Counter) error {
-			wait := later(func() { need(c.Add(3)) })
-			defer wait()
-			return errors.Join(c.Wait(context.Background(), 3, cq.WaitOptions{}),
-				instead(cntrWait(c, 4, 5*time.Millisecond), cq.ErrTimedOut))
-		})
-	}},
-	{"wait in a set", func(d *shm.Dir) error {
-		return makes(func() (*cq.WaitSet, error) {
-			return cq.NewWaitSet(d, cq.WaitSetOptions{})
-		}, func(s *cq.WaitSet) error {
-			return createsQueue(d, cq.Options{Shared: true}, func(q *cq.Queue) error {
-				if err := s.Add(q); err != nil {
-					return err
-				}
-				_, err := setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
-				return errors.Join(instead(err, cq.ErrTimedOut), s.Remove(q))
-			})
-		})
-	}},
-	{"wait for an event", func(d *shm.Dir) error {
-		return makes(func() (*cq.EventQueue, error) {
-			return cq.CreateEvents(cq.Named(d, "limited"), cq.EventOptions{Size: 8, Write: true, Spin: -1})
-		}, func(e *cq.EventQueue) error {
-			var ev cq.Event
-			_, err := eqSread(e, &ev, 5*time.Millisecond)
-			err = instead(err, cq.ErrTimedOut)
-			wait := later(func() {
-				shmtest.Needs(e.Write(&cq.Event{Event: cq.EventNotify}))
-			})
-			defer wait()
-			_, readErr := e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
-			return errors.Join(err, readErr)
-		})
-	}},
-	{"wait on a channel", func(d *shm.Dir) error {
-		return makes(func() (*cq.Channel, error) { return cq.NewChannel(d) }, func(c *cq.Channel) error {
-			return createsQueue(d, cq.Options{Shared: true}, func(q *cq.Queue) error {
-				return errors.Join(waitsOn(d, c, q), c.Detach(context.Background(), q))
-			})
-		})
-	}},
-	{"wait for a descriptor", func(d *shm.Dir) error {
-		return createsQueue(d, cq.Options{Wait: cq.WaitFD}, func(q *cq.Queue) error {
-			return attachesTo(d, func(w *cq.Writer) error {
-				return readsByDescriptor(q, func() { need(w.Post(&cq.Entry{Context: 7})) })
-			})
-		})
-	}},
-	{"meet over a socket", func(*shm.Dir) error { return meetsBy(cq.SameUser, meets) }},
-	{"meet another user", func(*shm.Dir) error { return meetsBy(cq.CrossUser, meets) }},
-	{"read from another user", func(*shm.Dir) error {
+// stormy are meetings, each in a process that gets signals all the time.
+var stormy = map[string]func() error{
+	"meet over a socket": func() error { return meetsBy(cq.SameUser, meets) },
+	"meet another user":  func() error { return meetsBy(cq.CrossUser, meets) },
+	"read from another user": func() error {
 		return meetsBy(cq.CrossUser, func(q *cq.Queue) error {
 			return joins(q, func(w *cq.Writer) error {
-				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
-				defer wait()
+				defer later(func() { need(w.Post(&cq.Entry{Context: 7})) })()
 				n, err := cq.ReadContext(context.Background(), q, make([]cq.Context, 1), cq.ReadOptions{})
 				if err == nil && n != 1 {
 					err = fmt.Errorf("read %d", n)
@@ -137,54 +38,16 @@ var stormy = []limitedUse{
 				return err
 			})
 		})
-	}},
+	},
 }
 
 // meetsBy gives f a queue without a name.
 func meetsBy(trust cq.Trust, f func(*cq.Queue) error) error {
-	return makes(func() (*cq.Queue, error) {
-		return cq.Create(cq.Unnamed("stormed"), cq.Options{Size: 8, Spin: -1, Trust: trust})
-	}, f)
-}
-
-// waitsOn gets what a writer does from a channel, after nothing came for a while.
-func waitsOn(d *shm.Dir, c *cq.Channel, q *cq.Queue) error {
-	if err := errors.Join(c.Attach(q), c.RequestNotify(q, cq.NotifyAny)); err != nil {
+	q, err := cq.Create(cq.Unnamed("stormed"), cq.Options{Size: 8, Spin: -1, Trust: trust})
+	if err != nil {
 		return err
 	}
-	_, err := getEvent(c, 5*time.Millisecond)
-	if err = instead(err, cq.ErrTimedOut); err != nil {
-		return err
-	}
-	return attachesTo(d, func(w *cq.Writer) error {
-		wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
-		defer wait()
-		if _, err := c.GetEvent(context.Background(), cq.WaitOptions{}); err != nil {
-			return err
-		}
-		return c.Ack(q, 1)
-	})
-}
-
-// readsByDescriptor reads one entry, by nothing but poll(2), which the caller has to begin anew.
-func readsByDescriptor(q *cq.Queue, post func()) error {
-	wait := later(post)
-	defer wait()
-	for {
-		err := cq.TryWait(q)
-		if err == nil {
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, -1)
-		}
-		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrWouldBlock) {
-			return err
-		}
-		switch n, err := cq.Read(q, make([]cq.Context, 1)); {
-		case n == 1:
-			return nil
-		case !errors.Is(err, cq.ErrWouldBlock):
-			return err
-		}
-	}
+	return errors.Join(f(q), q.Close())
 }
 
 // instead turns the error that was wanted into none, and any other into one.
@@ -248,10 +111,10 @@ func childStormed() {
 		s := unlimited
 		s.d, s.root = d, d.Path()
 		s.use()
-	}, func(d *shm.Dir) {
-		for _, u := range stormy {
-			if err := u.do(d); err != nil {
-				say("%s: %v", u.what, err)
+	}, func(*shm.Dir) {
+		for what, meets := range stormy {
+			if err := meets(); err != nil {
+				say("%s: %v", what, err)
 			}
 		}
 	}} {

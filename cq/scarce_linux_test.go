@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -87,6 +89,14 @@ func (s *scarce) refused(err error) bool {
 	return len(s.want) > 0 && !errors.Is(err, cq.ErrCorrupt)
 }
 
+// inVain is a read that finds nothing, or lanes that it cannot look at.
+func (s *scarce) inVain(err error) error {
+	if s.refused(err) {
+		return err
+	}
+	return instead(err, cq.ErrTimedOut)
+}
+
 // calls finds out how much f needs. Each failure says that it is for want of that.
 func (s *scarce) calls(what string, f func() error) int {
 	s.begin()
@@ -158,9 +168,51 @@ func scarceQueue(s *scarce) {
 		if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
 			say("adopt: read %d, %v", n, err)
 		}
+		post := func() error { return w.Post(&cq.Entry{Context: 7}) }
+		if o.WaitSet == nil {
+			s.works("read in vain", func() error {
+				_, err := sread(q, dst, time.Millisecond)
+				return s.inVain(err)
+			})
+			wakes(post, func() error {
+				n, err := cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{})
+				if err == nil && (n != 1 || dst[0].Context != 7) {
+					err = fmt.Errorf("read %d, %v", n, dst)
+				}
+				return err
+			})
+		}
+		if o.Wait == cq.WaitFD {
+			wakes(post, func() error { return readsByDescriptor(q) })
+		}
 		need(errors.Join(w.Close(), q.Close()))
 	}
 	need(set.Close())
+}
+
+// wakes has somebody come, without a limit, who is waited for.
+func wakes(come, wait func() error) {
+	defer later(func() { need(come()) })()
+	need(wait())
+}
+
+// readsByDescriptor reads one entry, by nothing but poll(2), which the caller has to begin anew.
+func readsByDescriptor(q *cq.Queue) error {
+	for {
+		err := cq.TryWait(q)
+		if err == nil {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, -1)
+		}
+		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrWouldBlock) {
+			return err
+		}
+		switch n, err := cq.Read(q, make([]cq.Context, 1)); {
+		case n == 1:
+			return nil
+		case !errors.Is(err, cq.ErrWouldBlock):
+			return err
+		}
+	}
 }
 
 func scarceEvents(s *scarce) {
@@ -197,14 +249,12 @@ func scarceEvents(s *scarce) {
 	}
 	s.free("write an event", write)
 	s.free("get the descriptor", func() error { _, err := e.GetWait(); return err })
-	s.makes("read an event", read)              // the reader opens the lane
-	s.works("wait for an event", func() error { // the lanes that it could not look for
+	s.makes("read an event", read) // the reader opens the lane
+	s.works("wait for an event", func() error {
 		_, err := eqSread(e, &cq.Event{}, time.Millisecond)
-		if s.refused(err) {
-			return err
-		}
-		return instead(err, cq.ErrTimedOut)
+		return s.inVain(err)
 	})
+	wakes(write, read)
 	s.works("detach events", func() error { return e.Detach() })
 	s.makes("adopt events", func() (err error) {
 		e, err = cq.OpenEvents(cq.Named(s.d, "e"), cq.EventOptions{Existing: true, Write: true})
@@ -229,13 +279,14 @@ func scarceCounter(s *scarce) {
 		return err
 	})
 	s.free("add", func() error { return peer.Add(2) })
-	s.free("wait for a value", func() error {
-		return c.Wait(context.Background(), 2,
-			cq.WaitOptions{})
-	})
+	wait := func(value uint64) func() error {
+		return func() error { return c.Wait(context.Background(), value, cq.WaitOptions{}) }
+	}
+	s.free("wait for a value", wait(2))
 	s.free("wait in vain", func() error {
 		return instead(cntrWait(c, 3, time.Millisecond), cq.ErrTimedOut)
 	})
+	wakes(func() error { return peer.Add(1) }, wait(3))
 	s.works("close a counter", func() error { return peer.Close() })
 	s.works("close the last of a counter", func() error { return c.Close() })
 }
@@ -301,14 +352,15 @@ func scarceWaitSet(s *scarce) {
 		_, err := setWait(set, dst, time.Millisecond)
 		return instead(err, cq.ErrTimedOut)
 	})
-	need(post())
-	s.free("wait in a wait set", func() error {
+	wait := func() error {
 		n, err := set.Wait(context.Background(), dst, cq.WaitOptions{})
 		if err == nil && (n != 1 || dst[0] != q) {
 			err = fmt.Errorf("%d are ready", n)
 		}
 		return err
-	})
+	}
+	wakes(post, wait)
+	s.free("wait in a wait set", wait) // for what is there
 	s.free("remove from a wait set", func() error { return set.Remove(q) })
 	s.free("remove a counter from a wait set", func() error { return set.Remove(c) })
 	s.free("close a wait set", func() error { return set.Close() })
@@ -340,15 +392,22 @@ func scarceChannel(s *scarce) {
 	q, _, post, end := members(s)
 	s.works("attach to a channel", func() error { return ch.Attach(q) })
 	s.works("get the descriptor of a channel", func() error { _, err := ch.FD(); return err })
-	s.free("arm", func() error { return ch.RequestNotify(q, cq.NotifyAny) })
-	need(post())
-	s.free("get", func() error {
+	arm := func() error { return ch.RequestNotify(q, cq.NotifyAny) }
+	get := func() error {
 		ev, err := ch.GetEvent(context.Background(), cq.WaitOptions{})
 		if err == nil && ev.Queue != q {
 			err = fmt.Errorf("an event of %v", ev.Queue)
 		}
 		return errors.Join(err, ch.Ack(q, 1))
+	}
+	s.free("arm", arm)
+	s.free("get in vain", func() error {
+		_, err := getEvent(ch, time.Millisecond)
+		return instead(err, cq.ErrTimedOut)
 	})
+	wakes(post, get)
+	need(errors.Join(arm(), post()))
+	s.free("get", get)
 	s.free("detach from a channel", func() error { return ch.Detach(context.Background(), q) })
 	s.free("close a channel", func() error { return ch.Close() })
 	end()
