@@ -79,53 +79,24 @@ func TestHistoryOfACounter(t *testing.T) {
 // leastPart is how small a part of a history is judged before a test gives up.
 const leastPart = 16
 
-// smaller runs a test's history, which is judged in bounded time, in smaller and smaller parts
-// until the judgement is one.
-func smaller(run func(part int) porcupine.CheckResult) (result porcupine.CheckResult) {
-	for part := 1; part <= leastPart; part *= 2 {
-		if result = run(part); result != porcupine.Unknown {
-			break
-		}
-	}
-	return result
-}
-
-// decided fails where no order of the operations explains what was seen, and where nobody knows
+// decided has a history judged in bounded time, in smaller and smaller parts until the judgement is
+// one. It fails where no order of the operations explains what was seen, and where nobody knows
 // however few there are. Each part has a history of its own, and the same seed.
 func decided(t *testing.T, run func(h *history, d *shm.Dir, part int) porcupine.CheckResult) {
 	t.Helper()
 	seed := rand.Uint32()
 	t.Logf("seed %d", seed)
-	switch smaller(func(part int) porcupine.CheckResult {
-		return run(&history{t: t, name: queueName(t), seed: uint64(seed),
-			env: []string{fmt.Sprint("SEED=", seed)}}, openDir(t), part)
-	}) {
-	case porcupine.Illegal:
-		t.Error("no order of these operations explains what was seen")
-	case porcupine.Unknown:
-		t.Error("not even a history of a few operations was judged in time")
-	}
-}
-
-// TestUndecidedHistory: what was not judged is run again with less, and is no success.
-func TestUndecidedHistory(t *testing.T) {
-	var parts []int
-	judge := func(part int) porcupine.CheckResult {
-		parts = append(parts, part)
-		return porcupine.Unknown
-	}
-	if r := smaller(judge); r != porcupine.Unknown || !slices.Equal(parts, []int{1, 2, 4, 8, 16}) {
-		t.Errorf("%v after parts %v", r, parts)
-	}
-	r := smaller(func(part int) porcupine.CheckResult {
-		if part < 4 {
-			return porcupine.Unknown
+	for part := 1; part <= leastPart; part *= 2 {
+		switch run(&history{t: t, name: queueName(t), seed: uint64(seed),
+			env: []string{fmt.Sprint("SEED=", seed)}}, openDir(t), part) {
+		case porcupine.Ok:
+			return
+		case porcupine.Illegal:
+			t.Error("no order of these operations explains what was seen")
+			return
 		}
-		return porcupine.Illegal
-	})
-	if r != porcupine.Illegal {
-		t.Errorf("%v in place of what the third part says", r)
 	}
+	t.Error("not even a history of a few operations was judged in time")
 }
 
 // judge holds what was recorded against a specification, without operations of some kinds.
