@@ -155,12 +155,39 @@ func TestOriginShortCuts(t *testing.T) {
 	}
 }
 
-// TestOriginFailures: failures say whose they are, and events, only to those who ask.
+// TestOriginFailures: failures say whose they are, and events, only to those who ask. A handler is
+// told of each.
 func TestOriginFailures(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	w := join(t, q)
 	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
 	ew := attachEvents(t, d, e.Name())
+	got := make(chan cq.Lane)
+	handled := shmtest.Have(cq.CreateEvents(cq.Named(d, "handled"), cq.EventOptions{Size: 8, Write: true,
+		Handler: func(ev *cq.Event, err error) {
+			var failed *cq.EventError
+			switch {
+			case ev != nil && ev.From != nil:
+				got <- *ev.From
+			case errors.As(err, &failed) && failed.From != nil:
+				got <- *failed.From
+			default:
+				got <- cq.Lane{Row: -1}
+			}
+		}})).In(t)
+	hw := attachEvents(t, d, "handled")
+	told := func(from *cq.Lane) error {
+		if lane := <-got; from != nil {
+			*from = lane
+		}
+		return nil
+	}
+	failed := func(w interface {
+		WriteErr(*cq.EventError) (int, error)
+	}) error {
+		_, err := w.WriteErr(&cq.EventError{Err: cq.EOther})
+		return err
+	}
 	for name, c := range map[string]struct {
 		write func() error
 		read  func(from *cq.Lane) error
@@ -181,16 +208,17 @@ func TestOriginFailures(t *testing.T) {
 			}, ew.Lane()},
 		"own event": {func() error { _, err := e.Write(&cq.Event{}); return err },
 			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}, 0); return err }, 0},
-		"error event": {func() error {
-			_, err := ew.WriteErr(&cq.EventError{Err: cq.EOther})
-			return err
-		},
+		"error event": {func() error { return failed(ew) },
 			func(from *cq.Lane) error {
 				_, err := e.Read(&cq.Event{}, 0)
 				wantErr(t, "read", err, cq.ErrAvail)
 				_, err = e.ReadErr(&cq.EventError{From: from}, 0)
 				return err
 			}, ew.Lane()},
+		"handled":             {func() error { _, err := hw.Write(&cq.Event{}); return err }, told, hw.Lane()},
+		"handled failure":     {func() error { return failed(hw) }, told, hw.Lane()},
+		"own handled":         {func() error { _, err := handled.Write(&cq.Event{}); return err }, told, 0},
+		"own handled failure": {func() error { return failed(handled) }, told, 0},
 	} {
 		must(t, c.write())
 		var from cq.Lane
@@ -201,42 +229,6 @@ func TestOriginFailures(t *testing.T) {
 		}
 		must(t, c.write())
 		must(t, c.read(nil))
-	}
-}
-
-// TestOriginHandler: a handler is told of each event and failure who wrote it.
-func TestOriginHandler(t *testing.T) {
-	got := make(chan cq.Lane)
-	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true,
-		Handler: func(ev *cq.Event, err error) {
-			var failed *cq.EventError
-			switch {
-			case ev != nil && ev.From != nil:
-				got <- *ev.From
-			case errors.As(err, &failed) && failed.From != nil:
-				got <- *failed.From
-			default:
-				got <- cq.Lane{Row: -1}
-			}
-		}})
-	w := attachEvents(t, d, e.Name())
-	for _, c := range []struct {
-		write    func(*cq.Event) (int, error)
-		writeErr func(*cq.EventError) (int, error)
-		row      int
-	}{{w.Write, w.WriteErr, w.Lane()}, {e.Write, e.WriteErr, 0}, {w.Write, w.WriteErr, w.Lane()}} {
-		for _, failed := range []bool{false, true} {
-			var err error
-			if failed {
-				_, err = c.writeErr(&cq.EventError{Err: cq.EOther})
-			} else {
-				_, err = c.write(&cq.Event{})
-			}
-			must(t, err)
-			if from := <-got; from.Row != c.row || from.PID != os.Getpid() || from.UID != os.Geteuid() {
-				t.Errorf("failure %v of lane %d: %+v", failed, c.row, from)
-			}
-		}
 	}
 }
 
