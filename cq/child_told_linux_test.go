@@ -164,6 +164,9 @@ func childToldWriter() {
 		case string(forks), string(execs), string(bequest):
 			say("%s", split(what).makes(conn))
 			continue
+		case "forbidden":
+			say("%s", triesForbidden())
+			continue
 		}
 		say("done")
 	}
@@ -341,6 +344,8 @@ func childToldReader() {
 			err = q.Detach()
 		case "close":
 			err = q.Close()
+		case "forbidden":
+			out = triesForbidden()
 		default:
 			out = split(what).makes(conn)
 		}

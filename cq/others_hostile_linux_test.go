@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/shm"
 )
 
 // TestOthersHostile: whatever another user's writer writes to its lane, it costs that writer its
@@ -183,11 +181,6 @@ func flooded(t *testing.T, how string, q *cq.Queue) func() {
 	return func() { _, _ = sread(q, make([]cq.Context, 1), most) }
 }
 
-func init() {
-	roles["forbidden writer"] = func() { childForbidden(true) }
-	roles["forbidden reader"] = func() { childForbidden(false) }
-}
-
 // forbidden are the ways to write to another user's memory, or to take it away. Each is tried on a
 // descriptor of it, and on a mapping, and must fail; what it returns is why it did.
 var forbidden = []struct {
@@ -320,44 +313,30 @@ func writableMaps() (n int) {
 	return n
 }
 
-// childForbidden is a party of a queue that tries to write to the other one's memory.
-func childForbidden(writer bool) {
-	conn, allow := dialParent(), &shm.AllowList{UIDs: []int{0}}
-	if writer {
-		w := shmtest.Needs(cq.Attach(context.Background(), cq.Over(conn),
-			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow}))
-		defer w.Close()
-	} else {
-		q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})
-		need(err)
-		defer q.Close()
-		need(q.Accept(context.Background(), conn))
-	}
+// triesForbidden tries everything on what is another user's, and says what it was.
+func triesForbidden() string {
 	fds := theirs()
+	var bad []string
 	for _, fd := range fds {
-		for _, bad := range tryForbidden("object", fd) {
-			say("%s", bad)
-		}
+		bad = append(bad, tryForbidden("object", fd)...)
 	}
-	say("tried %d, writable mappings %d", len(fds), writableMaps())
-	_, _ = os.Stdin.Read(make([]byte, 1))
+	return fmt.Sprintf("tried %d, writable mappings %d%s", len(fds), writableMaps(),
+		strings.Join(bad, "; "))
 }
 
 // TestOthersForbidden: another user's process can write to no memory of ours, and cut none, as the
 // writer of a queue and as its reader. The kernel refuses each way.
 func TestOthersForbidden(t *testing.T) {
 	shmtest.Conforms(t)
+	const want = "tried 1, writable mappings 1"
 	t.Run("as writer", func(t *testing.T) {
 		q := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-		c := startOther(t, "forbidden writer")
-		must(t, q.Accept(soon(t), c.conn))
-		c.Says(t, "tried 1, writable mappings 1")
+		startWriter(t, othersSite, q, nil).tell(t, "forbidden", want)
 	})
 	t.Run("as reader", func(t *testing.T) {
-		c := startOther(t, "forbidden reader")
-		shmtest.Have(cq.Attach(soon(t), cq.Over(c.conn),
-			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})).In(t)
-		c.Says(t, "tried 1, writable mappings 1")
+		r := startReader(t, othersSite)
+		shmtest.Have(r.attach(), nil).In(t)
+		r.expect("forbidden", 0, want)
 	})
 }
 
