@@ -278,8 +278,7 @@ func TestStoppedRendezvous(t *testing.T) {
 	}
 	t.Run("writer", func(t *testing.T) {
 		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 1})
-		c, conn := startIn(t, "late joiner", nil)
-		_ = c.Line(t)
+		c, conn := startIn(t, memfdSite.writerRole(), nil)
 		c.Halt(t)
 		wantErr(t, "accept", q.Accept(brief(), conn), context.DeadlineExceeded)
 		must(t, conn.Close())
@@ -287,8 +286,9 @@ func TestStoppedRendezvous(t *testing.T) {
 			t.Errorf("lane %d", w.Lane())
 		}
 		c.GoOn(t)
-		shmtest.Got(fmt.Fprintln(c.In, "attach")).Or(t)
-		c.Says(t, "attached: false")
+		if err := c.Wait(); err == nil {
+			t.Error("it is attached")
+		}
 	})
 	t.Run("reader", func(t *testing.T) {
 		c := startReader(t, othersSite)
@@ -304,18 +304,4 @@ func TestStoppedRendezvous(t *testing.T) {
 	})
 }
 
-func init() {
-	roles["late joiner"] = childLateJoiner
-}
-
 const envKind = "SHMRING_TEST_KIND"
-
-// childLateJoiner attaches when it is told to, and says how that went.
-func childLateJoiner() {
-	conn := shmtest.Needs(shmtest.Socket(3))
-	say("connected")
-	var line string
-	_, _ = fmt.Scanln(&line)
-	_, err := cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{})
-	say("attached: %v", err == nil)
-}
