@@ -280,8 +280,7 @@ func startAt(t testing.TB, role string, at site, attr *syscall.SysProcAttr,
 	var conn *net.UnixConn
 	switch {
 	case at.others:
-		o := startOther(t, role, lanes)
-		c, conn = o.child, o.conn
+		c, conn = startOther(t, role, lanes)
 	case at.memfd:
 		c, conn = startIn(t, role, attr, lanes)
 	default:
@@ -391,8 +390,7 @@ func (p *peer) start(t testing.TB) {
 	p.once.Do(func() {
 		var c *child
 		if p.user {
-			o := startOther(p.t, "peer")
-			c, p.conn = o.child, o.conn
+			c, p.conn = startOther(p.t, "peer")
 		} else {
 			c, p.conn = startIn(p.t, "peer", nil)
 		}

@@ -229,8 +229,7 @@ func startReader(t testing.TB, at site, env ...string) *toldReader {
 	r := &toldReader{site: at, t: t}
 	switch {
 	case at.others:
-		o := startOther(t, "told reader", env...)
-		r.child, r.conn = o.child, o.conn
+		r.child, r.conn = startOther(t, "told reader", env...)
 	case at.memfd:
 		r.child, r.conn = startIn(t, "told reader", nil)
 	default:

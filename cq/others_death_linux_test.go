@@ -102,9 +102,9 @@ func readerDies(t *testing.T, at site) {
 func TestOthersNotAllowed(t *testing.T) {
 	shmtest.Conforms(t)
 	q := shmtest.Have(cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})).In(t)
-	c := startOther(t, othersSite.writerRole())
+	_, conn := startOther(t, othersSite.writerRole())
 	before := len(openFiles())
-	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
+	wantErr(t, "accept", q.Accept(soon(t), conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
 	for allow, want := range map[*shm.AllowList]error{nil: shm.ErrOwner, {GIDs: []int{nobody}}: nil} {
 		r := startReader(t, othersSite)

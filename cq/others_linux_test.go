@@ -41,14 +41,9 @@ func openTempDir(t testing.TB) string {
 	return dir
 }
 
-// other is a process of another user that has a connection to this one.
-type other struct {
-	*child
-	conn *net.UnixConn
-}
-
-// startOther starts it. The connection is made by the child, so that the kernel names that.
-func startOther(t testing.TB, role string, args ...string) *other {
+// startOther starts a process of another user that has a connection to this one, made by the child,
+// so that the kernel names that.
+func startOther(t testing.TB, role string, args ...string) (*child, *net.UnixConn) {
 	t.Helper()
 	l := listen(t)
 	defer l.Close()
@@ -56,8 +51,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	shmtest.AsOther(t, cmd)
 	c := start(t, cmd)
 	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
-	conn := shmtest.Have(l.AcceptUnix()).In(t)
-	return &other{child: c, conn: conn}
+	return c, shmtest.Have(l.AcceptUnix()).In(t)
 }
 
 // listen listens at a socket that every user may connect to.
