@@ -120,7 +120,7 @@ func connToParent() (c *net.UnixConn, others bool) {
 
 // childToldWriter does what the parent tells, line by line.
 func childToldWriter() {
-	ws, conn := attachToParent()
+	ws, _ := attachToParent()
 	for _, w := range ws {
 		say("lane %d at %d", w.Lane(), w.Next())
 	}
@@ -161,8 +161,8 @@ func childToldWriter() {
 			for range value {
 				cq.WritePipe(w)
 			}
-		case string(forks), string(execs), string(bequest):
-			say("%s", split(what).makes(conn))
+		case "fork":
+			say("%s", forks())
 			continue
 		case "forbidden":
 			say("%s", triesForbidden())
@@ -345,8 +345,6 @@ func childToldReader() {
 			err = q.Close()
 		case "forbidden":
 			out = triesForbidden()
-		default:
-			out = split(what).makes(conn)
 		}
 		if err != nil {
 			out = strings.TrimSpace(out + " error: " + err.Error())

@@ -226,7 +226,7 @@ func TestForkedWriterDies(t *testing.T) {
 	e := newsOf(t, q.BindEvents, cq.EventOptions{})
 	c := startWriter(t, namedSite, q, nil)
 	c.post(t, 0, 1)
-	end := c.splits(t, forks)
+	end := c.splits(t)
 	c.Kill()
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	if got := drain(t, q); len(got) != 1 {

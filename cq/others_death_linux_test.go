@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"syscall"
@@ -170,49 +169,13 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-func init() { roles["heir"] = func() { time.Sleep(time.Hour) } }
+// forks makes a copy of this process that does nothing, and says which it is.
+func forks() string { return fmt.Sprint("child ", shmtest.Needs(shmtest.Fork())) }
 
-// split is how a process gets a child that may outlive it.
-type split string
-
-const (
-	forks   split = "fork"    // the child has all descriptors
-	execs   split = "exec"    // a program that has none of the library's
-	bequest split = "bequest" // a program that was given the connection
-)
-
-// inherits reports whether the child has the end of the connection.
-func (s split) inherits() bool { return s != execs }
-
-// rounds says whether the child ends first, and whether it does in the next round.
-func (s split) rounds() []bool {
-	if s == forks {
-		return []bool{true, false}
-	}
-	return []bool{false}
-}
-
-// makes makes the child, which does nothing, and returns its number.
-func (s split) makes(conn *net.UnixConn) string {
-	if s == forks {
-		pid := shmtest.Needs(shmtest.Fork())
-		return fmt.Sprint("child ", pid)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=heir")
-	if s == bequest {
-		f := shmtest.Needs(conn.File())
-		defer f.Close()
-		cmd.ExtraFiles = []*os.File{f}
-	}
-	need(cmd.Start())
-	return fmt.Sprint("child ", cmd.Process.Pid)
-}
-
-// splits has the child make one of its own, which end ends.
-func (c *child) splits(t *testing.T, s split) (end func()) {
+// splits has the child make one of its own that has all descriptors, which end ends.
+func (c *child) splits(t *testing.T) (end func()) {
 	t.Helper()
-	shmtest.Got(fmt.Fprintln(c.In, s, 0)).Or(t)
+	shmtest.Got(fmt.Fprintln(c.In, "fork", 0)).Or(t)
 	return c.heir(t)
 }
 
@@ -228,89 +191,6 @@ func (c *child) heir(t *testing.T) (end func()) {
 	end = sync.OnceFunc(func() { _, _ = p.Kill(), p.Release() })
 	t.Cleanup(end)
 	return end
-}
-
-// TestOthersWriterSplits: a writer of another user that has a child is dead when it has ended and
-// nobody has its end of the connection. Until then nobody is told, and nobody gets its lane; a
-// child that ends is no death, and one that was only started by it means nothing.
-func TestOthersWriterSplits(t *testing.T) {
-	t.Parallel()
-	shmtest.Long(t)
-	for _, s := range []split{forks, execs, bequest} {
-		t.Run(string(s), func(t *testing.T) {
-			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
-			e := newsOf(t, q.BindEvents, cq.EventOptions{})
-			begin := uint64(0)
-			for _, childFirst := range s.rounds() {
-				o := startWriter(t, othersSite, q, nil)
-				end := o.splits(t, s)
-				o.post(t, begin, begin+2)
-				if childFirst {
-					end()
-					noNews(t, e)
-					noRoom(t, "beside one whose child has ended", othersSite, q)
-				}
-				o.post(t, begin+2, begin+3)
-				o.Kill()
-				if !childFirst && s.inherits() {
-					noNews(t, e)
-					noRoom(t, "while a child has the connection", othersSite, q)
-					end()
-				}
-				wantDeath(t, e, q.FID(), cq.PeerWriter, o.Process.Pid)
-				if got := drain(t, q); !slices.Equal(got, upTo(begin, begin+3)) {
-					t.Errorf("read %v from %d on", got, begin)
-				}
-				begin += 3
-				end()
-			}
-			must(t, join(t, q).Post(&cq.Entry{Context: begin}))
-			wantContexts(t, "drained", drain(t, q), upTo(begin, begin+1)...)
-		})
-	}
-}
-
-// TestOthersReaderSplits: likewise with a reader. As long as its death is not proved, nobody goes
-// on in its place, and what is posted waits.
-func TestOthersReaderSplits(t *testing.T) {
-	t.Parallel()
-	shmtest.Long(t)
-	for _, s := range []split{forks, execs, bequest} {
-		t.Run(string(s), func(t *testing.T) {
-			_, e := createEvents(t, cq.EventOptions{})
-			for _, childFirst := range s.rounds() {
-				o := startReader(t, othersSite)
-				w := o.attach()
-				must(t, w.BindEvents(e))
-				end := o.splits(t, s)
-				post(t, w, 0, 2)
-				if childFirst {
-					end()
-					noNews(t, e)
-				}
-				post(t, w, 2, 3)
-				o.Kill()
-				if !childFirst && s.inherits() {
-					noNews(t, e)
-					a, _ := shmtest.Connected(t, unix.SOCK_STREAM)
-					_, err := w.Follow(soon(t), a)
-					wantErr(t, "follow another one", err, syscall.EBUSY)
-					post(t, w, 3, 8)
-					wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
-					end()
-				}
-				_, p := nextPeer(t, e)
-				if p.Role != cq.PeerReader || p.PID != o.Process.Pid || p.End != w.Next() {
-					t.Errorf("%+v", p)
-				}
-				if err := w.Post(&cq.Entry{}); !errors.Is(err, cq.ErrPeerGone) {
-					t.Errorf("post: %v", err)
-				}
-				must(t, errors.Join(w.BindEvents(nil), w.Close()))
-				end()
-			}
-		})
-	}
 }
 
 // patient is a writer of either kind, as far as waiting for room goes.
