@@ -247,42 +247,6 @@ func TestServe(t *testing.T) {
 	must(t, w.Close())
 }
 
-// TestServeTwice: all servers of a queue at one listener end with it, and one of another queue goes
-// on there.
-func TestServeTwice(t *testing.T) {
-	l := listen(t)
-	other := anonymous(t, cq.Options{Size: 8})
-	otherServed := make(chan error, 1)
-	ended := func(what string, served <-chan error, want error) {
-		t.Helper()
-		select {
-		case err := <-served:
-			wantErr(t, what, err, want)
-		case <-time.After(time.Minute):
-			t.Fatalf("%s: does not end", what)
-		}
-	}
-	go func() { otherServed <- other.Serve(l, nil) }()
-	for range 20 {
-		q := anonymous(t, cq.Options{Size: 8})
-		served := make(chan error, 3)
-		for range cap(served) {
-			go func() { served <- q.Serve(l, nil) }()
-		}
-		must(t, q.Close())
-		for range cap(served) {
-			ended("of the queue that was closed", served, cq.ErrClosed)
-		}
-	}
-	c := dial(t, l)
-	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
-	must(t, errors.Join(err, c.Close()))
-	post(t, w, 0, 3)
-	wantContexts(t, "drained", drain(t, other), upTo(0, 3)...)
-	must(t, errors.Join(w.Close(), l.Close()))
-	ended("of a listener that was closed", otherServed, net.ErrClosed)
-}
-
 // TestProcesses: three processes post to a queue without a name. TestThousandWriters has one with.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
