@@ -149,25 +149,6 @@ func TestCloseDuringAccept(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: whose context has ended both sides leaves the connection without a deadline. What
-// ends them says TestConformanceContext.
-func TestSilentPeer(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8})
-	ctx, cancel := context.WithTimeout(t.Context(), short)
-	defer cancel()
-	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
-	wantErr(t, "accept", q.Accept(ctx, a), context.DeadlineExceeded)
-	c, d := shmtest.Connected(t, unix.SOCK_STREAM)
-	_, err := cq.Attach(ctx, cq.Over(d), cq.WriterOptions{})
-	wantErr(t, "attach", err, context.DeadlineExceeded)
-	defer later(func() { _, _ = b.Write([]byte{1}); _, _ = c.Write([]byte{1}) })()
-	for _, s := range []*net.UnixConn{a, d} {
-		if _, err := s.Read(make([]byte, 1)); err != nil {
-			t.Error("a deadline is left: ", err)
-		}
-	}
-}
-
 func TestPeerHangsUp(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8})
 	a, b := shmtest.Connected(t, unix.SOCK_STREAM)
