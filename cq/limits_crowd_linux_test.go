@@ -375,37 +375,3 @@ func TestManyQueues(t *testing.T) {
 		t.Error("the set has more than was posted")
 	}
 }
-
-// BenchmarkManyQueues: one queue of a set of so many has something at each wait: always the same,
-// or each in turn, whose memory is cold then.
-func BenchmarkManyQueues(b *testing.B) {
-	for _, n := range []int{1, 100, 10_000} {
-		for _, step := range []int{0, 7} {
-			b.Run(fmt.Sprintf("queues=%d/step=%d", n, step), func(b *testing.B) {
-				d := openDir(b)
-				set := shmtest.Got(cq.NewWaitSet(d, cq.WaitSetOptions{})).Or(b)
-				all := []io.Closer{set}
-				ws := make([]*cq.Writer, n)
-				for i := range n {
-					q, err := cq.Create(cq.Named(d, fmt.Sprint("q", i)), cq.Options{Size: 2, MaxLanes: 1})
-					must(b, err)
-					ws[i], err = q.Writer()
-					must(b, errors.Join(err, set.Add(q)))
-					all = append(all, q, ws[i])
-				}
-				ready, dst, at := make([]cq.Waitable, 4), make([]cq.Context, 2), 0
-				for b.Loop() {
-					_ = ws[at].Post(&cq.Entry{})
-					if _, err := set.Wait(b.Context(), ready, cq.WaitOptions{}); err != nil {
-						b.Fatal(err)
-					}
-					if k, err := cq.Read(ready[0].(*cq.Queue), dst); k != 1 {
-						b.Fatal(k, err)
-					}
-					at = (at + step) % n
-				}
-				must(b, cq.CloseAll(all...))
-			})
-		}
-	}
-}
