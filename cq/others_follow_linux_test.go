@@ -207,25 +207,6 @@ func TestFollowOverrun(t *testing.T) {
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
 }
 
-// TestFollowErrors: error entries go along with their detail, and what they are marked with.
-func TestFollowErrors(t *testing.T) {
-	former, next := anonymousOthers(t, cq.Options{Size: 8}), anonymousOthers(t, cq.Options{Size: 8})
-	w := join(t, former)
-	post(t, w, 0, 3)
-	wantRest(t, former, "0 1 2") // so that slots do not keep their places
-	must(t, w.PostError(&cq.ErrorEntry{Context: 3, Err: cq.ETrunc, ErrData: []byte("detail")}))
-	must(t, w.Post(&cq.Entry{Context: 4, Meta: cq.MetaSolicited}))
-	cq.StorePeeked(former, 1, 4) // a reader that handed it out, if there were a way
-	must(t, former.Detach())
-	followTo(t, w, next)
-	e := cq.ErrorEntry{ErrData: make([]byte, 8)}
-	must(t, next.ReadErr(&e))
-	if e.Context != 3 || e.Err != cq.ETrunc || string(e.ErrData) != "detail" || !e.Redelivered {
-		t.Errorf("%+v", e)
-	}
-	wantRest(t, next, "4")
-}
-
 // TestFollowImpossible: whatever a dead reader left for indices, nothing that was not released is
 // lost, and what may have been handed out is marked.
 func TestFollowImpossible(t *testing.T) {
