@@ -34,7 +34,7 @@ func (e *Endpoint) allowedDatagram(op *sendOp) error {
 // offers reports whether a message can go at once, with its bytes.
 func (l *outLane) offers(n int) bool {
 	return l.err == nil && len(l.later) == 0 && l.hasSlot() &&
-		l.bytes+charge(n) <= l.granted && (l.own() || l.fits(n))
+		l.bytes+charge(n) <= l.granted && l.fits(n)
 }
 
 // offer publishes one that can. Its send does not wait for the receiver.

@@ -64,7 +64,6 @@ type Endpoint struct {
 	stored  [2]stored  // messages without a receive: without and with a tag
 	claimed stored     // those that only their claim gets
 	told    uint64     // of those, how many Options.Buffered had reported
-	own     *outLane   // for sends to itself
 	loans   map[shm.Ref]*loan
 	lent    shm.Ref // the last one
 	fail    cq.ErrorEntry
@@ -88,7 +87,7 @@ type Endpoint struct {
 
 // Stats is what an endpoint counts.
 type Stats struct {
-	Sent      uint64 // messages that were put into a lane, or went to the endpoint itself
+	Sent      uint64 // messages that were put into a lane
 	Received  uint64 // messages that came into a receive, or of which a peek or Buffered told
 	Truncated uint64 // messages that were longer than theirs
 	Cancelled uint64 // receives that were cancelled, by Close too
@@ -205,10 +204,6 @@ func (e *Endpoint) create() (err error) {
 		if err = e.load(); err != nil {
 			return err
 		}
-		p := e.peerOf(e.addr)
-		p.words, p.window = w, f.Window
-		e.own = &outLane{p: p, granted: f.Window, mask: 1}
-		p.out = e.own
 		e.bell = wake.NewBell(wake.Config{Arm: &w.page.Arm, Hints: w.hints,
 			Lanes: 2 * f.Rows, Generation: 1, Open: e.adopt, Shared: true})
 		return nil
@@ -402,8 +397,6 @@ func (e *Endpoint) cancel() {
 			l.orphan(errCanceled)
 		}
 	}
-	e.drop(nil)
-	e.own.later.fail(e, errCanceled)
 	e.posted.Quit()
 }
 

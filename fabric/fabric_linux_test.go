@@ -188,8 +188,8 @@ func TestGrant(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestGrantBoth: two endpoints, or one with itself, send as many messages as their queues have room
-// for before they receive any.
+// TestGrantBoth: two endpoints, or one with itself, which is a peer as others are, send as many
+// messages as their queues have room for before they receive any.
 func TestGrantBoth(t *testing.T) {
 	const most = 2*kind.FabricMostOps + 1000
 	for _, self := range []bool{false, true} {
@@ -264,22 +264,46 @@ func TestSendContextEnds(t *testing.T) {
 	}
 }
 
-// TestSelf: an endpoint sends to itself.
+// TestSelf: an endpoint is a peer of its own. Who sleeps is woken, memory is reached and told of, and
+// a close ends what waits for a receive. Nothing is left.
 func TestSelf(t *testing.T) {
-	a := opened(t, "a", fabric.Options{})
+	other := opened(t, "other", fabric.Options{})
+	a := opened(t, "a", fabric.Options{Window: 4096, Remote: 4096})
 	to := a.knows(t, "a")
 	buf := make([]byte, 8)
-	must(t, a.Send([]byte("one"), to, 1))
-	must(t, a.Recv(buf, 2))
-	must(t, a.Recv(buf[4:], 3))
-	must(t, a.Send([]byte("two"), to, 4))
-	seen := map[uint64]bool{}
-	for range 4 {
-		seen[completes(t, a).Context] = true
+	must(t, a.TRecv(buf, to, 5, 0, 1))
+	done := make(chan error)
+	go func() {
+		c, failed, err := a.next()
+		if c.Context != 1 || c.Src.Addr() != to || string(buf) != "one\x00\x00\x00\x00\x00" {
+			err = fmt.Errorf("%+v, %v, %w, %q", c, failed.Err, err, buf)
+		}
+		done <- err
+	}()
+	must(t, a.SendMsg(&fabric.Msg{Buf: []byte("one"), Addr: to, Tag: 5,
+		Flags: cq.FlagTagged | cq.FlagInjectCall}))
+	must(t, <-done)
+	at := fabric.Remote{Key: shmtest.Got(a.Register(8, allAccess)).Or(t).Key()}
+	must(t, a.WriteMsg(&fabric.Msg{Buf: []byte("12345678"), Addr: to, Context: 2, Data: 5,
+		Flags: cq.FlagRemoteCQData}, at))
+	must(t, a.Read(buf, to, at, 3))
+	told := map[cq.Flags]uint64{}
+	for range 3 {
+		c := completes(t, a)
+		told[c.Flags] = c.Context + c.Data
 	}
-	if len(seen) != 4 || string(buf) != "one\x00two\x00" {
-		t.Errorf("%v, %q", seen, buf)
+	if told[toldFlags] != 5 || told[cq.FlagRMA|cq.FlagWrite] != 2 ||
+		told[cq.FlagRMA|cq.FlagRead] != 3 || string(buf) != "12345678" {
+		t.Errorf("%v, %q", told, buf)
 	}
+	must(t, a.Send(pattern(4097), to, 4))
+	a.steps(t)
+	must(t, a.Close())
+	if _, failed, err := a.next(); err != nil || failed.Context != 4 ||
+		failed.Err != cq.Errno(syscall.ECANCELED) {
+		t.Errorf("a send that waits: %+v, %v", failed, err)
+	}
+	nothingLeft(t, other, "other")
 }
 
 // TestEcho: two processes, which sleep in turn.

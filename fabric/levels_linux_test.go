@@ -111,70 +111,57 @@ func TestMatch(t *testing.T) {
 	shmtest.Conforms(t)
 	const level = cq.FlagMatchComplete
 	for _, n := range []int{8, 4 << 10, 100 << 10, -1} {
-		for _, where := range []string{"here", "self"} {
-			t.Run(fmt.Sprint(n, "/", where), func(t *testing.T) {
-				pool, length := 0, n
-				if n < 0 {
-					pool, length = 5*chunk, chunk
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			pool, length := 0, n
+			if n < 0 {
+				pool, length = 5*chunk, chunk
+			}
+			a := opened(t, "a", fabric.Options{TransmitFlags: level, Pool: pool})
+			b := opened(t, "b", fabric.Options{})
+			to := a.knows(t, "b")
+			send := func(tag uint64) {
+				payload := pattern(length)
+				if pool > 0 {
+					payload = allocated(t, a, length)
 				}
-				a := opened(t, "a", fabric.Options{TransmitFlags: level, Pool: pool})
-				b, name := a, "a"
-				if where == "here" {
-					b, name = opened(t, "b", fabric.Options{}), "b"
+				must(t, a.TSend(payload, to, tag, tag))
+			}
+			only := func(what string, want ...uint64) {
+				t.Helper()
+				moves(t, a, b)
+				got := a.contexts(t)
+				b.completions(t)
+				slices.Sort(got)
+				if !slices.Equal(got, want) {
+					t.Errorf("%s: %v completed, want %v", what, got, want)
 				}
-				to := a.knows(t, name)
-				send := func(tag uint64) {
-					payload := pattern(length)
-					if pool > 0 {
-						payload = allocated(t, a, length)
-					}
-					must(t, a.TSend(payload, to, tag, tag))
+			}
+			call := func(tag uint64, flags cq.Flags) {
+				m := fabric.Msg{Addr: fabric.Anybody, Tag: tag, Context: 100,
+					Flags: flags | cq.FlagTagged}
+				if flags&(cq.FlagPeek|cq.FlagDiscard) == 0 {
+					m.Buf = make([]byte, length)
 				}
-				only := func(what string, want ...uint64) {
-					t.Helper()
-					moves(t, a, b)
-					got := a.contexts(t)
-					if b != a {
-						b.completions(t)
-					}
-					slices.Sort(got)
-					if !slices.Equal(got, want) {
-						t.Errorf("%s: %v completed, want %v", what, got, want)
-					}
-				}
-				call := func(tag uint64, flags cq.Flags) {
-					m := fabric.Msg{Addr: fabric.Anybody, Tag: tag, Context: 100,
-						Flags: flags | cq.FlagTagged}
-					if flags&(cq.FlagPeek|cq.FlagDiscard) == 0 {
-						m.Buf = make([]byte, length)
-					}
-					must(t, b.RecvMsg(&m))
-				}
-				entries := func(of ...uint64) []uint64 { // to oneself both sides report
-					if b == a {
-						return append(of, 100)
-					}
-					return of
-				}
-				for tag := range uint64(4) {
-					send(tag)
-				}
-				only("nobody receives")
-				call(2, 0)
-				only("the third", entries(2)...)
-				call(1, cq.FlagPeek|cq.FlagClaim)
-				only("one is kept", entries()...)
-				call(3, cq.FlagPeek|cq.FlagDiscard)
-				only("one is dropped", entries(3)...)
-				call(1, cq.FlagClaim|cq.FlagDiscard)
-				only("what was kept is dropped", entries(1)...)
-				must(t, b.TRecv(make([]byte, length), fabric.Anybody, 0, 0, 100))
-				only("the first", entries(0)...)
-				must(t, b.TRecv(make([]byte, length), fabric.Anybody, 4, 0, 100))
-				send(4)
-				only("expected", entries(4)...)
-			})
-		}
+				must(t, b.RecvMsg(&m))
+			}
+			for tag := range uint64(4) {
+				send(tag)
+			}
+			only("nobody receives")
+			call(2, 0)
+			only("the third", 2)
+			call(1, cq.FlagPeek|cq.FlagClaim)
+			only("one is kept")
+			call(3, cq.FlagPeek|cq.FlagDiscard)
+			only("one is dropped", 3)
+			call(1, cq.FlagClaim|cq.FlagDiscard)
+			only("what was kept is dropped", 1)
+			must(t, b.TRecv(make([]byte, length), fabric.Anybody, 0, 0, 100))
+			only("the first", 0)
+			must(t, b.TRecv(make([]byte, length), fabric.Anybody, 4, 0, 100))
+			send(4)
+			only("expected", 4)
+		})
 	}
 }
 

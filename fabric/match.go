@@ -270,16 +270,12 @@ func (e *Endpoint) arrive(m *arrival) {
 	e.tell()
 }
 
-// drop takes those messages out of the store whose bytes are with a sender that has gone; or with
-// this endpoint itself, which closes: from is nil then.
+// drop takes those messages out of the store whose bytes are with a sender that has gone.
 func (e *Endpoint) drop(from *inLane) {
 	for _, of := range []*stored{&e.stored[0], &e.stored[1], &e.claimed} {
 		for m := of.First(); m != nil; {
 			next := m.Next()
 			if m.Of.held && m.Of.from == from {
-				if from == nil {
-					e.endSend(&m.Of.self, errCanceled)
-				}
 				of.Remove(m)
 				m.Of.peer.stored--
 				m.Of.forget()

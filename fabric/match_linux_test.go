@@ -150,23 +150,6 @@ func TestSentBeforeKnown(t *testing.T) {
 	}
 }
 
-// TestTaggedSelf: an endpoint sends to itself, with tags, before it receives.
-func TestTaggedSelf(t *testing.T) {
-	a := opened(t, "a", fabric.Options{})
-	to := a.knows(t, "a")
-	for tag := range uint64(8) {
-		must(t, a.TSend([]byte{byte(tag)}, to, tag, tag))
-		completes(t, a)
-	}
-	for tag := uint64(8); tag > 0; tag-- {
-		var buf [1]byte
-		must(t, a.TRecv(buf[:], to, tag-1, 0, tag))
-		if c := completes(t, a); c.Context != tag || buf[0] != byte(tag-1) || c.Src.Addr() != to {
-			t.Errorf("%+v, %v", c, buf)
-		}
-	}
-}
-
 // TestPeek: a message is looked for, kept for one receive, or dropped.
 func TestPeek(t *testing.T) {
 	shmtest.Conforms(t)

@@ -17,21 +17,20 @@ import (
 // there is one. Whoever finds that hands both to [Endpoint.bring], which moves the bytes and ends
 // the receive by [Endpoint.endReceive].
 type arrival struct {
-	from *inLane // nil: sent by this endpoint to itself
-	peer *peer   // who sent it
+	from *inLane
+	peer *peer // who sent it
 	// FlagMsg or FlagTagged, and FlagRemoteCQData.
 	flags     cq.Flags
 	meta      cq.Meta // MetaSolicited, if it is
 	tag, data uint64
 	n         int    // bytes
-	here      []byte // they: in a slot, in kept, or in memory of a send to oneself
+	here      []byte // they: in a slot, or in kept
 	lies      []byte // they: in the sender's pool, which lends them
 	kept      []byte // private memory, which outlives the message for the next that is kept here
 	held      bool   // its send goes on: the bytes are its sender's until they have a receive
 	op        uint16 // of the sender, if held; its bit, if asks
 	asks      bool   // its sender waits for its match
 	missed    uint64 // messages for groups before it that found no room
-	self      sendOp // it, of this endpoint
 }
 
 // headed says of a message what its slot does, until the next is examined. head is what was loaded
@@ -82,44 +81,13 @@ func (o *sendOp) head(s *kind.FabricSlot) (head uint64) {
 	return head
 }
 
-// putOwn is put of a message to oneself. The receive has reserved its completion when it was
-// posted.
-func (l *outLane) putOwn(payload []byte, op *sendOp) {
-	e := l.p.e
-	e.stats.Sent++
-	l.bytes += charge(len(payload))
-	m := arrival{peer: l.p, n: len(payload), here: payload, flags: op.kind() &^ cq.FlagSend,
-		meta: op.marks(), self: *op}
-	if op.flags&cq.FlagTagged != 0 {
-		m.tag = op.tag
-	}
-	if op.flags&cq.FlagRemoteCQData != 0 {
-		m.flags, m.data = m.flags|cq.FlagRemoteCQData, op.data
-	}
-	if x, _ := e.pool.holds(payload, op); x != nil {
-		op.hold(x)
-		m.self.piece = x
-	}
-	if e.arrive(&m); !m.held {
-		e.endSend(op, 0)
-	}
-}
-
-// keep makes m a copy of a message, with bytes of its own. A message to oneself stays with its send
-// if it does not fit the window, or the send waits for a match.
+// keep makes m a copy of a message, with bytes of its own.
 func (e *Endpoint) keep(m, a *arrival) {
 	kept := m.kept[:0]
-	if l := e.own; a.from == nil &&
-		(l.bytes > l.granted || a.self.flags&cq.FlagMatchComplete != 0) {
-		a.held, a.op = true, l.number()
-		l.granted += charge(a.n)
-	}
 	*m = *a
 	if a.missed = 0; !a.held {
 		kept = append(kept, a.here...)
 		m.here = kept
-	} else if a.from == nil && a.self.copied() {
-		m.here = bytes.Clone(a.here)
 	}
 	if m.kept = kept; cap(kept) > MaxInline {
 		m.kept = nil
@@ -137,18 +105,12 @@ func (e *Endpoint) bring(m *arrival, s posted.Span) {
 	case m.lies != nil:
 		m.from.lend(m, s)
 		return
-	case m.from != nil && m.held:
+	case m.held:
 		m.from.clear(m, s)
 		return
-	case m.from != nil:
-		m.from.match(m.n)
-		m.from.answer(m)
-	case m.held:
-		e.own.freePush(m.op)
-		e.endSend(&m.self, 0)
-	default:
-		e.own.granted += charge(m.n)
 	}
+	m.from.match(m.n)
+	m.from.answer(m)
 	if s.Lends() {
 		e.lend(&s, bytes.Clone(m.here))
 	} else {

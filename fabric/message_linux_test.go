@@ -92,13 +92,13 @@ func (r *reporter) ended(t *testing.T, n int) bool {
 
 // TestLengths: messages of all lengths arrive whole, expected or not, whoever is told, sent by
 // either call, from any memory or the pool, to a buffer or as a loan, between endpoints of one
-// process and of two: as the first one between two, and as a later one. After each nothing is used
-// of chunks and pool.
+// process and of two, and from one to itself: as the first one between two, and as a later one.
+// After each nothing is used of chunks and pool.
 func TestLengths(t *testing.T) {
 	calls := []string{"send", "inject", "reference", "loan", "both"}
-	for _, where := range []string{"here", "mirror", "lender"} {
+	for _, where := range []string{"here", "a", "mirror", "lender"} {
 		var c *child
-		if where != "here" {
+		if where != "here" && where != "a" {
 			c = started(t, where)
 		}
 		for _, to := range []string{"queue", "counter"} {
@@ -127,7 +127,7 @@ func TestLengths(t *testing.T) {
 
 func isLoan(call string) bool { return call == "loan" || call == "both" }
 
-// course has messages of n bytes go from a to b, which is a if a process sends them back.
+// course has messages of n bytes go from a to b, which is a if that or a process sends them there.
 type course struct {
 	a, b *reporter
 	addr cq.Addr
@@ -361,45 +361,6 @@ func TestLongTruncated(t *testing.T) {
 		}
 		cancel()
 		must(t, errors.Join(a.close(), b.close()))
-	}
-}
-
-// TestSelfBeyondWindow: messages to oneself that do not fit the window wait with their sends, which
-// end when they have their receives, or by a close.
-func TestSelfBeyondWindow(t *testing.T) {
-	var err error
-	a := opened(t, "a", fabric.Options{Window: 4096})
-	to := a.knows(t, "a")
-	injected := []byte("injected")
-	must(t, a.Send(pattern(4000), to, 0))
-	must(t, a.Send(pattern(5000), to, 1))
-	must(t, a.Inject(injected, to)) // there is room for it, behind what waits
-	must(t, a.Send(pattern(6000), to, 2))
-	must(t, a.Inject(injected, to))
-	must(t, a.Send(nil, to, 3))
-	clear(injected)
-	for i, want := range []string{string(pattern(4000)), string(pattern(5000)), "injected",
-		string(pattern(6000)), "injected"} {
-		buf := make([]byte, 8192)
-		must(t, a.Recv(buf, uint64(10+i)))
-		for c := completes(t, a); c.Context != uint64(10+i); c = completes(t, a) {
-			if c.Context > uint64(i) {
-				t.Errorf("send %d completes before its receive, %d", c.Context, i)
-			}
-		}
-		if string(buf[:len(want)]) != want {
-			t.Errorf("message %d is another", i)
-		}
-	}
-	must(t, a.Send(pattern(4097), to, 4))
-	must(t, a.Close())
-	for failed := (cq.ErrorEntry{}); failed.Context != 4; {
-		if _, failed, err = a.next(); err != nil {
-			t.Fatal(err)
-		}
-		if failed.Context == 4 && failed.Err != cq.Errno(syscall.ECANCELED) {
-			t.Errorf("a send that waited: %+v", failed)
-		}
 	}
 }
 

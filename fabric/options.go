@@ -37,7 +37,8 @@ type Options struct {
 	// Progress are the queues of this process whose reads move the endpoint.
 	Progress []*cq.Queue
 	// Peers is how many peers it can send to, and how many can send to it, at once: up to 4096, by
-	// default 64. Each takes 2.5 KiB of shared memory with the default of Slots.
+	// default 64. It is one itself if it sends to itself. Each takes 2.5 KiB of shared memory with
+	// the default of Slots.
 	Peers int
 	// Slots is how many messages a lane holds, a power of two up to 1024, by default 8. One of them
 	// is kept for the end of the lane.

@@ -91,9 +91,6 @@ func (e *Endpoint) pollAll() {
 
 // flush reports receives, and tells all senders whose messages were examined or matched.
 func (e *Endpoint) flush() {
-	if len(e.own.later) > 0 {
-		e.own.resume()
-	}
 	_ = e.posted.Commit()
 	for i, l := range e.dirty {
 		l.dirty = false

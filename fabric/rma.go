@@ -24,8 +24,7 @@ const (
 // call does it: it ends when the call returns, or when the peer's file has it.
 type reaching struct {
 	sendOp
-	open bool     // the file has not
-	num  cq.Errno // it does not
+	open bool // the file has not
 	buf  []byte
 	iov  [][]byte
 	at   Remote
@@ -130,7 +129,7 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 	}
 	e.stats.Reached++
 	if !op.open {
-		e.report(&op.sendOp, op.num)
+		e.report(&op.sendOp, 0)
 	}
 	return nil
 }
@@ -141,9 +140,6 @@ func (e *Endpoint) reach(to cq.Addr, op *reaching) error {
 // Go's copy writes past the caches, ends in a store fence of its own.
 func (p *peer) reach(op *reaching) (err error) {
 	e := p.e
-	if p.addr == e.addr {
-		return e.reachSelf(p, op)
-	}
 	l := p.out
 	if l == nil {
 		if l, err = e.lane(p); err != nil {
@@ -252,36 +248,11 @@ func (o *reaching) move(w *kind.Reach, mem []byte) {
 	}
 }
 
-// reachSelf is reach of the endpoint's own memory.
-func (e *Endpoint) reachSelf(p *peer, op *reaching) error {
-	mem, access, err := find(&e.remote.Reach, op)
-	tells := op.tells(access)
-	switch {
-	case err != nil:
-		return err
-	case tells && len(e.remote.untold) >= kind.FabricMostOps:
-		return cq.ErrFull
-	}
-	op.move(&e.remote.Reach, mem)
-	if op.flags&cq.FlagCommitComplete != 0 {
-		at, _ := kind.Within(e.remote.Mem, mem)
-		if e.commit(at, mem) != nil {
-			op.num = errIO
-			return nil
-		}
-	}
-	if tells {
-		e.reached(reached{what: op.tag, n: uint64(op.bytes), data: op.data,
-			with: op.flags & cq.FlagRemoteCQData, meta: op.marks(), peer: p})
-	}
-	return nil
-}
-
 // reached is what a peer says that it has done with memory of this endpoint; or what was missed of
 // its messages to groups.
 type reached struct {
 	peer    *peer
-	from    *inLane // nil: this endpoint itself
+	from    *inLane // nil: messages were missed
 	what    uint64  // 0: n messages were missed
 	n, data uint64
 	with    cq.Flags // FlagRemoteCQData, if there is data

@@ -327,30 +327,6 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestRMASelf: an endpoint reaches its own memory as that of others.
-func TestRMASelf(t *testing.T) {
-	e := opened(t, "main", fabric.Options{Remote: 4096})
-	to := e.knows(t, "main")
-	r := shmtest.Got(e.Register(8, allAccess)).Or(t)
-	at := fabric.Remote{Key: r.Key()}
-	must(t, e.WriteMsg(&fabric.Msg{Buf: []byte("12345678"), Addr: to, Context: 1, Data: 5,
-		Flags: cq.FlagRemoteCQData}, at))
-	if c := completes(t, e); c.Flags != toldFlags || c.Data != 5 || string(r.Bytes()) != "12345678" {
-		t.Errorf("told %+v, %s", c, r.Bytes())
-	}
-	if c := completes(t, e); c.Flags != cq.FlagRMA|cq.FlagWrite || c.Context != 1 {
-		t.Errorf("wrote %+v", c)
-	}
-	got := make([]byte, 4)
-	must(t, e.Read(got, to, fabric.Remote{Key: r.Key(), Offset: 2}, 1))
-	if completes(t, e); string(got) != "3456" {
-		t.Errorf("read %s", got)
-	}
-	if err := e.Read(got, to, fabric.Remote{Key: r.Key(), Offset: 5}, 1); err != fabric.ErrRange {
-		t.Error(err)
-	}
-}
-
 // TestRMAUntold: what a target has no room to report waits for room, in its order; and a peer can
 // have no more of it under way than was granted, each as a message of no bytes.
 func TestRMAUntold(t *testing.T) {

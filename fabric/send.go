@@ -264,7 +264,7 @@ func (e *Endpoint) promise(op *sendOp) error {
 // datagram goes now or never.
 func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	e, n := l.p.e, len(payload)
-	if !l.own() { // it is stored into soon, and its line lies with the receiver, who looks at it
+	if l.err == nil { // it is stored into soon, and its line lies with the receiver, who looks at it
 		fetch.Own(&l.slots[l.sent&l.mask].Seq)
 	}
 	ready := l.err == nil && !l.waits(op) && l.hasSlot() && l.bytes+charge(n) <= l.granted &&
@@ -286,7 +286,7 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 	switch {
 	case ready && !e.opt.Datagram:
 		l.put(payload, op)
-	case !e.opt.Datagram || l.own() && l.offers(n):
+	case !e.opt.Datagram:
 		l.begin(payload, op)
 	case l.offers(n):
 		l.offer(payload, op)
@@ -295,14 +295,8 @@ func (l *outLane) send(payload []byte, op *sendOp) (wait bool, err error) {
 		e.stats.Dropped++
 		e.endSend(op, 0)
 	}
-	if l.own() { // its receive may have ended
-		e.flush()
-	}
 	return false, nil
 }
-
-// own reports whether the lane is to the endpoint itself. It has no memory.
-func (l *outLane) own() bool { return l.row == nil }
 
 // waits reports whether a send waits for others: there is a fence, or no header more can be alone.
 func (l *outLane) waits(op *sendOp) bool {
@@ -330,10 +324,6 @@ func (l *outLane) begin(payload []byte, op *sendOp) {
 
 // put is a send for which there is a slot, and a number if its header goes alone.
 func (l *outLane) put(payload []byte, op *sendOp) {
-	if l.own() {
-		l.putOwn(payload, op)
-		return
-	}
 	e, n := l.p.e, charge(len(payload))
 	e.stats.Sent++
 	s, pass := l.slot()
