@@ -118,7 +118,7 @@ func (p *peer) fault(err error) error {
 // gone its row until the peer notices that.
 func (e *Endpoint) noPeers(p *peer, rows []kind.Word) error {
 	soon := slices.ContainsFunc(e.out, func(l *outLane) bool {
-		return l != nil && l.parted()
+		return l != nil && (l.parted() || l.err == nil && !l.p.used())
 	})
 	for row := 0; row < len(rows) && !soon; row++ {
 		box, _ := kind.FabricLaneOf(rows[row].Load())

@@ -251,7 +251,7 @@ func (c *conn) sayNoReply() {
 func (c *conn) unexamined() bool {
 	c.m.e.bell.Lock()
 	defer c.m.e.bell.Unlock()
-	l := c.p.out
+	l := c.lane
 	if l.err == nil {
 		l.look()
 	}

@@ -39,10 +39,11 @@ type conn struct {
 	readBy, writeBy  deadline
 
 	wrote   uint64
-	behind  uint64 // the last message of these bytes: its index + 1
-	allowed uint64 // bytes in all
-	window  uint64 // the peer's
-	ended   bool   // no more of us
+	lane    *outLane // that they went by
+	behind  uint64   // the last message of them there: its index + 1
+	allowed uint64   // bytes in all
+	window  uint64   // the peer's
+	ended   bool     // no more of us
 
 	in         bytes.Buffer // what came before its Read
 	into       []byte       // a Read's that waits, as far as it is not filled
@@ -289,7 +290,7 @@ func (c *conn) put(b []byte) (n int, ok bool) {
 	}
 	n, ok = c.p.out.stream(connData|c.to, 0, b)
 	c.wrote += uint64(n)
-	c.behind = c.p.out.sent
+	c.lane, c.behind = c.p.out, c.p.out.sent
 	c.writer.moved = c.wrote
 	return n, ok
 }

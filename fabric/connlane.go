@@ -299,7 +299,7 @@ func (p *peer) unanswered() (n int) {
 
 // roomy says what was owed to a peer, in whose lane there may be room.
 func (m *mux) roomy(p *peer) {
-	if len(p.owed) == 0 {
+	if len(p.owed) == 0 || p.out == nil {
 		return
 	}
 	done := 0
@@ -311,16 +311,22 @@ func (m *mux) roomy(p *peer) {
 	m.settle()
 }
 
-// lost ends all connections with a peer from whom nothing more comes. If there are none the mux may
-// have no endpoint yet: a meeting has failed.
-func (m *mux) lost(p *peer) {
+// lost ends all connections with a peer from whom nothing more comes; or, if it stays, nothing more
+// by its lane: it had no use for that, and answers who asks by another one. If there are none the
+// mux may have no endpoint yet: a meeting has failed.
+func (m *mux) lost(p *peer, stays bool) {
 	if len(p.owed)+len(p.conns) == 0 {
 		return
 	}
-	m.owing -= len(p.owed)
-	p.owed = nil
+	if !stays {
+		m.owing -= len(p.owed)
+		p.owed = nil
+	}
 	crash.At(crash.ConnLost)
 	for c := range p.conns {
+		if stays && c.is == connAsking {
+			continue
+		}
 		switch c.is {
 		case connAsking:
 			c.fail(syscall.ECONNREFUSED)
@@ -338,7 +344,7 @@ func (m *mux) lost(p *peer) {
 // connections end, unless it lives.
 func (m *mux) deaf(p *peer, why error) {
 	if p.in == nil || why != ErrPeerDied && why != ErrPeerClosed {
-		m.lost(p)
+		m.lost(p, false)
 		return
 	}
 	crash.At(crash.ConnLost)

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"net"
 	"time"
 
 	"github.com/shmring/shmring/internal/wake"
@@ -24,8 +23,16 @@ func SetConnPeers(n int) (back func()) {
 	return func() { connOptions = was }
 }
 
-// Below returns the endpoint of a listener.
-func Below(l net.Listener) *Endpoint { return l.(*listener).m.e }
+// Below returns the endpoint of a listener, or of a connection.
+func Below(of any) *Endpoint {
+	if c, ok := of.(*conn); ok {
+		return c.m.e
+	}
+	return of.(*listener).m.e
+}
+
+// Tidy ends lanes to peers without connections.
+func (e *Endpoint) Tidy() { e.markAgain(0) }
 
 // SetUses has each place of the outbox have had so many users.
 func (e *Endpoint) SetUses(n int) {

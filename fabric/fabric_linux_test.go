@@ -264,8 +264,8 @@ func TestSendContextEnds(t *testing.T) {
 	}
 }
 
-// TestSelf: an endpoint is a peer of its own. Who sleeps is woken, memory is reached and told of, and
-// a close ends what waits for a receive. Nothing is left.
+// TestSelf: an endpoint is a peer of its own. Who sleeps is woken, memory is reached and told of,
+// and a close ends what waits for a receive. Nothing is left.
 func TestSelf(t *testing.T) {
 	other := opened(t, "other", fabric.Options{})
 	a := opened(t, "a", fabric.Options{Window: 4096, Remote: 4096})

@@ -317,7 +317,7 @@ func (e *Endpoint) leftGroups() {
 	}
 }
 
-// spare ends the lanes to former members that have no other use.
+// spare ends the lanes to former members, or peers of connections, that have no other use.
 func (e *Endpoint) spare(former []*peer) {
 	for _, p := range former {
 		if p.out != nil && p.out.err == nil && !p.used() {
@@ -327,9 +327,10 @@ func (e *Endpoint) spare(former []*peer) {
 	}
 }
 
-// used reports whether messages may be sent to a peer: it has a number, or is in a group.
+// used reports whether messages may be sent to a peer: it has a number, a connection, or is in a
+// group.
 func (p *peer) used() bool {
-	used := p.index != cq.AddrNotAvail
+	used := p.index != cq.AddrNotAvail || len(p.conns)+len(p.owed) > 0
 	for _, g := range p.e.groups {
 		used = used || slices.Contains(g.members, p)
 	}

@@ -74,7 +74,9 @@ func (m *mux) newConn(p *peer, is connState) *conn {
 func (m *mux) free(c *conn) {
 	if m.conns[c.number] == c {
 		delete(m.conns, c.number)
-		delete(c.p.conns, c)
+		if delete(c.p.conns, c); len(c.p.conns) == 0 {
+			m.e.later.Want() // the lane to the peer ends, if there is no other one by then
+		}
 		crash.At(crash.ConnFreed)
 		m.settle()
 	}
@@ -369,8 +371,8 @@ func dialMux(d *shm.Dir) (*mux, error) {
 //
 // The dial fails with ECONNREFUSED if nobody listens, the listener's process ends, or too many
 // wait for it; as the context ends if its process is stopped; with [ErrPeers] if the listener, or
-// this process, has 64 peers that live; and with [ErrCorrupt] or the errors of [Open], also if the
-// memory with the answer cannot be mapped.
+// this process, has connections with 64 others; and with [ErrCorrupt] or the errors of [Open], also
+// if the memory with the answer cannot be mapped.
 func Dial(ctx context.Context, d *shm.Dir, name string) (net.Conn, error) {
 	m, err := dialMux(d)
 	if err != nil {
@@ -391,10 +393,13 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var p *peer
+	var c *conn
 	var err error
 	if m.e.untilRoom(ctx, func() (wait bool) {
-		p, err = m.reach(name)
+		p, failed := m.reach(name)
+		if err = failed; err == nil {
+			c = m.ask(p) // at once: who has waited gets the lock back later, and p may have gone by then
+		}
 		return err == cq.ErrFull
 	}) {
 		err = ctx.Err()
@@ -402,16 +407,21 @@ func (m *mux) dial(ctx context.Context, name string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.ask(ctx, p)
+	return c.answered(ctx)
 }
 
-// ask has a connection with a peer who listens.
-func (m *mux) ask(ctx context.Context, p *peer) (*conn, error) {
+// ask wants a connection with a peer who listens.
+func (m *mux) ask(p *peer) *conn {
 	c := m.newConn(p, connAsking)
 	c.window = connWindow
 	m.say(p, connAsk, c.number, windowBytes())
 	crash.At(crash.ConnAsked)
-	m.e.within(ctx, &c.reader, func() bool {
+	return c
+}
+
+// answered waits for the answer.
+func (c *conn) answered(ctx context.Context) (*conn, error) {
+	c.m.e.within(ctx, &c.reader, func() bool {
 		return c.is != connAsking || c.err != nil || c.mute != nil
 	})
 	switch {

@@ -217,7 +217,7 @@ func (l *inLane) placeSegment(op uint16, from []byte) (ok bool) {
 // without a receive go.
 func (l *inLane) orphan(num cq.Errno) {
 	if m := l.p.e.opt.mux; m != nil {
-		m.lost(l.p)
+		m.lost(l.p, !l.refused && !l.p.e.closed && l.p.stays())
 	}
 	if len(l.pulls) == 0 {
 		return

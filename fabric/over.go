@@ -133,7 +133,7 @@ func DialOver(ctx context.Context, socket *net.UnixConn, allow *shm.AllowList) (
 	m.e.bell.Lock()
 	m.pin()
 	go m.keep() // once ask sleeps, or it finds the peer gone before that is asked
-	c, err := m.ask(ctx, m.e.byAddr[0])
+	c, err := m.ask(m.e.byAddr[0]).answered(ctx)
 	m.e.bell.Unlock()
 	m.unpin()
 	if err != nil {

@@ -290,6 +290,9 @@ func (p *peer) hasClosed() bool {
 	return p.obj != nil && p.words.page.State.Load() == kind.FabricClosed
 }
 
+// stays reports that it goes on, though the lane from it may have ended.
+func (p *peer) stays() bool { return p.obj != nil && !p.dead.Load() && !p.hasClosed() }
+
 // bury removes the objects of a peer that is proved dead, once there is nothing in them for us. It
 // may have claimed a row, and died before it rang: then its lane is adopted now, and looked at. It
 // reports whether a row is claimed still: then the peer is to stay known.

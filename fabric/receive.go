@@ -132,6 +132,11 @@ func (e *Endpoint) markAgain(pause time.Duration) {
 	defer e.bell.Unlock()
 	if m := e.opt.mux; m != nil && !e.closed {
 		m.answerAgain(pause)
+		for _, l := range e.out {
+			if l != nil {
+				e.spare([]*peer{l.p})
+			}
+		}
 	}
 	for row := range e.in {
 		if !e.closed && e.in[row] == nil && e.claims[row].Load() != 0 {

@@ -506,13 +506,12 @@ func (l *outLane) end(why error) {
 	bit := len(e.rows) + l.place
 	e.bell.Drop(bit)
 	l.silent()
-	if l.parted() {
+	if m := e.opt.mux; l.parted() {
 		l.p.leaving = nil
-	}
-	e.makeRoom()
-	if m := e.opt.mux; m != nil {
+	} else if m != nil {
 		m.deaf(l.p, why)
 	}
+	e.makeRoom()
 	switch {
 	case over:
 		l.p.outBit.CompareAndSwap(int32(bit+1), 0)

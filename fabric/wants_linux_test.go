@@ -2,10 +2,13 @@ package fabric_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -138,6 +141,74 @@ func TestDialFullOfDead(t *testing.T) {
 	b.Unlock()
 	failsWith(t, "a dial", err, context.DeadlineExceeded)
 	dials(t, d, "server")
+}
+
+// TestConnPlaces: the place of a peer with whom all connections have ended is another one's soon,
+// though both go on; and a peer that has one again meanwhile notices nothing.
+func TestConnPlaces(t *testing.T) {
+	d := directory(t)
+	back := fabric.SetConnPeers(1)
+	one := listens(t, d, "server")
+	back()
+	defer fabric.SetConnPeers(3)()
+	keep := listens(t, d, "keep") // so what dials share stays
+	kept := dials(t, d, "keep")
+	accepts(t, keep)
+	visit := func(name string, l net.Listener) {
+		t.Helper()
+		c := dials(t, d, name)
+		s := accepts(t, l)
+		writes(t, c, "question")
+		reads(t, s, "question")
+		must(t, errors.Join(s.Close(), c.Close()))
+	}
+	visit("server", one)
+	for i := range 4 {
+		name := fmt.Sprint("other-", i)
+		visit(name, listens(t, d, name))
+	}
+	c, of := started(t, "streamer"), scribble(t, &end{Endpoint: fabric.Below(one), d: d}, "server")
+	shmtest.Eventually(t, "the row", func() bool { return of.claims[0].Load() == 0 })
+	c.does(t, "dial")
+	accepts(t, one)
+	c.Kill()
+	l := listens(t, d, "last")
+	here, there := fabric.Below(kept), fabric.Below(l)
+	of = scribble(t, &end{Endpoint: here, d: d}, kept.LocalAddr().String())
+	for range 10 { // once a timer may have come before
+		visit("last", l)
+		shmtest.Eventually(t, "the end of the lane from there", func() bool {
+			there.Tidy()
+			return of.claims[1].Load()+of.claims[2].Load() == 0 // the first is kept
+		})
+		shmtest.Got(here.Progress()).Or(t)
+		there.Bell().Lock() // it examines no end of a lane
+		here.Tidy()
+		done := make(chan error)
+		go func() {
+			c, err := fabric.Dial(t.Context(), d, "last")
+			if err == nil {
+				err = c.Close()
+			}
+			done <- err
+		}()
+		stackHas(t, "answered(")
+		there.Bell().Unlock()
+		must(t, <-done)
+		accepts(t, l)
+	}
+	over, tidied := make(chan struct{}, 1), sync.WaitGroup{}
+	tidied.Go(func() {
+		for len(over) == 0 {
+			here.Tidy()
+			there.Tidy()
+		}
+	})
+	for range 300 {
+		visit("last", l)
+	}
+	over <- struct{}{}
+	tidied.Wait()
 }
 
 // TestNoLaneUnmaps: what was mapped of a peer to whom no lane leads is given up.
