@@ -81,16 +81,14 @@ func (c *child) dialByName(_ *rand.Rand, i int) {
 }
 
 // newcomerConn dials the victim.
-func newcomerConn(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
-		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		defer cancel()
-		conn, err := fabric.Dial(ctx, c.dir, connName)
-		if err != nil {
-			return nil, err
-		}
-		return nil, c.converses(conn, who)
-	})
+func (c *child) newcomerConn(ctx context.Context, who uint64) (*poster, error) {
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	conn, err := fabric.Dial(ctx, c.dir, connName)
+	if err != nil {
+		return nil, err
+	}
+	return nil, c.converses(conn, who)
 }
 
 // converses sends some messages, and takes each back.

@@ -139,83 +139,56 @@ func victimServer(c *child) error {
 	return s.Close()
 }
 
-// honestApp sends datagrams that come back, and has each send completed once.
-func honestApp(c *child) error {
-	ctx, cancel := limited(patience)
-	defer cancel()
-	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{Name: "bystander",
-		Ports: []uint16{honestPort}, Frames: 128, Sends: 64, NoReconnect: true})
-	if err != nil {
-		return err
-	}
-	c.ready()
-	a := &app{c: c, e: e, out: map[uint64]bool{}}
-	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
-	over := c.watch("an echo")
-	for echoes := uint64(0); c.ctx.Err() == nil; {
-		if err := a.send(to); err != nil {
-			return err
-		}
-		if err := a.take(); err != nil {
-			return err
-		}
-		if a.echoes != echoes {
-			echoes = a.echoes
-			over()
-			over = c.watch("an echo")
-		}
-	}
-	over()
-	defer c.watch("the completions of a bystander")()
-	if err := a.settle(); err != nil {
-		return err
-	}
-	if a.echoes == 0 {
-		c.broken(&c.did.BystanderLost, "no datagram came back")
-	}
-	return e.Close()
-}
-
-// app is the bystander.
+// app is an application of the device process that is honest: its datagrams come back, and each
+// send is completed once.
 type app struct {
 	c      *child
 	e      *device.Endpoint
 	out    map[uint64]bool // sends that are not completed
-	n      uint64
-	echoes uint64
+	echoes uint64          // since everything was completed
+	err    error
 }
 
-// send sends some datagrams, as far as there is room.
-func (a *app) send(to netip.AddrPort) error {
-	for range 8 {
-		payload := binary.LittleEndian.AppendUint64(nil, a.n)
-		payload = binary.LittleEndian.AppendUint64(payload, seal(a.c.Key, 0, a.n))
-		err := a.e.SendTo(payload, 0, to, a.n)
-		if errors.Is(err, device.ErrNoSlot) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("a bystander could not send: %w", err)
-		}
-		a.out[a.n] = true
-		a.n++
-		add(&a.c.did.Sent, 1)
+// enterApp gets in with the port of its role.
+func (c *child) enterApp(ctx context.Context, _ uint64) (*poster, error) {
+	port := map[string]uint16{roleHonest: honestPort, roleNewcomer: newcomerPort}[c.Role]
+	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{Name: c.Role,
+		Ports: []uint16{port}, Frames: 64, Sends: 32, NoReconnect: true})
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	a := &app{c: c, e: e, out: map[uint64]bool{}}
+	return &poster{post: a.post, empty: a.empty, again: true,
+		close: func() error { return errors.Join(a.err, e.Close()) }}, nil
 }
 
-// settle waits until all sends are completed.
-func (a *app) settle() error {
-	for len(a.out) > 0 {
-		if err := a.take(); err != nil {
-			return err
-		}
+// post sends a datagram.
+func (a *app) post(n uint64) error {
+	payload := binary.LittleEndian.AppendUint64(nil, n)
+	payload = binary.LittleEndian.AppendUint64(payload, seal(a.c.Key, 0, n))
+	err := a.e.SendTo(payload, 0, netip.AddrPortFrom(a.c.Ends[1].Addr, echoPort), n)
+	if err == nil {
+		a.out[n] = true
+	} else if full(err) {
+		a.take()
 	}
-	return nil
+	if a.err != nil {
+		err = a.err
+	}
+	return err
+}
+
+// empty tells that all sends are completed, and something came back.
+func (a *app) empty() bool {
+	if a.take(); a.err == nil && (len(a.out) > 0 || a.echoes == 0) {
+		return false
+	}
+	a.echoes = 0
+	return true
 }
 
 // take takes what there is, for a moment.
-func (a *app) take() error {
+func (a *app) take() {
 	var es [64]cq.Entry
 	n, err := cq.ReadContext(context.Background(), a.e.Queue(), es[:],
 		cq.ReadOptions{Timeout: 2 * time.Millisecond})
@@ -224,37 +197,38 @@ func (a *app) take() error {
 		if err = a.e.Queue().ReadErr(&x); err == nil {
 			err = fmt.Errorf("a send of a bystander failed: %w", &x)
 		}
-		return err
-	}
-	if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, cq.ErrTimedOut) {
-		return err
+	} else if errors.Is(err, cq.ErrWouldBlock) || errors.Is(err, cq.ErrTimedOut) {
+		err = nil
 	}
 	for i := range es[:n] {
 		e := &es[i]
-		if e.Flags&cq.FlagFrame == 0 {
-			if !a.out[e.Context] {
-				a.c.broken(&a.c.did.BystanderLost, "send %d was completed, which is not under way", e.Context)
-			}
-			delete(a.out, e.Context)
-			add(&a.c.did.Seen, 1)
+		if e.Flags&cq.FlagFrame != 0 {
+			err = errors.Join(err, a.came(e))
 			continue
 		}
-		loan, err := a.e.View(e)
-		if err != nil {
-			return err
+		if !a.out[e.Context] {
+			a.c.broken(&a.c.did.BystanderLost, "send %d was completed, which is not under way", e.Context)
 		}
-		b := loan.Bytes()
-		ok := len(b) >= 16 &&
-			binary.LittleEndian.Uint64(b[8:]) == seal(a.c.Key, 0, binary.LittleEndian.Uint64(b))
-		loan.Release()
-		if a.echoes++; !ok {
-			a.c.broken(&a.c.did.BystanderLost, "a datagram that nobody sent came back")
-		}
-		if err := a.e.Release(*e); err != nil {
-			return err
-		}
+		delete(a.out, e.Context)
+		add(&a.c.did.Seen, 1)
 	}
-	return nil
+	a.err = errors.Join(a.err, err)
+}
+
+// came looks at a datagram, and gives its frame back.
+func (a *app) came(e *cq.Entry) error {
+	loan, err := a.e.View(e)
+	if err != nil {
+		return err
+	}
+	b := loan.Bytes()
+	if len(b) < 16 ||
+		binary.LittleEndian.Uint64(b[8:]) != seal(a.c.Key, 0, binary.LittleEndian.Uint64(b)) {
+		a.c.broken(&a.c.did.BystanderLost, "a datagram that nobody sent came back")
+	}
+	loan.Release()
+	a.echoes++
+	return a.e.Release(*e)
 }
 
 // attackServer has applications that scribble over their payload memory, commands and queues.

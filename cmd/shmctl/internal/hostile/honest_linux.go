@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp/device"
 )
 
 // Users of a run. None of them needs to exist.
@@ -130,15 +128,27 @@ func (w *verifier) number(who, n uint64) {
 	add(&w.c.did.Seen, 1)
 }
 
-// poster is what an honest writer needs of a writer of any kind.
+// poster is what somebody honest has who got in.
 type poster struct {
 	post  func(n uint64) error // one more, numbered
-	empty func() bool          // everything is read
+	empty func() bool          // everything is read, or completed
 	close func() error
+	// again says that only the next post has to get through: another process of the same user can eat
+	// the hint that somebody must be woken, and a wire loses what it likes.
+	again bool
 }
 
-// writeOn posts until the run ends, with pauses in which readers fall asleep.
-func (c *child) writeOn(w poster) error {
+// enters tries once to get in as the one with a number; nil has been done then.
+type enters func(c *child, ctx context.Context, who uint64) (*poster, error)
+
+// stays is a bystander: it posts until the run ends, with pauses in which readers fall asleep.
+func (c *child) stays() error {
+	ctx, cancel := limited(patience)
+	defer cancel()
+	w, err := c.s.honest(c, ctx, uint64(c.Index))
+	if err != nil {
+		return err
+	}
 	c.ready()
 	post := c.posts(w, "the post of a bystander")
 	for round := 0; c.ctx.Err() == nil; round++ {
@@ -162,7 +172,7 @@ func (c *child) writeOn(w poster) error {
 }
 
 // posts returns what posts one after the other, as soon as there is room.
-func (c *child) posts(w poster, what string) func() error {
+func (c *child) posts(w *poster, what string) func() error {
 	n := uint64(0)
 	return func() error {
 		defer c.watch(what)()
@@ -180,13 +190,11 @@ func (c *child) posts(w poster, what string) func() error {
 	}
 }
 
-// read waits until everything is read. Between processes of one user another one can eat the hint
-// that somebody must be woken; there only the next post has to get through.
-func (c *child) read(w poster, post func() error) error {
-	over := c.watch("the reading of a bystander's entries")
-	defer over()
+// read waits until everything is read.
+func (c *child) read(w *poster, post func() error) error {
+	defer c.watch("the reading of what is honest")()
 	for i := 1; !w.empty(); i++ {
-		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.s.trust == cq.SameUser {
+		if time.Sleep(200 * time.Microsecond); i%100 == 0 && w.again {
 			if err := post(); err != nil {
 				return err
 			}
@@ -202,20 +210,16 @@ const newcomersFirst = 1 << 20
 // fewestVisits is how often somebody new has to come during an attack.
 const fewestVisits = 3
 
-// enters tries once to get in as the newcomer with a number. stay is what it does then, until it
-// has left; nil has been done.
-type enters func(ctx context.Context, who uint64) (stay func() error, err error)
-
-// newcomers come, stay, and leave, until the run ends.
-func (c *child) newcomers(enter enters) error {
+// newcomers come, post, and leave, until the run ends.
+func (c *child) newcomers() error {
 	c.ready()
 	for who := uint64(newcomersFirst); c.ctx.Err() == nil; {
-		stay, in := c.letIn(&who, enter)
+		w, in := c.letIn(&who)
 		if !in {
 			continue
 		}
-		if stay != nil {
-			if err := stay(); err != nil {
+		if w != nil {
+			if err := errors.Join(c.visit(w), w.close()); err != nil {
 				c.broken(&c.did.KeptOut, "newcomer %d was let in and could not go on: %v", who, err)
 			}
 		}
@@ -226,13 +230,13 @@ func (c *child) newcomers(enter enters) error {
 }
 
 // letIn tries to get in until the run ends. Time in which the machine stood still does not count.
-func (c *child) letIn(who *uint64, enter enters) (stay func() error, in bool) {
+func (c *child) letIn(who *uint64) (w *poster, in bool) {
 	defer c.watch("a newcomer")()
 	began, since, told := time.Now(), stage.Lifetime(), false
 	for {
 		*who++
 		ctx, cancel := limited(keptBound)
-		stay, err := enter(ctx, *who)
+		w, err := c.s.newcomer(c, ctx, *who)
 		cancel()
 		if took := stage.Lifetime() - since; took > keptBound && !told {
 			told = true
@@ -240,7 +244,7 @@ func (c *child) letIn(who *uint64, enter enters) (stay func() error, in bool) {
 		}
 		if err == nil {
 			c.most(&c.did.KeptMostNs, uint64(time.Since(began)))
-			return stay, true
+			return w, true
 		}
 		if c.ctx.Err() != nil || told { // whoever watches must not think that this is one call
 			return nil, false
@@ -256,7 +260,7 @@ func (c *child) line(network, name string) (*net.UnixConn, error) {
 }
 
 // visit posts some, which are read.
-func (c *child) visit(p poster) error {
+func (c *child) visit(p *poster) error {
 	post := c.posts(p, "the post of a newcomer")
 	for range 1 + c.rnd.IntN(200) {
 		if err := post(); err != nil {
@@ -264,34 +268,4 @@ func (c *child) visit(p poster) error {
 		}
 	}
 	return c.read(p, post)
-}
-
-// newcomerApp is an application of the device process.
-func newcomerApp(c *child) error {
-	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
-	return c.newcomers(func(ctx context.Context, _ uint64) (stay func() error, err error) {
-		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{
-			Name: "newcomer", Ports: []uint16{newcomerPort}, Frames: 32, Sends: 16, NoReconnect: true})
-		if err != nil {
-			return nil, err
-		}
-		a := &app{c: c, e: e, out: map[uint64]bool{}}
-		return func() error { return errors.Join(a.visit(to), e.Close()) }, nil
-	})
-}
-
-// visit has datagrams come back.
-func (a *app) visit(to netip.AddrPort) error {
-	over := a.c.watch("the echo of a newcomer")
-	for a.echoes == 0 {
-		if err := a.send(to); err != nil {
-			return err
-		}
-		if err := a.take(); err != nil {
-			return err
-		}
-	}
-	over()
-	defer a.c.watch("the completions of a newcomer")()
-	return a.settle()
 }

@@ -224,7 +224,7 @@ func (c *child) play() error {
 	}
 	c.s = surfaces[at]
 	play := map[string]func(*child) error{roleVictim: c.s.victim, roleAttacker: c.s.attack,
-		roleHonest: c.s.honest, roleNewcomer: c.s.newcomer}[c.Role]
+		roleHonest: (*child).stays, roleNewcomer: (*child).newcomers}[c.Role]
 	if play == nil {
 		return fmt.Errorf("no %s of %q", c.Role, c.Surface)
 	}

@@ -117,23 +117,21 @@ func (c *child) echo(conn net.Conn) {
 }
 
 // newcomerMet sends to the victim in one way or the other.
-func newcomerMet(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
-		way := c.rnd.IntN(2)
-		conn, err := c.line("unix", fmt.Sprintf(metSocket, way))
-		if err != nil {
-			return nil, err
-		}
-		defer conn.Close()
-		if way == 0 {
-			return nil, c.arrive(ctx, met(ctx, conn), who)
-		}
-		over, err := fabric.DialOver(ctx, conn, everybody())
-		if err != nil {
-			return nil, err
-		}
-		return nil, c.converses(over, who)
-	})
+func (c *child) newcomerMet(ctx context.Context, who uint64) (*poster, error) {
+	way := c.rnd.IntN(2)
+	conn, err := c.line("unix", fmt.Sprintf(metSocket, way))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if way == 0 {
+		return nil, c.arrive(ctx, met(ctx, conn), who)
+	}
+	over, err := fabric.DialOver(ctx, conn, everybody())
+	if err != nil {
+		return nil, err
+	}
+	return nil, c.converses(over, who)
 }
 
 // attackMet meets the victim in one way or the other, and scribbles over what the other one reads.

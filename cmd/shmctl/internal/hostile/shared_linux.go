@@ -469,10 +469,8 @@ func (l *life) received(e *cq.Entry) {
 
 // newcomerEndpoint sends to the victim: it is let in when all has its receive. Each try is somebody
 // else, since the victim may have closed its endpoint.
-func newcomerEndpoint(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
-		return nil, c.arrive(ctx, c.named("newcomer"), who)
-	})
+func (c *child) newcomerEndpoint(ctx context.Context, who uint64) (*poster, error) {
+	return nil, c.arrive(ctx, c.named("newcomer"), who)
 }
 
 // arrive has an endpoint to deliver something.

@@ -31,9 +31,10 @@ type surface struct {
 	// goroutines for each as crowd says; 0 is one, and nil is nothing.
 	beside func(c *child, rnd *rand.Rand, i int)
 	crowd  int
-	// What the processes do, each in its role: a victim reads its queues where it is nil, and those
-	// who are honest are writers of the kind of queue that it reads.
-	victim, attack, honest, newcomer func(*child) error
+	// What the processes do, each in its role: a victim reads its queues where it is nil.
+	victim, attack func(*child) error
+	// Who is honest comes so: as a writer of the kind of queue that the victim reads, if they are nil.
+	honest, newcomer enters
 	// kind is of the writers to the victim, and writes of those of the victim; nil is completions.
 	kind, writes *kind
 	prepare      func(*scene) (done func(), skip error)
@@ -81,26 +82,25 @@ func init() {
 		{name: "meet-dial", trust: others, weight: 1, beside: dialOnce, crowd: 2,
 			attack: attackFrom("device", deviceSocket), provokes: blamed},
 		{name: "device-app", trust: others, weight: 10, prepare: prepareDevice, victim: victimServer,
-			attack: attackServer, honest: honestApp, newcomer: newcomerApp, provokes: gaveUp},
+			attack: attackServer, honest: (*child).enterApp, provokes: gaveUp},
 		{name: "device-server", trust: others, weight: 10, prepare: prepareDevice,
 			beside: useServer, crowd: 2, attack: attackApp, provokes: blamed,
 			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
 		{name: "device-meet", trust: others, weight: 1, prepare: prepareDevice, victim: victimServer,
-			attack: attackTo("device", deviceSocket, 1), honest: honestApp, newcomer: newcomerApp,
-			provokes: blamed},
+			attack: attackTo("device", deviceSocket, 1), honest: (*child).enterApp, provokes: blamed},
 		{name: "endpoint", trust: user, weight: 10, prepare: hasEndpoints, victim: victimEndpoint,
-			attack: attackEndpoint, newcomer: newcomerEndpoint, provokes: cutOff,
+			attack: attackEndpoint, newcomer: (*child).newcomerEndpoint, provokes: cutOff,
 			memfds: metName},
 		{name: "endpoint-conn", trust: user, weight: 10, prepare: hasEndpoints, victim: victimConn,
-			attack: attackConn, newcomer: newcomerConn, provokes: cutOff,
+			attack: attackConn, newcomer: (*child).newcomerConn, provokes: cutOff,
 			memfds: metName},
 		{name: "endpoint-meet", trust: others, weight: 1, prepare: hasEndpoints, victim: victimMet,
-			attack: attackTo("fabric", metSocket, 2), newcomer: newcomerMet,
+			attack: attackTo("fabric", metSocket, 2), newcomer: (*child).newcomerMet,
 			provokes: cutOff, memfds: metName},
 		{name: "endpoint-dial", trust: others, weight: 1, prepare: hasEndpoints, beside: dialMet,
 			crowd: talkers, attack: attackFrom("fabric", metSocket), provokes: cutOff},
 		{name: "endpoint-met", trust: others, weight: 10, prepare: hasEndpoints, victim: victimMet,
-			attack: attackMet, newcomer: newcomerMet, provokes: cutOff,
+			attack: attackMet, newcomer: (*child).newcomerMet, provokes: cutOff,
 			memfds: metName},
 	}
 	for _, s := range surfaces {
@@ -109,11 +109,12 @@ func init() {
 		if s.victim == nil {
 			s.victim = victimReader
 		}
-		if s.visited = s.border() || s.newcomer != nil; s.newcomer == nil {
-			s.newcomer = newcomerWriter
-		}
+		s.visited = s.border() || s.newcomer != nil
 		if s.honest == nil {
-			s.honest = honestWriter
+			s.honest = (*child).enterWriter
+		}
+		if s.newcomer == nil {
+			s.newcomer = s.honest
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,45 +72,26 @@ var events = &kind{
 	read: readEvents, lure: lureEvents,
 }
 
-// full tells that there is no room, which is the same of both kinds.
-func full(err error) bool { return errors.Is(err, cq.ErrFull) || errors.Is(err, cq.ErrWouldBlock) }
+// full tells that there is no room, which is the same of all that is posted.
+func full(err error) bool { return errors.Is(err, cq.ErrFull) || errors.Is(err, syscall.EAGAIN) }
 
-// poster makes the one with a number of a writer that is attached.
-func (k *kind) poster(c *child, w writer, who uint64) poster {
-	return poster{post: func(n uint64) error { return k.post(w, c.Key, who, n) },
-		empty: func() bool { return k.empty(w) }, close: w.Close}
-}
-
-// honestWriter posts to the queue of its number in the victim.
-func honestWriter(c *child) error {
-	conn, err := c.dial(fmt.Sprintf(queueSocket, c.Index))
-	if err != nil {
-		return err
+// enterWriter attaches to a queue of the victim, a bystander to that of its number.
+func (c *child) enterWriter(ctx context.Context, who uint64) (*poster, error) {
+	k := c.Index
+	if c.Role == roleNewcomer {
+		k = c.rnd.IntN(c.s.queues)
 	}
-	defer conn.Close()
-	ctx, cancel := limited(patience)
-	defer cancel()
+	conn, err := c.line("unix", fmt.Sprintf(queueSocket, k))
+	if err != nil {
+		return nil, err
+	}
 	w, err := c.s.kind.attach(ctx, conn, c.writerOptions())
 	if err != nil {
-		return err
+		return nil, errors.Join(err, conn.Close())
 	}
-	return c.writeOn(c.s.kind.poster(c, w, uint64(c.Index)))
-}
-
-// newcomerWriter posts to any queue of the victim.
-func newcomerWriter(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (stay func() error, err error) {
-		conn, err := c.line("unix", fmt.Sprintf(queueSocket, c.rnd.IntN(c.s.queues)))
-		if err != nil {
-			return nil, err
-		}
-		w, err := c.s.kind.attach(ctx, conn, c.writerOptions())
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		p := c.s.kind.poster(c, w, who)
-		return func() error { return errors.Join(c.visit(p), p.close(), conn.Close()) }, nil
-	})
+	return &poster{post: func(n uint64) error { return c.s.kind.post(w, c.Key, who, n) },
+		empty: func() bool { return c.s.kind.empty(w) }, again: c.s.trust == cq.SameUser,
+		close: func() error { return errors.Join(w.Close(), conn.Close()) }}, nil
 }
 
 // guest is what an attacker has for a while.
