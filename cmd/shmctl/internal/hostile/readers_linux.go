@@ -309,25 +309,6 @@ func (s *completionReader) wait() error {
 	return nil
 }
 
-// postAnything posts what looks like anything.
-func postAnything(rnd *rand.Rand, w *cq.Writer) error {
-	batch := make([]cq.Entry, 1+rnd.IntN(16))
-	for i := range batch {
-		batch[i] = cq.Entry{Context: rnd.Uint64N(4), Flags: cq.Flags(rnd.Uint64() >> rnd.IntN(64)),
-			Len: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64N(1 << 20), Data: rnd.Uint64(),
-			Meta: cq.Meta(rnd.Uint64() >> rnd.IntN(64))}
-	}
-	switch rnd.IntN(4) {
-	case 0:
-		return w.PostError(&cq.ErrorEntry{Context: rnd.Uint64(), Err: cq.Errno(rnd.Int32()),
-			ErrData: make([]byte, rnd.IntN(cq.ErrDataMaxBytes+1))})
-	case 1:
-		return w.Post(&batch[0])
-	}
-	_, err := w.PostBatch(batch)
-	return err
-}
-
 const eventData = 500 // bytes at most, as all event queues of a run are made
 
 func (c *child) eventOptions(size int) cq.EventOptions {
@@ -403,26 +384,4 @@ func (w *verifier) event(ev *cq.Event) {
 		return
 	}
 	w.number(ev.Context, ev.Data)
-}
-
-// writeSomeEvent writes what looks like anything.
-func writeSomeEvent(rnd *rand.Rand, w *cq.EventWriter) (err error) {
-	if rnd.IntN(4) == 0 {
-		_, err = w.WriteErr(&cq.EventError{Err: cq.Errno(rnd.Int32()),
-			ErrData: make([]byte, rnd.IntN(eventData))})
-		return err
-	}
-	_, err = w.Write(&cq.Event{Event: cq.EventKind(rnd.Uint32() >> rnd.IntN(32)),
-		Context: rnd.Uint64N(4), Payload: make([]byte, rnd.IntN(eventData))})
-	return err
-}
-
-// writeSomehow writes as a victim does.
-func writeSomehow(rnd *rand.Rand, w *cq.EventWriter) (err error) {
-	if rnd.IntN(4) == 0 {
-		_, err = w.WriteErr(&cq.EventError{Err: cq.EOverrun, ErrData: make([]byte, 100)})
-	} else {
-		_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
-	}
-	return err
 }

@@ -28,10 +28,8 @@ type kind struct {
 	// post posts what an honest one posts as its nth, and empty tells whether all of it is read.
 	post  func(w writer, key, who, n uint64) error
 	empty func(writer) bool
-	// use makes one call of a victim.
+	// use makes one call of one kind, of a victim or an attacker.
 	use func(rnd *rand.Rand, w writer) (what string, err error)
-	// anything makes one call of an attacker.
-	anything func(rnd *rand.Rand, w writer) error
 	// read makes the k-th queue of a victim, and lure one of an attacker, which drain reads.
 	read func(s *served, k int) (serving, error)
 	lure func(c *child) (q accepter, drain func(), err error)
@@ -49,8 +47,7 @@ var completions = &kind{
 	use: func(rnd *rand.Rand, w writer) (what string, err error) {
 		return postSomehow(rnd, w.(*cq.Writer))
 	},
-	anything: func(rnd *rand.Rand, w writer) error { return postAnything(rnd, w.(*cq.Writer)) },
-	read:     readCompletions, lure: lureCompletions,
+	read: readCompletions, lure: lureCompletions,
 }
 
 var events = &kind{
@@ -64,10 +61,7 @@ var events = &kind{
 	},
 	empty: func(writer) bool { return true }, // what it left is read all the same
 	use: func(rnd *rand.Rand, w writer) (what string, err error) {
-		return "write an event", writeSomehow(rnd, w.(*cq.EventWriter))
-	},
-	anything: func(rnd *rand.Rand, w writer) error {
-		return writeSomeEvent(rnd, w.(*cq.EventWriter))
+		return writeSomehow(rnd, w.(*cq.EventWriter))
 	},
 	read: readEvents, lure: lureEvents,
 }
@@ -173,7 +167,7 @@ func attackLane(c *child) error {
 		rnd := c.split()
 		return &guest{play: func() {
 			add(&c.did.Mutations, 1)
-			if c.s.kind.anything(rnd, w) != nil {
+			if _, err := c.s.kind.use(rnd, w); err != nil {
 				time.Sleep(20 * time.Microsecond)
 			}
 		}, leave: func() error {
@@ -234,17 +228,26 @@ func poll(o interface{ GetWait() (cq.Native, error) }, ms int) {
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}, ms)
 }
 
+// anyEntry looks like anything.
+func anyEntry(rnd *rand.Rand) cq.Entry {
+	return cq.Entry{Context: rnd.Uint64N(4), Flags: cq.Flags(rnd.Uint64() >> rnd.IntN(64)),
+		Len: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64N(1 << 20), Data: rnd.Uint64(),
+		Meta: cq.Meta(rnd.Uint64() >> rnd.IntN(64))}
+}
+
 // postSomehow makes one call of one kind.
 func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
-	e := cq.Entry{Context: rnd.Uint64(), Flags: cq.FlagSend | cq.FlagMsg}
-	if rnd.IntN(4) == 0 {
-		e.Meta = cq.MetaSolicited
-	}
+	e := anyEntry(rnd)
 	switch rnd.IntN(8) {
 	case 0:
-		return "post an error", w.PostError(&cq.ErrorEntry{Err: cq.EOverrun})
+		return "post an error", w.PostError(&cq.ErrorEntry{Context: e.Context,
+			Err: cq.Errno(rnd.Int32()), ErrData: make([]byte, rnd.IntN(cq.ErrDataMaxBytes+1))})
 	case 1:
-		_, err = w.PostBatch(make([]cq.Entry, 1+rnd.IntN(300)))
+		batch := make([]cq.Entry, 1+rnd.IntN(300))
+		for i := range batch {
+			batch[i] = anyEntry(rnd)
+		}
+		_, err = w.PostBatch(batch)
 		return "post a batch", err
 	case 2:
 		n := 1 + rnd.IntN(4)
@@ -282,6 +285,18 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 		return "free", nil
 	}
 	return "post", w.Post(&e)
+}
+
+// writeSomehow writes what looks like anything.
+func writeSomehow(rnd *rand.Rand, w *cq.EventWriter) (what string, err error) {
+	text := make([]byte, rnd.IntN(eventData))
+	if rnd.IntN(4) == 0 {
+		_, err = w.WriteErr(&cq.EventError{Err: cq.Errno(rnd.Int32()), ErrData: text})
+		return "write an error", err
+	}
+	_, err = w.Write(&cq.Event{Event: cq.EventKind(rnd.Uint32() >> rnd.IntN(32)),
+		Context: rnd.Uint64N(4), Payload: text})
+	return "write an event", err
 }
 
 // attackReader has queues whose memory is scribbled over while writers attach and post.
