@@ -21,7 +21,7 @@ const (
 	readBatch  = 64
 	queueSlots = 4096
 	lentFrames = 512
-	// sendSlots is how many payloads the application can have under way.
+	// sendSlots is how many sends the application can have under way.
 	sendSlots = 256
 )
 
@@ -44,9 +44,9 @@ type way interface {
 	view(e *cq.Entry) (shm.Loan, error)
 	arrived(e *cq.Entry) (ns uint64, err error) // when it came
 	giveBack(frames []cq.Entry) error
-	// post makes a datagram of the sequence and sends it, now or with flush, from a slot that no
-	// send under way has. The context has both. It is EAGAIN if the other side is behind.
-	post(slot int, sequence, context uint64) error
+	// post makes the datagram of a sequence, which is its context, and sends it, now or with flush. It
+	// is EAGAIN if the other side is behind.
+	post(sequence uint64) error
 	flush() error
 	stats() (wakes, publishes uint64) // of what was posted
 	close() error
@@ -175,13 +175,10 @@ func (a *application) close() error {
 	return a.way.close()
 }
 
-// sender is the state of the sending phase. A payload slot is busy from the post of a send until
-// its completion, whose context names the slot and which send it was for.
+// sender is the state of the sending phase.
 type sender struct {
 	a         *application
-	postedNs  [sendSlots]int64
-	sequence  [sendSlots]uint64
-	free      []int
+	postedNs  map[uint64]int64 // of sends under way, by their contexts
 	posted    uint64
 	completed uint64
 	wrong     uint64 // completions that match no send under way
@@ -193,10 +190,7 @@ type sender struct {
 
 // transmit posts sends and reads their completions.
 func (a *application) transmit() (*Direction, error) {
-	s := &sender{a: a, buf: make([]cq.Tagged, readBatch)}
-	for i := range sendSlots {
-		s.free = append(s.free, i)
-	}
+	s := &sender{a: a, buf: make([]cq.Tagged, readBatch), postedNs: map[uint64]int64{}}
 	if a.pace != nil { // news end a wait for completions: there may be room for another send
 		go a.pace.follow(a.cfg.Count, func() { _ = a.q.Signal() })
 	}
@@ -224,9 +218,9 @@ func (a *application) transmit() (*Direction, error) {
 	return d, nil
 }
 
-// post sends from free slots, no further ahead of the peer than the window.
+// post sends as much as there is room for, no further ahead of the peer than the window.
 func (s *sender) post() (int, error) {
-	room := uint64(len(s.free))
+	room := uint64(sendSlots - len(s.postedNs))
 	if p := s.a.pace; p != nil {
 		room = min(room, window-min(window, s.posted-p.heard.Load()))
 	}
@@ -236,8 +230,7 @@ func (s *sender) post() (int, error) {
 	}
 	now := spin.Now()
 	for k := range n {
-		slot := s.free[len(s.free)-1]
-		err := s.a.way.post(slot, s.posted, s.posted<<16|uint64(slot))
+		err := s.a.way.post(s.posted)
 		if errors.Is(err, syscall.EAGAIN) {
 			n = k
 			break
@@ -245,8 +238,7 @@ func (s *sender) post() (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		s.sequence[slot], s.postedNs[slot] = s.posted, now
-		s.free = s.free[:len(s.free)-1]
+		s.postedNs[s.posted] = now
 		s.posted++
 	}
 	return n, s.a.way.flush()
@@ -272,24 +264,21 @@ func (s *sender) read(posted int) (int, error) {
 	}
 	now := spin.Now()
 	for _, e := range s.buf[:n] {
-		if slot, ok := s.release(e.Context); ok {
+		if posted, ok := s.ends(e.Context); ok {
 			s.completed++
-			s.a.times.Add(uint64(max(1, now-s.postedNs[slot])))
+			s.a.times.Add(uint64(max(1, now-posted)))
 		}
 	}
 	return n, nil
 }
 
-// release frees the slot of a completion, if it is one that is due.
-func (s *sender) release(context uint64) (slot int, ok bool) {
-	slot = int(context & 0xffff)
-	if slot >= sendSlots || s.sequence[slot] != context>>16 || s.postedNs[slot] == 0 {
+// ends is the completion of a send, if it is one that is due.
+func (s *sender) ends(context uint64) (postedNs int64, ok bool) {
+	if postedNs, ok = s.postedNs[context]; !ok {
 		s.wrong++
-		return 0, false
 	}
-	s.free = append(s.free, slot)
-	s.sequence[slot] = ^uint64(0)
-	return slot, true
+	delete(s.postedNs, context)
+	return postedNs, ok
 }
 
 func (s *sender) readError() (int, error) {
@@ -297,7 +286,7 @@ func (s *sender) readError() (int, error) {
 	if err := s.a.q.ReadErr(&e); err != nil {
 		return 0, err
 	}
-	if _, ok := s.release(e.Context); ok {
+	if _, ok := s.ends(e.Context); ok {
 		if s.failed++; s.failed == 1 {
 			s.a.result.Notes = []string{fmt.Sprintf("first failed send: %v", &e)}
 		}
@@ -333,8 +322,8 @@ func (t *through) arrived(e *cq.Entry) (ns uint64, err error) {
 	return r.RxNs, err
 }
 
-func (t *through) post(_ int, sequence, context uint64) error {
-	return t.e.SendTo(t.payload[:wire.Put(t.payload[:], sequence)], 0, t.to, context)
+func (t *through) post(sequence uint64) error {
+	return t.e.SendTo(t.payload[:wire.Put(t.payload[:], sequence)], 0, t.to, sequence)
 }
 
 func (t *through) stats() (wakes, publishes uint64) {

@@ -186,7 +186,7 @@ const (
 	PathAFXDP  = "af_xdp" // the device path or an error
 	PathShm    = "shm"    // shared memory alone
 	defaultN   = 200_000
-	maxCount   = 1 << 40 // a send's context has 48 bits for its number
+	maxCount   = 1 << 40 // no run is as long
 	graceful   = 30 * time.Second
 	startLimit = 30 * time.Second
 )

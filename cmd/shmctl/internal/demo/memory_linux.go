@@ -15,36 +15,44 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// memory is the way to a producer: a queue in each direction, and the payloads that their entries
-// refer to, each in a region of who sends it, which the other maps read-only. A payload of the
-// producer is there until the entry that refers to it is released, and no longer.
+// memory is one end of the way between an application and a producer: a queue for what comes, the
+// other's queue for what goes, and the payloads that their entries refer to, in regions that the
+// other one maps read-only. A payload of the producer is there until the entry that refers to it is
+// released, and no longer.
 type memory struct {
 	ctx              context.Context
 	dir              *shm.Dir
-	cfg              config
+	to               string // name of the other's queue
 	q                *cq.Queue
-	commands         *cq.Writer
+	out              *cq.Writer
 	payloads, theirs *shm.Region
 	sends            []cq.Entry
 }
 
-func throughMemory(ctx context.Context, c config) (way, error) {
-	m := &memory{ctx: ctx, cfg: c}
-	var err error
+// openMemory makes an end, with a queue of its own, when the other one is there.
+func openMemory(ctx context.Context, c config, own, to string) (m *memory, err error) {
+	m = &memory{ctx: ctx, to: to}
 	if m.dir, err = shm.OpenDir(c.Dir); err != nil {
 		return nil, err
 	}
-	m.q, err = cq.Create(cq.Named(m.dir, c.Queue), cq.Options{Size: queueSlots, MaxLanes: 4})
+	m.q, err = cq.Create(cq.Named(m.dir, own), cq.Options{Size: queueSlots, MaxLanes: 4})
 	if err == nil {
-		m.commands, err = cq.Attach(ctx, cq.Named(m.dir, c.Commands), cq.WriterOptions{Wait: true})
+		m.out, err = cq.Attach(ctx, cq.Named(m.dir, to), cq.WriterOptions{Wait: true})
 	}
 	if err == nil {
-		m.payloads, m.theirs, err = regions()
+		m.payloads, err = region(fdOwn, shm.ReadWrite)
+	}
+	if err == nil {
+		m.theirs, err = region(fdTheirs, shm.ReadOnly)
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.close())
 	}
 	return m, nil
+}
+
+func throughMemory(ctx context.Context, c config) (way, error) {
+	return openMemory(ctx, c, c.Queue, c.Commands)
 }
 
 func (m *memory) queue() *cq.Queue { return m.q }
@@ -56,52 +64,50 @@ func (m *memory) arrived(e *cq.Entry) (ns uint64, err error) { return e.Data, ni
 
 func (m *memory) giveBack([]cq.Entry) error { return nil }
 
-func (m *memory) post(slot int, sequence, context uint64) error {
-	off, n := putSlot(m.payloads, uint64(slot), sequence)
-	m.sends = append(m.sends, cq.Entry{Context: context, Flags: cq.FlagSend | cq.FlagMsg,
+// post has a slot of the region for each send that may be under way. They complete in order.
+func (m *memory) post(sequence uint64) error {
+	off, n := putSlot(m.payloads, sequence%sendSlots, sequence)
+	m.sends = append(m.sends, cq.Entry{Context: sequence, Flags: cq.FlagSend | cq.FlagMsg,
 		Len: uint64(n), Buf: m.payloads.Ref(off)})
 	return nil
 }
 
+// flush posts what is to be sent. The other side may be behind; then it waits.
 func (m *memory) flush() error {
-	defer func() { m.sends = m.sends[:0] }()
-	return postAll(m.ctx, m.commands, m.sends)
-}
-
-func (m *memory) stats() (wakes, publishes uint64) {
-	s := m.commands.Stats()
-	return s.Wakes, s.Publishes
-}
-
-func (m *memory) close() error {
-	var err error
-	if m.commands != nil {
-		err = m.commands.Close()
-	}
-	if m.q != nil {
-		err = errors.Join(err, m.q.Close())
-	}
-	err = errors.Join(err, closeRegions(m.theirs, m.payloads))
-	// If the producer was killed, its queue is nobody's.
-	_ = cq.Remove(cq.Named(m.dir, m.cfg.Commands))
-	return errors.Join(err, m.dir.Close())
-}
-
-// postAll posts entries. The other side may be behind; then they wait.
-func postAll(ctx context.Context, w *cq.Writer, rest []cq.Entry) error {
-	for len(rest) > 0 {
-		n, err := w.PostBatch(rest)
+	for len(m.sends) > 0 {
+		n, err := m.out.PostBatch(m.sends)
 		if err != nil && !errors.Is(err, cq.ErrFull) {
 			return err
 		}
-		if rest = rest[n:]; n == 0 {
-			if ctx.Err() != nil {
+		if m.sends = m.sends[n:]; n == 0 {
+			if m.ctx.Err() != nil {
 				return stage.ErrGone
 			}
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
 	return nil
+}
+
+func (m *memory) stats() (wakes, publishes uint64) {
+	s := m.out.Stats()
+	return s.Wakes, s.Publishes
+}
+
+func (m *memory) close() (err error) {
+	if m.out != nil {
+		err = m.out.Close()
+	}
+	if m.q != nil {
+		err = errors.Join(err, m.q.Close())
+	}
+	for _, r := range []*shm.Region{m.theirs, m.payloads} {
+		if r != nil {
+			err = errors.Join(err, r.Close(context.Background()))
+		}
+	}
+	_ = cq.Remove(cq.Named(m.dir, m.to)) // if the other one was killed, it is nobody's
+	return errors.Join(err, m.dir.Close())
 }
 
 // sectionPayload holds payloads, each in a slot for the longest.
@@ -137,15 +143,7 @@ func (s *supervisor) startPair() error {
 	return s.start("producer", nil, files[1], files[0])
 }
 
-// regions maps the payloads that this process sends, and those that it gets.
-func regions() (ours, theirs *shm.Region, err error) {
-	if ours, err = region(fdOwn, shm.ReadWrite); err != nil {
-		return nil, nil, err
-	}
-	theirs, err = region(fdTheirs, shm.ReadOnly)
-	return ours, theirs, err
-}
-
+// region maps the payloads that this process sends, or those that it gets.
 func region(fd int, how shm.Access) (*shm.Region, error) {
 	defer unix.Close(fd)
 	o, err := shm.OpenFD(fd, "payloads", how)
@@ -155,77 +153,43 @@ func region(fd int, how shm.Access) (*shm.Region, error) {
 	return shm.NewRegion(o, sectionPayload)
 }
 
-// closeRegions closes those that were made.
-func closeRegions(all ...*shm.Region) (err error) {
-	for _, r := range all {
-		if r != nil {
-			err = errors.Join(err, r.Close(context.Background()))
-		}
-	}
-	return err
-}
-
 // producer stands in for device and wire where there is no privilege: it makes the payloads that a
-// peer would send, and verifies those that it would receive.
+// peer would send, a payload for each slot of its lane, and verifies those that it would receive.
 type producer struct {
-	line             *line
-	cfg              config
-	rx, tx           *cq.Writer
-	commands         *cq.Queue
-	payloads, theirs *shm.Region // a payload for each slot of the lane of rx
-	sent             uint64
-	tally            *tally
-	done, buf        []cq.Entry
+	*memory
+	count, sent uint64
+	tally       *tally
+	buf         []cq.Entry
 }
 
-func runProducer(l *line, c config) (err error) {
-	d, err := shm.OpenDir(c.Dir)
+func runProducer(l *line, c config) error {
+	m, err := openMemory(l.ctx, c, c.Commands, c.Queue)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	p := &producer{line: l, cfg: c, tally: newTally(c.Count), buf: make([]cq.Entry, readBatch),
-		done: make([]cq.Entry, 0, readBatch)}
-	defer func() { err = errors.Join(err, p.close(d)) }()
-	if err := p.open(d); err != nil {
-		return err
-	}
-	return l.phases(func(phase string) (uint64, error) {
+	p := &producer{memory: m, count: c.Count, tally: newTally(c.Count),
+		buf: make([]cq.Entry, readBatch)}
+	err = l.phases(func(phase string) (uint64, error) {
 		if phase == "rx" {
 			return c.Count, p.run(p.produce)
 		}
 		return c.Count, p.run(p.serve)
 	}, p.report)
+	return errors.Join(err, m.close())
 }
 
 func (p *producer) report() *result {
 	r := &result{RX: &Direction{Sent: p.sent}, TX: p.tally.direction()}
-	for _, w := range []*cq.Writer{p.rx, p.tx} {
-		s := w.Stats()
-		r.Wakes, r.Publishes = r.Wakes+s.Wakes, r.Publishes+s.Publishes
-	}
-	s := p.commands.Stats()
+	r.Wakes, r.Publishes = p.stats()
+	s := p.q.Stats()
 	r.Syscalls = r.Wakes + s.Sleeps + s.Barriers
 	return r
-}
-
-func (p *producer) open(d *shm.Dir) (err error) {
-	p.commands, err = cq.Create(cq.Named(d, p.cfg.Commands), cq.Options{Size: queueSlots, MaxLanes: 4})
-	for _, w := range []**cq.Writer{&p.rx, &p.tx} {
-		if err == nil {
-			*w, err = cq.Attach(p.line.ctx, cq.Named(d, p.cfg.Queue), cq.WriterOptions{Wait: true})
-		}
-	}
-	if err == nil {
-		p.payloads, p.theirs, err = regions()
-	}
-	return err
 }
 
 // run does a direction step by step until all is done, or the other side is silent.
 func (p *producer) run(step func() (int, error)) error {
 	last := time.Now()
-	for done := uint64(0); done < p.cfg.Count; {
+	for done := uint64(0); done < p.count; {
 		n, err := step()
 		done += uint64(n)
 		switch {
@@ -233,7 +197,7 @@ func (p *producer) run(step func() (int, error)) error {
 			return err
 		case n > 0:
 			last = time.Now()
-		case p.line.ctx.Err() != nil:
+		case p.ctx.Err() != nil:
 			return stage.ErrGone
 		case time.Since(last) > quiet:
 			return nil
@@ -245,7 +209,7 @@ func (p *producer) run(step func() (int, error)) error {
 // produce fills slots and posts the completions as one batch. What stands in the slot of an entry
 // is free as soon as that is.
 func (p *producer) produce() (int, error) {
-	a, b, err := p.rx.Reserve(int(min(readBatch, p.cfg.Count-p.sent)))
+	a, b, err := p.out.Reserve(int(min(readBatch, p.count-p.sent)))
 	if errors.Is(err, cq.ErrFull) { // the application is behind
 		time.Sleep(50 * time.Microsecond)
 		return 0, nil
@@ -253,7 +217,7 @@ func (p *producer) produce() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	now, at := uint64(spin.Now()), p.rx.Next()
+	now, at := uint64(spin.Now()), p.out.Next()
 	for _, span := range [][]cq.Entry{a, b} {
 		for i := range span {
 			off, n := putSlot(p.payloads, at%queueSlots, p.sent)
@@ -263,12 +227,12 @@ func (p *producer) produce() (int, error) {
 			p.sent++
 		}
 	}
-	return len(a) + len(b), p.rx.Commit(len(a) + len(b))
+	return len(a) + len(b), p.out.Commit(len(a) + len(b))
 }
 
 // serve verifies what is sent, and posts the completions.
 func (p *producer) serve() (int, error) {
-	n, err := cq.ReadContext(context.Background(), p.commands, p.buf,
+	n, err := cq.ReadContext(context.Background(), p.q, p.buf,
 		cq.ReadOptions{Timeout: 10 * time.Millisecond})
 	if errors.Is(err, cq.ErrTimedOut) {
 		return 0, nil
@@ -276,13 +240,12 @@ func (p *producer) serve() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	p.done = p.done[:0]
 	for i := range p.buf[:n] {
 		e := &p.buf[i]
 		p.verify(e)
-		p.done = append(p.done, cq.Entry{Context: e.Context, Flags: cq.FlagSend | cq.FlagMsg})
+		p.sends = append(p.sends, cq.Entry{Context: e.Context, Flags: cq.FlagSend | cq.FlagMsg})
 	}
-	return n, postAll(p.line.ctx, p.tx, p.done)
+	return n, p.flush()
 }
 
 func (p *producer) verify(e *cq.Entry) {
@@ -293,19 +256,4 @@ func (p *producer) verify(e *cq.Entry) {
 	}
 	p.tally.add(loan.Bytes())
 	loan.Release()
-}
-
-func (p *producer) close(d *shm.Dir) error {
-	var err error
-	for _, w := range []*cq.Writer{p.rx, p.tx} {
-		if w != nil {
-			err = errors.Join(err, w.Close())
-		}
-	}
-	if p.commands != nil {
-		err = errors.Join(err, p.commands.Close())
-	}
-	err = errors.Join(err, closeRegions(p.payloads, p.theirs))
-	_ = cq.Remove(cq.Named(d, p.cfg.Queue))
-	return err
 }
