@@ -245,7 +245,7 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 		opt.UntilSteps = r.aim()
 	}
 	opts := []torture.Options{opt}
-	if slices.Equal(roles, casts[castDevice]) { // it mostly waits for the kernel
+	if slices.Equal(roles, []string{"device"}) { // it mostly waits for the kernel
 		opt.Seed ^= 1 << 63
 		opts = append(opts, opt)
 	}
@@ -291,17 +291,9 @@ func (r *Report) hostile(ctx context.Context, seed uint64, end time.Time) error 
 	return nil
 }
 
-// casts are the roles of rounds: few at a time come round faster, all together find what is between
-// them. Those of one user are nil. Who owns a device takes long to start, so there are two of that.
-// The last has all.
-var casts = [][]string{{"device"}, nil, {"churner"}, {"others-writer", "others-event-writer"},
-	{"set-writer"}, {"vector-user"}, {"event-writer"}, {"counter"}, {"writer"}, torture.Roles()}
-
+// castTurn is of how many rounds one has all roles and one those of a user; the others are chosen,
+// since few at a time come round faster and all together find what is between them.
 const (
-	castDevice = 0
-	castUser   = 1
-	castFirst  = 4 // so many have a round each at the beginning
-	// Of so many rounds one has all roles and one those of a user; the others are chosen.
 	castTurn = 6
 	userTurn = 2
 )
@@ -312,12 +304,13 @@ type company struct {
 	steps []crash.Label
 }
 
-// playable returns the casts that can play here; the last is the one with all that can.
+// playable returns a cast for each role that can play here; the last has all.
 var playable = sync.OnceValue(func() (all []company) {
-	for _, roles := range able(casts, torture.Lacks) {
-		all = append(all, company{roles, torture.Steps(roles)})
+	able, _ := torture.Able(torture.Roles(), torture.Lacks)
+	for _, name := range able {
+		all = append(all, company{[]string{name}, torture.Steps([]string{name})})
 	}
-	return all
+	return append(all, company{able, torture.Steps(able)})
 })
 
 // cast returns the roles of the next round. chosen says that it was for what they lack: the round
@@ -327,14 +320,12 @@ var playable = sync.OnceValue(func() (all []company) {
 // plays. So the seed of a round replays the choice only with the deaths before it, and the report
 // says what was played.
 func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
-	turn, all := r.Rounds%castTurn, playable()
-	switch {
-	case turn == castTurn-1:
+	all := playable()
+	switch r.Rounds % castTurn {
+	case 0:
 		return all[len(all)-1].roles, false
-	case turn == userTurn:
-		return casts[castUser], false
-	case r.Rounds < castFirst:
-		return all[int(r.Rounds)%len(all)].roles, false
+	case userTurn:
+		return nil, false
 	}
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	rare := torture.Draw(rnd, crash.Labels(), r.aim(), func(l crash.Label) uint64 {
@@ -359,15 +350,4 @@ func smallest(all []company, at crash.Label) (best []string, ok bool) {
 		}
 	}
 	return best, ok
-}
-
-// able leaves those roles out of casts that cannot take part, and casts of nobody else.
-func able(casts [][]string, lacks func(string) error) (all [][]string) {
-	for _, c := range casts {
-		can, _ := torture.Able(c, lacks)
-		if len(can) > 0 || len(c) == 0 {
-			all = append(all, can)
-		}
-	}
-	return all
 }
