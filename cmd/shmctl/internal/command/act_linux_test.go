@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -174,6 +175,25 @@ func TestPostWaits(t *testing.T) {
 	}
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
+	}
+	// An interrupt is told as other verbs tell it, in the wait for a queue and in that for room.
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	defer interrupt(nil)
+	for _, args := range [][]string{{"never"}, {"later", "--count", "5"}} {
+		go func() {
+			done <- runContext(t, ctx, append([]string{"post", "--wait", "1m"}, args...)...)
+		}()
+		if args[0] == "later" {
+			eventually(t, "it is full", func() bool { return *showOne(t, "later").Depth == 4 })
+			interrupt(errors.New("stopped"))
+		}
+	}
+	for range 2 {
+		r := <-done
+		if first, _, _ := strings.Cut(r.stderr, "\n"); r.code != 1 ||
+			first != "shmctl: post never: stopped" && first != "shmctl: post later: stopped" {
+			t.Errorf("exit %d, %s", r.code, r.stderr)
+		}
 	}
 }
 

@@ -210,7 +210,7 @@ func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntr
 		err = fmt.Errorf("not created within %v: %w", p.wait, fs.ErrNotExist)
 	}
 	if err != nil {
-		return r, err
+		return r, interrupted(ctx, err)
 	}
 	r.Lane, r.Index = w.Lane(), w.Stats().Posted
 	for r.Posted < p.count {
@@ -223,7 +223,15 @@ func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntr
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return r, errors.Join(err, w.Close())
+	return r, errors.Join(interrupted(ctx, err), w.Close())
+}
+
+// interrupted is what ended a wait for a queue, or for room in it.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() == context.Canceled && (errors.Is(err, ctx.Err()) || errors.Is(err, cq.ErrFull)) {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // attach becomes a writer, and returns what posts once.
