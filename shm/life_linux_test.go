@@ -494,23 +494,27 @@ func TestProcessAlive(t *testing.T) {
 	check("reaped child", peer, false, true)
 }
 
-// TestKnownSelf: what a process could not read of itself, for want of a descriptor, it reads again
-// a second later, and no more once it has all.
+// TestKnownSelf: what a process may not read of itself it reads again a second later, what it could
+// not for want of a descriptor at once, and no more once it has all.
 func TestKnownSelf(t *testing.T) {
 	whole := Owner{PID: 7, StartTicks: 8, Program: 9, BootID: UUID{1}}
-	starved := Owner{PID: 7, BootID: UUID{1}}
+	part := Owner{PID: 7, BootID: UUID{1}}
 	var k knownSelf
 	for _, c := range []struct {
-		why      string
-		now      int64
-		is, want Owner
+		why     string
+		now     int64
+		is      Owner
+		starved bool
+		want    Owner
 	}{
-		{"nothing was read", 5, starved, starved},
-		{"it was read a moment ago", 5 + selfAgainNs - 1, whole, starved},
-		{"a second has gone", 5 + selfAgainNs, whole, whole},
-		{"all is known", 5 + 9*selfAgainNs, starved, whole},
+		{"no descriptor", 1, part, true, part},
+		{"nothing was read", 5, part, false, part},
+		{"it was read a moment ago", 5 + selfAgainNs - 1, whole, false, part},
+		{"a second has gone, and there is no descriptor", 5 + selfAgainNs, part, true, part},
+		{"there is one", 6 + selfAgainNs, whole, false, whole},
+		{"all is known", 5 + 9*selfAgainNs, part, false, whole},
 	} {
-		got := k.get(func() Owner { return c.is }, func() int64 { return c.now })
+		got := k.get(func() (Owner, bool) { return c.is, c.starved }, func() int64 { return c.now })
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.why, got, c.want)
 		}

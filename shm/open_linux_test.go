@@ -361,7 +361,8 @@ func TestAllocateInterrupted(t *testing.T) {
 }
 
 // TestOpenWithoutDescriptors: a name that is not there is not there, though the system has no
-// descriptor to look with; one that is there cannot be opened.
+// descriptor to look with; one that is there cannot be opened. What the process cannot read of
+// itself then it may ask for again.
 func TestOpenWithoutDescriptors(t *testing.T) {
 	d := openTestDir(t)
 	o := shmtest.Got(d.Create("there", specFor(""), nil)).Or(t)
@@ -369,7 +370,11 @@ func TestOpenWithoutDescriptors(t *testing.T) {
 	restore := shmtest.LimitFiles(0)
 	_, missing := d.Open("missing", ReadOnly)
 	_, there := d.Open("there", ReadOnly)
+	_, starved := readSelf()
 	restore()
+	if _, still := readSelf(); !starved || still {
+		t.Errorf("what it could not read of itself: %v, and then %v", starved, still)
+	}
 	if !errors.Is(missing, fs.ErrNotExist) || !errors.Is(there, syscall.EMFILE) {
 		t.Errorf("missing: %v, there: %v", missing, there)
 	}

@@ -131,30 +131,32 @@ func decodeOwner(page []byte) Owner {
 var self knownSelf
 
 // Self returns the identity of this process; State, ClaimedNs and Generation are zero. It is read
-// once and kept, or again each second as long as a part cannot be read.
+// once and kept, or again each second as long as a part may not be read.
 func Self() Owner { return self.get(readSelf, monoNs) }
 
-// knownSelf is kept once it is whole, and else for a while: a process that had no descriptor when
-// it first asked is not without a start for good.
+// knownSelf is kept once it is whole, and else for a while, unless it lacks something for want of a
+// descriptor.
 type knownSelf struct {
-	whole  atomic.Pointer[Owner]
-	mu     sync.Mutex
-	part   Owner
-	readNs int64
+	whole   atomic.Pointer[Owner]
+	mu      sync.Mutex
+	part    Owner
+	starved bool
+	readNs  int64
 }
 
 // selfAgainNs is how long a part is kept. Some processes never see more.
 const selfAgainNs = 1e9
 
-func (k *knownSelf) get(read func() Owner, clock func() int64) Owner {
+func (k *knownSelf) get(read func() (Owner, bool), clock func() int64) Owner {
 	if o := k.whole.Load(); o != nil {
 		return *o
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now := clock(); k.part.PID == 0 || now-k.readNs >= selfAgainNs {
-		o := read()
-		if k.part, k.readNs = o, now; o.StartTicks != 0 && o.Program != 0 && o.BootID != (UUID{}) {
+	if now := clock(); k.part.PID == 0 || k.starved || now-k.readNs >= selfAgainNs {
+		o, starved := read()
+		k.part, k.starved, k.readNs = o, starved, now
+		if o.StartTicks != 0 && o.Program != 0 && o.BootID != (UUID{}) {
 			k.whole.Store(&o)
 		}
 	}

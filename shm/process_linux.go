@@ -16,22 +16,23 @@ import (
 	"github.com/shmring/shmring/internal/pollable"
 )
 
-func readSelf() Owner {
-	o := Owner{PID: os.Getpid()}
+// readSelf also reports whether something is missing for want of a descriptor.
+func readSelf() (o Owner, starved bool) {
+	o.PID = os.Getpid()
 	if id, ok := parseUUID(strings.TrimSpace(string(
 		readOrNothing("/proc/sys/kernel/random/boot_id")))); ok {
 		o.BootID = id
 	}
 	// A /proc of another PID namespace would show strangers under our numbers.
 	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(o.PID) {
-		return o
+		return o, false
 	}
 	st, ok := readStat("/proc/self/stat")
 	info, err := sysStatFollow("/proc/self/ns/pid")
 	if ok && err == nil && !ownTime() {
 		o.StartTicks, o.PIDNS, o.Program = st.startTicks, info, programOf("self")
 	}
-	return o
+	return o, !ok // everybody may read his own, and the link was there
 }
 
 // programOf returns a number of the program that a process is, which lasts until it becomes

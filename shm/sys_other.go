@@ -59,7 +59,7 @@ func sysUnsparse(int, uint64) error                    { return errSystem }
 func sysRoom(int, uint64) []room                       { return nil }
 func monoNs() int64                                    { return 0 }
 func realNs() int64                                    { return time.Now().UnixNano() }
-func readSelf() Owner                                  { return Owner{PID: os.Getpid()} }
+func readSelf() (Owner, bool)                          { return Owner{PID: os.Getpid()}, false }
 func processAlive(Owner) (alive, known bool)           { return false, false }
 func programOf(string) uint64                          { return 0 }
 
