@@ -46,10 +46,7 @@ func (o *Object) Owner() Owner {
 	if o.mem == nil {
 		return Owner{}
 	}
-	owner, ok := loadOwner(o.mem)
-	if !ok {
-		return Owner{}
-	}
+	owner, _ := loadOwner(o.mem)
 	return owner
 }
 

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"slices"
@@ -307,7 +308,7 @@ func DecodeHeader(page []byte, fileBytes uint64) (_ Header, err error) {
 	if h.EarlyBytes, err = h.early(le.Uint64(page[offEarly:])); err != nil {
 		return Header{}, err
 	}
-	h.Owner = decodeOwner(page)
+	h.Owner, _ = loadOwner(bytes.Clone(page)) // whose words are aligned
 	return h, nil
 }
 

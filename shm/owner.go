@@ -55,7 +55,10 @@ func loadOwner(page []byte) (Owner, bool) {
 		t := turn.Load() // pairs with the store in storeOwner
 		o := loadSlot(page, ownerSlot(t))
 		if turn.Load() == t {
-			return o, o.valid()
+			if !o.valid() {
+				break
+			}
+			return o, true
 		}
 	}
 	return Owner{}, false
@@ -104,27 +107,6 @@ func loadSlot(page []byte, base int) Owner {
 
 func (o Owner) valid() bool {
 	return o.PID > 0 && (o.State == StateOwned || o.State == StateReleased)
-}
-
-// decodeOwner reads the record out of a private copy, where nothing moves.
-func decodeOwner(page []byte) Owner {
-	b := page[ownerSlot(le.Uint64(page[offTurn:])):]
-	o := Owner{
-		PID:        boundPID(le.Uint64(b[ownPID:])),
-		PIDNS:      le.Uint64(b[ownPIDNS:]),
-		StartTicks: le.Uint64(b[ownStart:]),
-		BootID:     UUID(b[ownBootLo : ownBootLo+16]),
-		State:      OwnerState(le.Uint64(b[ownState:])),
-		ClaimedNs:  int64(le.Uint64(b[ownClaimed:])),
-		Generation: le.Uint64(b[ownGen:]),
-	}
-	if le.Uint64(b[ownProgramGen:]) == o.Generation {
-		o.Program = le.Uint64(b[ownProgram:])
-	}
-	if !o.valid() {
-		return Owner{}
-	}
-	return o
 }
 
 // self is what this process knows of itself.
