@@ -4,9 +4,12 @@ package scratch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/oserror"
 )
 
 // prefix begins the names of all of them: whatever is called so, and locked by nobody, is removed.
@@ -65,4 +68,25 @@ func sweep(base, tool string) {
 			lock.Close()
 		}
 	}
+}
+
+var errNotRoot = oserror.New("only root can start processes of other users", syscall.EPERM)
+
+// Others returns an error unless this process can start those of other users, and they can enter
+// what is made in a directory.
+func Others(base string) error {
+	if os.Geteuid() != 0 {
+		return errNotRoot
+	}
+	at, err := filepath.EvalSymlinks(base)
+	for ; err == nil; at = filepath.Dir(at) {
+		var info os.FileInfo
+		switch info, err = os.Stat(at); {
+		case err == nil && info.Mode()&1 == 0:
+			err = fmt.Errorf("other users cannot enter %s: let TMPDIR name another directory", at)
+		case err == nil && at == filepath.Dir(at):
+			return nil
+		}
+	}
+	return err
 }

@@ -1,6 +1,8 @@
 package scratch
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -29,5 +31,31 @@ func TestSweepSparesTheLiving(t *testing.T) {
 	}
 	if _, err := os.Stat(alive); err != nil {
 		t.Error("the living one is gone")
+	}
+}
+
+// TestOthers: processes of other users are not started where they cannot get to.
+func TestOthers(t *testing.T) {
+	base := t.TempDir()
+	inner, link := filepath.Join(base, "x"), filepath.Join(base, "to")
+	if err := errors.Join(os.Chmod(filepath.Dir(base), 0o755), os.Mkdir(inner, 0o755),
+		os.Symlink(inner, link)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 {
+		if err := Others(inner); !errors.Is(err, fs.ErrPermission) {
+			t.Error(err)
+		}
+		return
+	}
+	for _, mode := range []fs.FileMode{0o755, 0o710} {
+		if err := os.Chmod(base, mode); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range []string{inner, link} {
+			if err := Others(dir); (err == nil) != (mode == 0o755) {
+				t.Errorf("%s below mode %v: %v", dir, mode, err)
+			}
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/internal/stage"
 )
 
@@ -200,8 +201,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			o.Progress(time.Since(begin), r)
 		}
 	}
-	if os.Geteuid() != 0 {
-		r.skip("hostile peers: only root can start processes of other users")
+	if err := scratch.Others(os.TempDir()); err != nil {
+		r.skip("hostile peers: " + err.Error())
 	}
 	_, missing := torture.Able(torture.Roles(), torture.Lacks)
 	for _, text := range missing {
@@ -271,7 +272,7 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 // hostile attacks one surface after the other until the round ends, one at least. The seed says
 // which is the first.
 func (r *Report) hostile(ctx context.Context, seed uint64, end time.Time) error {
-	if os.Geteuid() != 0 {
+	if scratch.Others(os.TempDir()) != nil {
 		return nil
 	}
 	names, had := hostile.Names(), r.Mutations

@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/scratch"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
@@ -70,6 +71,9 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 
 // lacksDevice tries what a device process does, on a pair of its own.
 var lacksDevice = sync.OnceValue(func() error {
+	if err := scratch.Others(os.TempDir()); err != nil { // its applications are theirs
+		return err
+	}
 	pair, err := veth.Open(veth.Config{})
 	if err != nil {
 		return absent(fmt.Errorf("a pair of interfaces in network namespaces: %w", err))
