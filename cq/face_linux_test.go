@@ -121,6 +121,21 @@ func TestFDFallback(t *testing.T) {
 	}
 }
 
+func init() { roles["no quota"] = childNoQuota }
+
+func childNoQuota() {
+	need(shmtest.Forbid(unix.SYS_MKNODAT, unix.EDQUOT))
+	d := shmtest.Needs(shm.OpenDir(""))
+	_, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{Wait: cq.WaitFD})
+	say("%v %v", errors.Is(err, shm.ErrNoSpace), errors.Is(err, unix.EDQUOT))
+}
+
+// TestFIFOQuota: a quota that has no file left for the FIFO of a queue is want of room.
+func TestFIFOQuota(t *testing.T) {
+	t.Parallel()
+	startChild(t, "no quota", envQueue+"="+queueName(t)).Says(t, "true true")
+}
+
 // TestFDOfSuccessor: a writer that rang one reader's descriptor finds the next one's. It rings none
 // of a reader that has left, whose numbers mean other things.
 func TestFDOfSuccessor(t *testing.T) {

@@ -581,4 +581,18 @@ func TestManyFeeders(t *testing.T) {
 	}
 	go func() { _ = w.Post(new(Entry)) }()
 	shmtest.Got(ReadContext(t.Context(), to, make([]Entry, 1), ReadOptions{})).Or(t)
+
+	// Each lane of another user takes a word too.
+	others := shmtest.Have(Create(Unnamed(""), Options{Size: 8, Trust: CrossUser})).In(t)
+	for n := range wake.MostWords - others.opt.MaxLanes {
+		if rest := others.awaitMany(); rest != nil {
+			t.Fatalf("%d feeders do not fit", n)
+		}
+		defer shmtest.Got(others.Bind(relay{from, relayed}, true)).Or(t)()
+	}
+	rest := others.awaitMany()
+	if rest == nil {
+		t.Fatal("too many feeders fit")
+	}
+	rest()
 }
