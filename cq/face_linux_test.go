@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -51,46 +50,6 @@ func (e epoll) wait(ms int) []int {
 			out = append(out, int(ev.Fd))
 		}
 		return out
-	}
-}
-
-// TestFDEpoll drains under load with the loop of fi_trywait's page: it never hangs, whatever the
-// triggering and wherever the entry falls in the loop. Two queues share an epoll descriptor.
-func TestFDEpoll(t *testing.T) {
-	t.Parallel()
-	for name, events := range map[string]uint32{"level": unix.EPOLLIN,
-		"edge": unix.EPOLLIN | unix.EPOLLET} {
-		t.Run(name, func(t *testing.T) {
-			const each = 600
-			var qs []*cq.Queue
-			var all sync.WaitGroup
-			d := openDir(t)
-			for i := range 2 {
-				q, w := member(t, d, fmt.Sprint(queueName(t), i), cq.Options{Size: 16, Wait: cq.WaitFD})
-				qs = append(qs, q)
-				all.Go(func() {
-					postAll(t, w, 0, each, func(i uint64) {
-						if i%20 == 0 {
-							time.Sleep(200 * time.Microsecond)
-						}
-					})
-				})
-			}
-			ep := newEpoll(t, events, qs...)
-			for got := [2]int{}; got != [2]int{each, each}; {
-				idle := true
-				for i, q := range qs {
-					for q.TryWait() != nil {
-						got[i] += len(drain(t, q))
-						idle = false
-					}
-				}
-				if idle && len(ep.wait(60_000)) == 0 {
-					t.Fatalf("asleep with %v of %d each", got, each)
-				}
-			}
-			all.Wait()
-		})
 	}
 }
 
