@@ -52,7 +52,10 @@ func start(t testing.TB, cmd *exec.Cmd) *child {
 }
 
 // What a child does.
-var say, need, untilTold = shmtest.Say, shmtest.Need, shmtest.UntilTold
+var (
+	say, need, untilTold = shmtest.Say, shmtest.Need, shmtest.UntilTold
+	openFiles, fillGaps  = shmtest.OpenFiles, shmtest.FillGaps
+)
 
 func number(name string, other int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {

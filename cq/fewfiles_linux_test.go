@@ -394,30 +394,6 @@ func limit(n uint64) {
 	need(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: 4096}))
 }
 
-// fillGaps makes the number of open descriptors what the limit counts. So what a sweep makes has
-// higher numbers than all before it.
-func fillGaps() {
-	top := slices.Max(openFiles())
-	for {
-		fd := shmtest.Needs(syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0))
-		if fd > top {
-			need(syscall.Close(fd))
-			return
-		}
-	}
-}
-
-// openFiles lists this process's descriptors, without asking for one while there are none.
-func openFiles() (fds []int) {
-	for fd := range 1024 {
-		_, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
-		if errno == 0 {
-			fds = append(fds, fd)
-		}
-	}
-	return fds
-}
-
 // TestLaneWithoutDescriptors: a reader that can open no file for the lane of a writer says so, and
 // gets what is in it when it can, though nobody rings any more.
 func TestLaneWithoutDescriptors(t *testing.T) {

@@ -500,23 +500,13 @@ func childFew() {
 		lanes = append(lanes, w)
 	}
 	all := shmtest.Needs(ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid()))
-	top := 0
-	for fd := range 256 {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
-			top = fd
-		}
-	}
-	for fd := -1; fd < top; {
-		fd = shmtest.Needs(unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0))
-		top = max(top, fd)
-	}
+	shmtest.FillGaps()
+	top := slices.Max(shmtest.OpenFiles())
 	for free := range 80 {
-		limit := unix.Rlimit{Cur: uint64(top + 1 + free), Max: 4096}
-		need(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		restore := shmtest.LimitFiles(uint64(top + 1 + free))
 		shown, err := ctl.Show(d, "q")
 		r, failed := ctl.CheckProcess(ctl.CheckOptions{}, os.Getpid())
-		limit.Cur = 4096
-		need(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		restore()
 		want := ctl.StateError
 		if err == nil && shown.Lanes[len(lanes)-1].Error == nil {
 			want = ctl.StateOpen

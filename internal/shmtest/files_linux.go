@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,27 @@ func LimitFiles(most uint64) (restore func()) {
 	}
 	set(max(1, min(most, had.Cur)))
 	return func() { set(had.Cur) }
+}
+
+// OpenFiles lists this process's descriptors, without asking for one while there are none.
+func OpenFiles() (fds []int) {
+	for fd := range 1024 {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// FillGaps opens files until the next one would have a higher number than all that are open. So a
+// limit counts how many more there can be.
+func FillGaps() {
+	for top := slices.Max(OpenFiles()); ; {
+		if fd := Needs(unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)); fd > top {
+			Need(unix.Close(fd))
+			return
+		}
+	}
 }
 
 // Sockets returns a connected pair of sockets of a type.
