@@ -130,16 +130,16 @@ type checker struct {
 	busy  bool
 }
 
-// bad notes a violation at an offset within a section.
-func (c *checker) bad(name string, k shm.SectionKind, within uint64, got, want any) {
-	var at uint64
+// wrong notes a violation in a word of the object's memory.
+func wrong[T any](c *checker, word *T, name string, got, want any) {
+	at := kind.Offset(c.obj.Bytes(), word)
+	v := shm.Violation{Invariant: name, Offset: at, Got: fmt.Sprint(got), Want: fmt.Sprint(want)}
 	for _, s := range c.obj.Header().Sections {
-		if s.Kind == k {
-			at = s.Offset
+		if at >= s.Offset && at < s.Offset+s.Length {
+			v.Section, v.Within = kind.SectionNames[s.Kind], at-s.Offset
 		}
 	}
-	c.found = append(c.found, shm.Violation{Invariant: name, Section: kind.SectionNames[k],
-		Offset: at + within, Within: within, Got: fmt.Sprint(got), Want: fmt.Sprint(want)})
+	c.found = append(c.found, v)
 }
 
 // badHeader notes one in page 0.

@@ -9,24 +9,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Where words stand that are checked, in their row, lane or slot.
-const (
-	offState    = 128 // of a page
-	offType     = 144
-	offOwner    = 128 // of a row
-	offHead     = 136
-	offGranted  = 144
-	offOwed     = 168
-	offTail     = 176
-	offClear    = 192
-	offNumber   = 128 // of a lane
-	offSlab     = 136
-	offPays     = 160
-	offLaneType = 192
-	offSlotHead = 8
-	offPool     = 232
-)
-
 // endpoint checks what an endpoint says of its senders, by itself and beside their lanes.
 func (c *checker) endpoint() {
 	f, err := kind.StoredFabric(c.obj.Name(), c.obj.Header())
@@ -42,39 +24,36 @@ func (c *checker) endpoint() {
 		return
 	}
 	if s := page.State.Load(); s > kind.FabricClosed {
-		c.bad("endpoint.state", kind.SectFabricPage, offState, s, "0 or 1")
+		wrong(c, &page.State, "endpoint.state", s, "0 or 1")
 	}
 	if t := page.Type.Load(); t > kind.FabricDatagrams {
-		c.bad("endpoint.type", kind.SectFabricPage, offType, t, "0 or 1")
+		wrong(c, &page.Type, "endpoint.type", t, "0 or 1")
 	}
 	if a := page.Arm.Word.Load(); a&^wake.ArmKnown != 0 {
-		c.bad("endpoint.armed", kind.SectFabricPage, 0, fmt.Sprintf("%#x", a), "known bits")
+		wrong(c, &page.Arm.Word, "endpoint.armed", fmt.Sprintf("%#x", a), "known bits")
 	}
 	c.regions(f)
 	for i := range kind.Overlays[kind.FabricRow](mem)[:f.Rows] {
 		row := &kind.Overlays[kind.FabricRow](mem)[i]
-		base := uint64(i) * kind.FabricRowBytes
 		if g := row.Granted.Load(); g != 0 && g < f.Window {
-			c.bad("endpoint.granted", kind.SectFabricRows, base+offGranted, g,
-				fmt.Sprintf("0, or at least %d", f.Window))
+			wrong(c, &row.Granted, "endpoint.granted", g, fmt.Sprintf("0, or at least %d", f.Window))
 		}
 		if w := row.Owed.Load(); w > 1 {
-			c.bad("endpoint.owed", kind.SectFabricRows, base+offOwed, w, "0 or 1")
+			wrong(c, &row.Owed, "endpoint.owed", w, "0 or 1")
 		}
 		for k := range row.Clear {
 			w := row.Clear[k].Load()
 			if op, _, n := kind.FabricCleared(w); op >= kind.FabricMostOps ||
 				n > kind.FabricMostBytes {
-				c.bad("endpoint.record", kind.SectFabricRows, base+offClear+8*uint64(k),
-					fmt.Sprintf("%#x", w), "an operation of a lane, and bytes of a message")
+				wrong(c, &row.Clear[k], "endpoint.record", fmt.Sprintf("%#x", w),
+					"an operation of a lane, and bytes of a message")
 			}
 		}
 		id := row.Owner.Load()
 		if id != 0 && !laneNumber(id&^kind.FabricRefused) {
-			c.bad("endpoint.owner", kind.SectFabricRows, base+offOwner, fmt.Sprintf("%#x", id),
-				"number of a lane")
+			wrong(c, &row.Owner, "endpoint.owner", fmt.Sprintf("%#x", id), "number of a lane")
 		} else if id&kind.FabricRefused == 0 && id != 0 && page.State.Load() != kind.FabricClosed {
-			c.beside(id, row, base)
+			c.beside(id, row)
 		}
 	}
 }
@@ -93,7 +72,7 @@ func (c *checker) regions(f kind.Fabric) {
 		ok = ok && place == i && access < 2*kind.FabricLasts && access&(kind.FabricEvents-1) != 0 &&
 			n != 0 && at <= uint64(f.Remote) && n <= uint64(f.Remote)-at
 		if key != 0 && !ok && r.Key.Load() == key {
-			c.bad("endpoint.region", kind.SectFabricRegions, uint64(i)*kind.FabricRegionBytes,
+			wrong(c, &r.Key, "endpoint.region",
 				fmt.Sprintf("key %#x, access %d, %d bytes from %d", key, access, n, at),
 				fmt.Sprintf("a key of the place, and some of %d bytes", f.Remote))
 		}
@@ -109,7 +88,7 @@ func laneNumber(id uint64) bool {
 
 // beside compares a row with its lane, which its sender fills. What is loaded first here cannot be
 // ahead of what is loaded later; both stay true only as long as row and lane have each other.
-func (c *checker) beside(id uint64, row *kind.FabricRow, base uint64) {
+func (c *checker) beside(id uint64, row *kind.FabricRow) {
 	box, place := kind.FabricLaneOf(id)
 	path := filepath.Join(c.dir, kind.FabricOutboxName(box))
 	if c.dir == "" {
@@ -137,17 +116,16 @@ func (c *checker) beside(id uint64, row *kind.FabricRow, base uint64) {
 			alive, known := shm.ProcessAlive(c.obj.Owner())
 			// Else the sender may know it: who removes what is of the dead holds it as if it lived.
 			if err == nil && life != shm.Dead && (alive || !known) {
-				c.bad("endpoint.lane", kind.SectFabricRows, base+offOwner, fmt.Sprintf("%#x", id),
+				wrong(c, &row.Owner, "endpoint.lane", fmt.Sprintf("%#x", id),
 					fmt.Sprintf("%#x, as the lane says", number))
 			}
 			return
 		}
 		if head > sent {
-			c.bad("endpoint.head", kind.SectFabricRows, base+offHead, head,
-				fmt.Sprintf("at most %d, which were sent", sent))
+			wrong(c, &row.Head, "endpoint.head", head, fmt.Sprintf("at most %d, which were sent", sent))
 		}
 		if int64(tail-back) > kind.FabricControls {
-			c.bad("endpoint.control", kind.SectFabricRows, base+offTail, tail,
+			wrong(c, &row.Control, "endpoint.control", tail,
 				fmt.Sprintf("at most %d more than %d", kind.FabricControls, back))
 		}
 	})
@@ -168,48 +146,45 @@ func (c *checker) outbox() {
 		return id == 0 || laneNumber(id) && box == o.ID && at == place
 	}
 	for i := range lanes {
-		l, base := &lanes[i], uint64(i)*kind.FabricLaneBytes
+		l := &lanes[i]
 		if id := done[i].Load(); !ours(id, i) {
-			c.bad("outbox.done", kind.SectFabricDone, 8*uint64(i), fmt.Sprintf("%#x", id),
-				"0, or a number of the place")
+			wrong(c, &done[i], "outbox.done", fmt.Sprintf("%#x", id), "0, or a number of the place")
 		}
 		id := l.ID.Load()
 		if !ours(id, i) {
-			c.bad("outbox.lane", kind.SectFabricLanes, base+offNumber, fmt.Sprintf("%#x", id),
-				"0, or a number of the place")
+			wrong(c, &l.ID, "outbox.lane", fmt.Sprintf("%#x", id), "0, or a number of the place")
 			continue
 		}
 		if id == 0 {
 			continue // it may be filled
 		}
 		if p := l.Pays.Load(); p > 1 {
-			c.bad("outbox.order", kind.SectFabricLanes, base+offPays, p, "0 or 1")
+			wrong(c, &l.Pays, "outbox.order", p, "0 or 1")
 		}
 		if t := l.Type.Load(); t > kind.FabricDatagrams {
-			c.bad("outbox.type", kind.SectFabricLanes, base+offLaneType, t, "0 or 1")
+			wrong(c, &l.Type, "outbox.type", t, "0 or 1")
 		}
 		slots, ok := kind.LaneSlots(c.obj, o, l)
 		if !ok {
-			c.bad("outbox.slots", kind.SectFabricLanes, base+offSlab,
-				fmt.Sprintf("%d from %d", l.Slots.Load(), l.Slab.Load()), "a power of two of those there are")
+			wrong(c, &l.Slab, "outbox.slots", fmt.Sprintf("%d from %d", l.Slots.Load(), l.Slab.Load()),
+				"a power of two of those there are")
 			continue
 		}
 		for k := range slots {
-			c.fabricSlot(o, &slots[k], uint64(k), uint64(len(slots)), l.Slab.Load())
+			c.fabricSlot(o, &slots[k], uint64(k), uint64(len(slots)))
 		}
 	}
 }
 
 // fabricSlot checks one. It may be filled for the next message while its sequence is that of the
 // last one, but holds what can be at all times.
-func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint64) {
-	base := (slab + k) * kind.FabricSlotBytes
+func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n uint64) {
 	seq := s.Seq.Load()
 	if seq == 0 {
 		return
 	}
 	if (seq-1)%n != k {
-		c.bad("outbox.sequence", kind.SectFabricSlots, base, seq, fmt.Sprintf("%d and whole rounds", k+1))
+		wrong(c, &s.Seq, "outbox.sequence", seq, fmt.Sprintf("%d and whole rounds", k+1))
 	}
 	head := s.Head.Load()
 	most, ops := uint64(kind.FabricInline), uint64(kind.FabricMostOps)
@@ -239,11 +214,11 @@ func (c *checker) fabricSlot(o kind.Outbox, s *kind.FabricSlot, k, n, slab uint6
 	if head>>32 > most || head&kind.FabricFlags&^known != 0 || head>>16&0xffff >= ops ||
 		what == 0 || what == kind.FabricGrow || what > kind.FabricReached ||
 		what == kind.FabricReached && !kind.FabricReachedBy(reached, head&kind.FabricWithData) {
-		c.bad("outbox.slot", kind.SectFabricSlots, base+offSlotHead, fmt.Sprintf("%#x", head),
+		wrong(c, &s.Head, "outbox.slot", fmt.Sprintf("%#x", head),
 			"a message, header, segment, end, or what was read or written")
 	}
 	if at := s.More[1].Load(); head&kind.FabricInPool != 0 && at > pool {
-		c.bad("outbox.pool", kind.SectFabricSlots, base+offPool, at, fmt.Sprintf("at most %d", pool))
+		wrong(c, &s.More[1], "outbox.pool", at, fmt.Sprintf("at most %d", pool))
 	}
 }
 
@@ -259,16 +234,13 @@ func (c *checker) group() {
 	}
 	w := g.WordsIn(mem)
 	seats := c.obj.Seats(w.Seats)
-	rows := uint64(len(mem) - g.Members*kind.GroupRowBytes)
 	for i := range w.Rows {
 		use, box := w.Rows[i].Use.Load(), w.Rows[i].Outbox.Load()
 		if use != 0 && (box == 0 || box != kind.FabricOutboxID(box)) && w.Rows[i].Use.Load() == use {
-			c.bad("group.member", kind.SectGroup, rows+uint64(i)*kind.GroupRowBytes+8,
-				fmt.Sprintf("%#x", box), "number of an outbox")
+			wrong(c, &w.Rows[i].Outbox, "group.member", fmt.Sprintf("%#x", box), "number of an outbox")
 		}
 		if o := seats.At(i).Owner(); o.State == shm.StateOwned && o.PID == 0 {
-			c.bad("group.seat", kind.SectGroup, rows-uint64(g.Members-i)*shm.SeatBytes+8,
-				"no process", "1 to 4194304")
+			wrong(c, &w.Seats[shm.SeatBytes*i+8], "group.seat", "no process", "1 to 4194304")
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (c *checker) bell(file string) {
 		return
 	}
 	if a := arm.Word.Load(); a&^wake.ArmKnown != 0 {
-		c.bad("bell.armed", kind.SectBellArm, 0, fmt.Sprintf("%#x", a), "known bits")
+		wrong(c, arm, "bell.armed", fmt.Sprintf("%#x", a), "known bits")
 	}
 }
 
@@ -78,26 +78,22 @@ func (c *checker) counter() {
 	if err != nil {
 		return
 	}
-	const (
-		offRung     = kind.OffCounterBell + 16
-		offSeats    = kind.OffCounterBell + 32
-		offStanding = kind.OffCounterBell + 40
-	)
+	bell := kind.Overlays[kind.Word](c.obj.Bytes()[kind.Offset(c.obj.Bytes(), &words.Bell):])
+	const rung, seatsTaken, standing = 2, 4, 5 // words of it
 	b := words.Bell.Inspect()
 	if b.Rung > b.Armed {
-		c.bad("counter.rung", kind.SectCounter, offRung, b.Rung, fmt.Sprintf("at most %d", b.Armed))
+		wrong(c, &bell[rung], "counter.rung", b.Rung, fmt.Sprintf("at most %d", b.Armed))
 	}
 	if b.Seats > counterbell.Seats {
-		c.bad("counter.seats", kind.SectCounter, offSeats, b.Seats, counterbell.Seats)
+		wrong(c, &bell[seatsTaken], "counter.seats", b.Seats, counterbell.Seats)
 	}
 	if b.Standing > 1 {
-		c.bad("counter.standing", kind.SectCounter, offStanding, b.Standing, "0 or 1")
+		wrong(c, &bell[standing], "counter.standing", b.Standing, "0 or 1")
 	}
 	seats := c.obj.Seats(words.Seats[:])
 	for i := range counterbell.Seats {
 		if o := seats.At(i).Owner(); o.State == shm.StateOwned && o.PID == 0 {
-			c.bad("counter.handle", kind.SectCounter,
-				kind.OffCounterRows+shm.SeatBytes*uint64(i)+8, "no process", "1 to 4194304")
+			wrong(c, &words.Seats[shm.SeatBytes*i+8], "counter.handle", "no process", "1 to 4194304")
 		}
 	}
 }
@@ -122,7 +118,7 @@ func (c *checker) addresses() {
 		return
 	}
 	if s := t.Words.State.Load(); s != kind.StateOpen && s != kind.StateClosed {
-		c.bad("addresses.state", kind.SectAddrWords, 0, s, "1 or 2")
+		wrong(c, &t.Words.State, "addresses.state", s, "1 or 2")
 	}
 	life, err := c.obj.Life()
 	if err != nil || t.Words.State.Load() == kind.StateClosed {
@@ -158,19 +154,18 @@ type addrCheck struct {
 	broken []bool // rows that were reported: what follows from that is not
 }
 
-func (k *addrCheck) rowAt(slot int) uint64 { return 8 * uint64(slot*k.t.Stride) }
-
 // rows checks every row by itself, and that it is found.
 func (k *addrCheck) rows() {
 	buf := make([]byte, k.o.MaxBytes)
 	k.broken = make([]bool, k.t.Count)
 	lost := &checker{obj: k.c.obj}
 	for slot := range k.t.Count {
-		info := k.t.Row(slot)[1].Load()
+		row := k.t.Row(slot)
+		info := row[1].Load()
 		n, ok := k.t.Load(slot, buf)
 		if !ok {
-			if k.t.Row(slot)[0].Load()&1 == 0 && info != 0 && info == k.t.Row(slot)[1].Load() {
-				k.c.bad("addresses.row", kind.SectAddrRows, k.rowAt(slot)+8, fmt.Sprintf("%#x", info),
+			if row[0].Load()&1 == 0 && info != 0 && info == row[1].Load() {
+				wrong(k.c, &row[1], "addresses.row", fmt.Sprintf("%#x", info),
 					"0, or used with a length that fits")
 				k.broken[slot] = true
 				k.full++
@@ -180,17 +175,16 @@ func (k *addrCheck) rows() {
 		k.full++
 		key := k.t.Key(buf[:n])
 		if _, whole := k.t.Match(slot, key); !whole || !kind.IsAddress(k.o.Format, buf[:n]) {
-			k.c.bad("addresses.row", kind.SectAddrRows, k.rowAt(slot)+8*kind.AddrRowWords,
-				fmt.Sprintf("%x", buf[:n]), "an address of the format, and zeros after it")
+			wrong(k.c, &row[kind.AddrRowWords], "addresses.row", fmt.Sprintf("%x", buf[:n]),
+				"an address of the format, and zeros after it")
 			k.broken[slot] = true
 			continue
 		}
 		switch at, _, found := k.t.Find(key); {
 		case !found:
-			lost.bad("addresses.found", kind.SectAddrRows, k.rowAt(slot), "no cell of the index", "one")
+			wrong(lost, &row[0], "addresses.found", "no cell of the index", "one")
 		case at != slot:
-			k.c.bad("addresses.twice", kind.SectAddrRows, k.rowAt(slot),
-				fmt.Sprintf("the address of row %d", at), "another one")
+			wrong(k.c, &row[0], "addresses.twice", fmt.Sprintf("the address of row %d", at), "another one")
 			k.broken[slot] = true
 		}
 	}
@@ -210,7 +204,7 @@ func (k *addrCheck) cells() {
 		if cell == 0 {
 			continue
 		}
-		slot, at := int(uint32(cell))-1, 8*uint64(i)
+		slot := int(uint32(cell)) - 1
 		n, ok := 0, false
 		if slot >= 0 && slot < k.t.Count {
 			if k.broken[slot] {
@@ -219,12 +213,12 @@ func (k *addrCheck) cells() {
 			n, ok = k.t.Load(slot, buf)
 		}
 		if !ok || k.t.Key(buf[:n]).Hash != uint32(cell>>32) {
-			k.c.bad("addresses.cell", kind.SectAddrIndex, at, fmt.Sprintf("%#x", cell),
+			wrong(k.c, &k.t.Index[i], "addresses.cell", fmt.Sprintf("%#x", cell),
 				"hash and row of an address")
 			continue
 		}
 		if seen[slot] {
-			twice.bad("addresses.cell", kind.SectAddrIndex, at, fmt.Sprintf("%#x", cell), "one to a row")
+			wrong(twice, &k.t.Index[i], "addresses.cell", fmt.Sprintf("%#x", cell), "one to a row")
 		}
 		seen[slot] = true
 	}
@@ -235,7 +229,7 @@ func (k *addrCheck) cells() {
 
 func (k *addrCheck) count(used uint64) {
 	if diff := int64(used) - int64(k.full); diff > int64(k.slack) || diff < -int64(k.slack) {
-		k.c.bad("addresses.used", kind.SectAddrWords, 16, used, k.full)
+		wrong(k.c, &k.t.Words.Used, "addresses.used", used, k.full)
 	}
 }
 
@@ -266,7 +260,7 @@ func (c *checker) statusPage() {
 		return
 	}
 	bad := func(name string, word int, got uint64, want string) {
-		c.bad(name, kind.SectCounts, uint64(8*word), got, want)
+		wrong(c, &counts[word], name, got, want)
 	}
 	received, returned := uint64(0), uint64(0)
 	begun, ended := kind.Moment(&counts[kind.CountBegun], &counts[kind.CountEnded], func() {

@@ -329,13 +329,13 @@ func (k *queueCheck) reader(c *checker) bool {
 
 func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
 	if a := w.Arm.Word.Load(); a&^wake.ArmKnown != 0 {
-		c.bad("queue.armed", kind.SectQueue, kind.OffArm, fmt.Sprintf("%#x", a), "known bits")
+		wrong(c, &w.Arm.Word, "queue.armed", fmt.Sprintf("%#x", a), "known bits")
 	}
 	if s := w.State.Load(); s < kind.StateOpen || s > kind.StateRemoving {
-		c.bad("queue.state", kind.SectQueue, kind.OffState, s, "1 to 4")
+		wrong(c, &w.State, "queue.state", s, "1 to 4")
 	}
 	if f := w.Face.Load(); f >= 1<<31 {
-		c.bad("queue.face", kind.SectQueue, kind.OffFace, f, "a descriptor's number")
+		wrong(c, &w.Face, "queue.face", f, "a descriptor's number")
 	}
 	// Generations that the words name are loaded before the one that only grows.
 	face, g := w.FaceGen.Load(), w.Bell.Generation.Load()
@@ -344,22 +344,19 @@ func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
 	same := w.Bell.Generation.Load() == g
 	now := c.obj.Generation()
 	if face > now {
-		c.bad("queue.face_generation", kind.SectQueue, kind.OffFace+8, face,
-			fmt.Sprintf("at most %d", now))
+		wrong(c, &w.FaceGen, "queue.face_generation", face, fmt.Sprintf("at most %d", now))
 	}
 	if refused > now {
-		c.bad("queue.no_barrier", kind.SectQueue, kind.OffFace+16, refused,
-			fmt.Sprintf("at most %d", now))
+		wrong(c, &w.NoBarrier, "queue.no_barrier", refused, fmt.Sprintf("at most %d", now))
 	}
 	if g > now {
-		c.bad("queue.bell_generation", kind.SectQueue, kind.OffBell+32, g, fmt.Sprintf("at most %d", now))
+		wrong(c, &w.Bell.Generation, "queue.bell_generation", g, fmt.Sprintf("at most %d", now))
 	} else if g != 0 && same {
 		if bit >= kind.DomainBits {
-			c.bad("queue.bell", kind.SectQueue, kind.OffBell+16, bit, fmt.Sprintf("below %d",
-				kind.DomainBits))
+			wrong(c, &w.Bell.Bit, "queue.bell", bit, fmt.Sprintf("below %d", kind.DomainBits))
 		}
 		if uuid == (shm.UUID{}) {
-			c.bad("queue.bell", kind.SectQueue, kind.OffBell, 0, "the uuid of a bell")
+			wrong(c, &w.Bell.High, "queue.bell", 0, "the uuid of a bell")
 		}
 	}
 }
@@ -375,10 +372,10 @@ func (k *queueCheck) hints(c *checker) {
 	}
 	bell := wake.Inspect(0, hints)
 	if bell.Latch > 1 {
-		c.bad("hints.latch", kind.SectHints, wake.HintsLatchOffset, bell.Latch, "0 or 1")
+		wrong(c, &mem[wake.HintsLatchOffset], "hints.latch", bell.Latch, "0 or 1")
 	}
 	if bell.Stray != 0 {
-		c.bad("hints.ready", kind.SectHints, wake.HintsFixedBytes+uint64(k.opt.Rows/64)*8,
+		wrong(c, &mem[wake.HintsFixedBytes+k.opt.Rows/64*8], "hints.ready",
 			fmt.Sprintf("%#x", bell.Stray), fmt.Sprintf("bits below %d", k.opt.Rows))
 	}
 }
@@ -389,16 +386,15 @@ const rowKnown = wake.Parked | kind.RowClosed | kind.RowOverrun | kind.RowPoison
 
 // row checks what can be said of a row without its lane.
 func (k *queueCheck) row(i int) {
-	r, base := &k.rows[i], uint64(i)*kind.RowBytes
+	r := &k.rows[i]
 	if f := r.Bell.Parked.Load(); f&^rowKnown != 0 {
-		k.hdr.bad("row.parked", kind.SectRows, base, fmt.Sprintf("%#x", f), "known bits")
+		wrong(k.hdr, &r.Bell.Parked, "row.parked", fmt.Sprintf("%#x", f), "known bits")
 	}
 	if n := r.HighWater.Load(); n > uint64(k.opt.Capacity) {
-		k.hdr.bad("row.high_water", kind.SectRows, base+kind.RowOffIndex+16, n,
-			fmt.Sprintf("at most %d", k.opt.Capacity))
+		wrong(k.hdr, &r.HighWater, "row.high_water", n, fmt.Sprintf("at most %d", k.opt.Capacity))
 	}
 	if n := r.Retired.Load(); n != 0 && !k.opt.Others() {
-		k.hdr.bad("row.retired", kind.SectRows, base+kind.RowOffIndex+24, n, 0)
+		wrong(k.hdr, &r.Retired, "row.retired", n, 0)
 	}
 }
 
@@ -450,28 +446,27 @@ func (k *queueCheck) indices(c *checker, row int) {
 			break
 		}
 	}
-	inRow := uint64(row)*kind.RowBytes + kind.RowOffIndex
 	switch {
 	case !still:
 		c.busy = true
 		return
 	case head > tail:
-		k.hdr.bad("row.head", kind.SectRows, inRow, head, fmt.Sprintf("at most the tail, %d", tail))
+		wrong(k.hdr, &r.Head, "row.head", head, fmt.Sprintf("at most the tail, %d", tail))
 		return
 	case tail-head > size:
-		c.bad("lane.tail", kind.SectLane, 0, tail, fmt.Sprintf("%d to %d", head, head+size))
+		wrong(c, &w.Tail, "lane.tail", tail, fmt.Sprintf("%d to %d", head, head+size))
 		return
 	case peeked > tail:
-		k.hdr.bad("row.peeked", kind.SectRows, inRow+8, peeked, fmt.Sprintf("at most %d", tail))
+		wrong(k.hdr, &r.Peeked, "row.peeked", peeked, fmt.Sprintf("at most %d", tail))
 	}
 	if sol > head+size {
-		c.bad("lane.solicited", kind.SectLane, 8, sol, fmt.Sprintf("at most %d", head+size))
+		wrong(c, &w.Sol, "lane.solicited", sol, fmt.Sprintf("at most %d", head+size))
 	}
 	if failed > head+size {
-		c.bad("lane.error", kind.SectLane, 16, failed, fmt.Sprintf("at most %d", head+size))
+		wrong(c, &w.Err, "lane.error", failed, fmt.Sprintf("at most %d", head+size))
 	}
 	if overrun > tail+1 || overrun != 0 && k.opt.Overrun != kind.MayOverrun {
-		c.bad("lane.overrun", kind.SectLane, 264, overrun, "0, or where a queue that may overrun did")
+		wrong(c, &w.Overrun, "lane.overrun", overrun, "0, or where a queue that may overrun did")
 	}
 	k.own(c, w, epochs, tail)
 	k.entries(c, &m, r, head, tail)
@@ -481,16 +476,15 @@ func (k *queueCheck) indices(c *checker, row int) {
 func (k *queueCheck) own(c *checker, w *kind.LaneWords, epochs [kind.LaneEpochs]epochView,
 	tail uint64) {
 	if o := w.Order.Load(); o > kind.OrderRelease {
-		c.bad("lane.order", kind.SectLane, 256, o, "0 or 1")
+		wrong(c, &w.Order, "lane.order", o, "0 or 1")
 	}
 	now := c.obj.Generation()
 	for i, e := range epochs {
-		at := 384 + 16*uint64(i)
 		if e.generation > now || e.generation != 0 && e.generation%kind.LaneEpochs != uint64(i) {
-			c.bad("lane.epoch", kind.SectLane, at, e.generation,
+			wrong(c, &w.Epochs[i].Generation, "lane.epoch", e.generation,
 				fmt.Sprintf("at most %d, in its place", now))
 		} else if e.generation != 0 && e.start > tail {
-			c.bad("lane.epoch", kind.SectLane, at+8, e.start, fmt.Sprintf("at most %d", tail))
+			wrong(c, &w.Epochs[i].Start, "lane.epoch", e.start, fmt.Sprintf("at most %d", tail))
 		}
 	}
 }
@@ -515,38 +509,36 @@ func (k *queueCheck) epochs(w *kind.LaneWords) (out [kind.LaneEpochs]epochView) 
 func (k *queueCheck) entries(c *checker, m *kind.Lane[kind.Slot], r *kind.RowWords, head,
 	tail uint64) {
 	for at := head; at < tail; at++ {
-		i := at & uint64(k.opt.Capacity-1)
 		before := len(c.found)
-		k.entry(c, m, at, i)
+		k.entry(c, m, at)
 		if r.Head.Load() > at {
 			c.found = c.found[:before]
 		}
 	}
 }
 
-func (k *queueCheck) entry(c *checker, m *kind.Lane[kind.Slot], at, i uint64) {
-	e := kind.LoadLine(&m.Slots[i])
-	off := i*kind.SlotBytes + 56
+func (k *queueCheck) entry(c *checker, m *kind.Lane[kind.Slot], at uint64) {
+	slot := &m.Slots[at&uint64(k.opt.Capacity-1)]
+	e := kind.LoadLine(slot)
 	if e.Seq() != uint32(at) {
-		c.bad("slot.sequence", kind.SectSlots, off, e.Seq(), uint32(at))
+		wrong(c, &slot.Meta, "slot.sequence", e.Seq(), uint32(at))
 		return
 	}
 	what := e.Meta & kind.SlotKindMask
 	if what != kind.SlotEntry && what != kind.SlotError {
-		c.bad("slot.kind", kind.SectSlots, off, what, "1 or 2")
+		wrong(c, &slot.Meta, "slot.kind", what, "1 or 2")
 		return
 	}
 	if marks := e.Meta &^ (kind.SlotKindMask | kind.SlotMarks | 0xffffffff<<32); marks != 0 {
-		c.bad("slot.marks", kind.SectSlots, off, fmt.Sprintf("%#x", marks), 0)
+		wrong(c, &slot.Meta, "slot.marks", fmt.Sprintf("%#x", marks), 0)
 	}
 	room := m.Detail.Stride - kind.DetailHeaderBytes
 	if what == kind.SlotError {
-		d := kind.LoadLine(m.Detail.Record(at))
-		if d.DataBytes > room {
-			c.bad("detail.data", kind.SectErrors, i*m.Detail.Stride+16, d.DataBytes,
-				fmt.Sprintf("at most %d", room))
+		record := m.Detail.Record(at)
+		if d := kind.LoadLine(record); d.DataBytes > room {
+			wrong(c, &record.DataBytes, "detail.data", d.DataBytes, fmt.Sprintf("at most %d", room))
 		}
 	} else if k.opt.Events && e.Len > room {
-		c.bad("slot.payload", kind.SectSlots, i*kind.SlotBytes+16, e.Len, fmt.Sprintf("at most %d", room))
+		wrong(c, &slot.Len, "slot.payload", e.Len, fmt.Sprintf("at most %d", room))
 	}
 }

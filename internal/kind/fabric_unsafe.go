@@ -95,6 +95,11 @@ func Within(mem, b []byte) (at int, ok bool) {
 	return int(off), off < uintptr(len(mem)) && uintptr(len(b)) <= uintptr(len(mem))-off
 }
 
+// Offset returns where in mem the word at w lies, in bytes.
+func Offset[T any](mem []byte, w *T) uint64 {
+	return uint64(uintptr(unsafe.Pointer(w)) - uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
 // Layout of the words that processes share: an index other than 0 does not compile.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(FabricPage{})-FabricPageBytes]

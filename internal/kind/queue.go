@@ -268,10 +268,8 @@ var LaneAttributes = Attributes{
 //	272  generation of the reader that the kernel refused a barrier, 0 if there was none
 //	384  the reader's bell: uuid (two words), bit, descriptor + 1, generation; see BellWords
 const (
-	OffArm       = 0
 	OffState     = 128
 	OffFace      = 256
-	OffBell      = 384
 	QueueBytes   = 4096
 	StateOpen    = 1
 	StateClosed  = 2

@@ -53,7 +53,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(RowWords{}.Head)-RowOffIndex]
 	_ = [1]struct{}{}[unsafe.Offsetof(QueueWords{}.State)-OffState]
 	_ = [1]struct{}{}[unsafe.Offsetof(QueueWords{}.Face)-OffFace]
-	_ = [1]struct{}{}[unsafe.Offsetof(QueueWords{}.Bell)-OffBell]
+	_ = [1]struct{}{}[unsafe.Offsetof(QueueWords{}.Bell)-384]
 	_ = [1]struct{}{}[unsafe.Offsetof(LaneWords{}.Publishes)-128]
 	_ = [1]struct{}{}[unsafe.Offsetof(LaneWords{}.Order)-256]
 	_ = [1]struct{}{}[unsafe.Offsetof(LaneWords{}.Again)-272]
