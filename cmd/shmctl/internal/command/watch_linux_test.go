@@ -167,8 +167,9 @@ func TestStateAgrees(t *testing.T) {
 	createQueue(t, d, "full", cq.Options{Size: 4})
 	ok(t, "post", "full", "-c", "4")
 	shmtest.Have(cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})).In(t)
+	damagedCounter(t, d, "sent")
 	want := map[string]string{"left": "released", "cut": "corrupt", "lane": "corrupt",
-		"open": "open", "full": "full", "count": "open"}
+		"open": "open", "full": "full", "count": "open", "sent": "corrupt"}
 	text := ok(t, "ls", "-j")
 	got := map[string]string{}
 	for _, q := range queues(t, text) {
@@ -373,60 +374,68 @@ func TestWatchInPipe(t *testing.T) {
 	}
 }
 
+// watchSteps watches with these arguments until each step was done, the next at each look. A step
+// gets all that was printed and where the last table begins, and says whether it is done.
+func watchSteps(t *testing.T, args []string, steps ...func(all, last string) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	step := 0
+	out := &said{wrote: func(text string) {
+		if step < len(steps) && steps[step](text, text[strings.LastIndex(text, "NAME"):]) {
+			step++
+		}
+		if step == len(steps) {
+			cancel()
+		}
+	}}
+	code := Main(ctx, append(args, "-w=2ms"), strings.NewReader(""), out, io.Discard)
+	if code != 0 || step < len(steps) {
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
+	}
+}
+
 func TestWatchSeesQueuesComeAndGo(t *testing.T) {
 	d := newDir(t)
 	leave(t, d, "first", 0)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	step := 0
 	var second *cq.Queue
-	out := &said{wrote: func(text string) {
-		var err error
-		switch {
-		case step == 0:
-			second, err = cq.Create(cq.Named(d, "second"), cq.Options{Size: 8})
-			step++
-		case step == 1 && strings.Contains(text, "second"):
-			err = second.Close()
-			step++
-		case step == 2 && strings.HasSuffix(text, "second: gone\n"):
-			cancel()
-		}
-		must(t, err)
-	}}
-	time.AfterFunc(time.Minute, cancel)
-	args := []string{"ls", "first", "second", "-w=2ms"}
-	code := Main(ctx, args, strings.NewReader(""), out, io.Discard)
-	if code != 0 || step != 2 {
-		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
-	}
+	watchSteps(t, []string{"ls", "first", "second"},
+		func(string, string) bool {
+			second = shmtest.Got(cq.Create(cq.Named(d, "second"), cq.Options{Size: 8})).Or(t)
+			return true
+		},
+		func(_, last string) bool {
+			there := strings.Contains(last, "second ")
+			if there {
+				must(t, second.Close())
+			}
+			return there
+		},
+		func(all, _ string) bool { return strings.HasSuffix(all, "second: gone\n") })
 }
 
 // TestWatchLetsGo: a queue that was matched by a pattern and is destroyed is not mapped any longer.
 func TestWatchLetsGo(t *testing.T) {
 	d := newDir(t)
 	q := shmtest.Got(cq.Create(cq.Named(d, "passing"), cq.Options{Size: 8})).Or(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	step := 0
-	out := &said{wrote: func(text string) {
-		switch there := strings.Contains(text[strings.LastIndex(text, "NAME"):], "passing"); {
-		case step == 0 && there:
-			must(t, q.Close())
-			step++
-		case step == 1 && !there:
+	there := func(last string) bool { return strings.Contains(last, "passing") }
+	watchSteps(t, []string{"ls", "p*"},
+		func(_, last string) bool {
+			if there(last) {
+				must(t, q.Close())
+			}
+			return there(last)
+		},
+		func(_, last string) bool {
+			if there(last) {
+				return false
+			}
 			maps := shmtest.Got(os.ReadFile("/proc/self/maps")).Or(t)
 			if bytes.Contains(maps, []byte("/passing/")) {
 				t.Error("still mapped")
 			}
-			step++
-			cancel()
-		}
-	}}
-	if code := Main(ctx, []string{"ls", "p*", "-w=2ms"}, strings.NewReader(""), out,
-		io.Discard); code != 0 || step != 2 {
-		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
-	}
+			return true
+		})
 }
 
 // TestClosedPipe has a reader that has seen enough, as head has.
@@ -451,34 +460,15 @@ func TestClosedPipe(t *testing.T) {
 func TestWatchFollowsTheDirectory(t *testing.T) {
 	path := filepath.Join(newDir(t).Path(), "later")
 	t.Setenv(shm.EnvDir, path)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	step := 0
-	make := func() {
-		d := shmtest.Have(shm.OpenDir(path)).In(t)
-		leave(t, d, fmt.Sprintf("queue-%d", step), 0)
+	make := func(queue string) bool {
+		leave(t, shmtest.Have(shm.OpenDir(path)).In(t), queue, 0)
+		return true
 	}
-	out := &said{wrote: func(text string) {
-		last := text[strings.LastIndex(text, "NAME"):]
-		switch {
-		case step == 0:
-			make()
-			step++
-		case step == 1 && strings.Contains(last, "queue-0"):
-			must(t, os.RemoveAll(path))
-			step++
-		case step == 2 && !strings.Contains(last, "queue-"):
-			make()
-			step++
-		case step == 3 && strings.Contains(last, "queue-2"):
-			step++
-			cancel()
-		}
-	}}
-	code := Main(ctx, []string{"ls", "-w=2ms"}, strings.NewReader(""), out, io.Discard)
-	if code != 0 || step != 4 {
-		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
-	}
+	watchSteps(t, []string{"ls"},
+		func(string, string) bool { return make("one") },
+		func(_, last string) bool { return strings.Contains(last, "one") && os.RemoveAll(path) == nil },
+		func(_, last string) bool { return !strings.Contains(last, "one") && make("two") },
+		func(_, last string) bool { return strings.Contains(last, "two") })
 }
 
 const envArgs = "SHMCTL_TEST_ARGS"
