@@ -41,6 +41,10 @@ type role uint8
 const (
 	absent      role = iota
 	direct           // blocking reads of queue 0
+	counter          // waits once for want entries of queue 0, and reads none
+	taker            // reads of queue 0 that do not block
+	looker           // looks at queue 0 as a wait set does, without waiting
+	marker           // takes marks of queue 0 as a channel does
 	setter           // waits on a wait set, then reads one of the queues that it reports
 	poller           // trywait, then epoll on the descriptor of queue 0; reads without blocking
 	getter           // gets an event of a channel, arms the queue again, drains it
@@ -64,12 +68,15 @@ const (
 	sread
 	trywait
 	empty // drain all there is: what the user of a channel does after arming
+	count // wait for many
+	hints // take marks and go
 )
 
 // Bits of the queue's armed word.
 const (
 	armDirect = 1 << iota
 	armFD
+	armThr // the wake indices gate it
 )
 
 // What a channel is armed for.
@@ -103,6 +110,8 @@ type bell struct {
 	paidOnly  bool  // explored with the reader paying only
 	numbers   uint8 // values of an arming's number, see wrap_test.go; 0: each has one of its own
 	epochs    uint8 // and of the epoch then
+	want      uint8 // entries that a counter waits for, see threshold_test.go
+	slots     uint8 // of each lane then
 	capacity  uint8 // of lane 0, see room_test.go; 0 is enough
 	asks      asks  // then: what its operations publish, each at once
 	wipes     bool  // and a stranger wipes the marks
@@ -179,6 +188,7 @@ type bellState struct {
 	age [laneCount + 1]uint8 // armings since P4
 
 	room
+	sum
 }
 
 func (v *bell) start() (s bellState) {
@@ -197,6 +207,8 @@ func (v *bell) start() (s bellState) {
 	for i := range s.task {
 		s.task[i].at = app
 		switch {
+		case v.roles[i] == counter:
+			s.task[i] = task{at: R1, call: count}
 		case v.roles[i] == keeper:
 			s.task[i].at = v.setBegins()
 		case v.roles[i] == undertaker:
@@ -271,7 +283,7 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 		switch {
 		case !t.asleep:
 			v.act(s, i, x)
-		case v.roles[i] != keeper:
+		case v.roles[i] != keeper && v.roles[i] != counter:
 			x.does(s, uint8(10+i), expire, true, func(n *bellState) { n.task[i].asleep = false })
 		}
 	}
@@ -284,7 +296,7 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 			x.emit(n)
 		}
 		x.does(s, 0, L0, l == 0 && v.passes, func(n *bellState) { v.passOn(s, n) })
-		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && (s.dead || v.waits(s)) {
+		if s.at[l] == P1 && (s.left[l] == 0 || v.full(s, l)) || l == 0 && (s.dead || v.waits(s)) {
 			continue
 		}
 		x.does(s, uint8(l), s.at[l], true, func(n *bellState) { v.produce(s, n, l) })
@@ -442,6 +454,8 @@ func (v *bell) judge(s *bellState) verdict {
 		switch r {
 		case direct, poller:
 			bad = bad || unread&1 != 0 && !v.hinted(s) || signaled || v.stuck(s)
+		case counter:
+			bad = bad || v.enough(s) || signaled
 		case setter, setPoller:
 			bad = bad || unread&s.mask[i] != 0 || signaled && s.mask[i]&1 != 0
 		case getter, eventPoller:

@@ -9,7 +9,7 @@ func (v *bell) produce(s, n *bellState, l int) {
 		v.attach(n, l)
 	case P1, P1t, P2, P2f, P3:
 		v.publish(s, n, l)
-	case P4, P5, P5e, P5w, P5d, P5r:
+	case P4, P5i, P5, P5e, P5w, P5d, P5r:
 		v.ringQueue(s, n, l)
 	default:
 		v.ringDomain(s, n, l)
@@ -125,6 +125,14 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 		}
 		n.w[l], n.wBits[l] = s.armed, s.armBits
 		n.at[l] = P5
+		if l != signaller && s.armBits&armThr != 0 {
+			n.at[l] = P5i
+		}
+	case P5i: // the index is loaded after armed
+		n.at[l] = P5
+		if v.publishes[l]-s.left[l] < s.idx[l] {
+			v.afterDirect(n, l)
+		}
 	case P5:
 		if s.rung == s.w[l] || s.rung > s.w[l] && (v.bug == wrapLess || v.bug == wrapLessEdge) {
 			v.afterDirect(n, l)
@@ -141,7 +149,7 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 			n.at[l] = P5d
 		}
 	case P5e:
-		v.forRole(direct, func(i int) { v.moves(&n.task[i]) })
+		v.directs(func(i int) { v.moves(&n.task[i]) })
 		n.at[l] = P5w
 	case P5w:
 		v.wakeDirect(s, n)
@@ -164,9 +172,10 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 	}
 }
 
-func (v *bell) forRole(r role, f func(i int)) {
-	for i := range v.roles {
-		if v.roles[i] == r {
+// directs names the tasks that sleep on the queue's own futex.
+func (v *bell) directs(f func(i int)) {
+	for i, r := range v.roles {
+		if r == direct || r == counter {
 			f(i)
 		}
 	}
@@ -174,7 +183,7 @@ func (v *bell) forRole(r role, f func(i int)) {
 
 func (v *bell) wakeDirect(s, n *bellState) {
 	woken := false
-	v.forRole(direct, func(i int) {
+	v.directs(func(i int) {
 		if v.bug == wakeOne && woken {
 			return
 		}
@@ -272,6 +281,7 @@ func (v *bell) unborn(s *bellState) {
 	}
 	s.linked = s.cand &^ v.attaches
 	s.cand, s.parked, s.begun = s.linked, v.attaches, v.attaches
+	v.opens(s, s.linked)
 	for l := range laneCount {
 		if v.attaches>>l&1 != 0 {
 			s.at[l] = L1
@@ -349,6 +359,7 @@ func (v *bell) publishesPlain(s *bellState, l int) bool {
 func (v *bell) known(s, n *bellState, marks uint8) uint8 {
 	if v.attaches != 0 {
 		marks &= s.linked
+		v.opens(n, marks)
 	}
 	if v.mixed && marks&1 != 0 && s.order&3 == 1 && v.bug != orderUnseen {
 		n.order |= 2
@@ -389,6 +400,7 @@ func (v *bell) mustPay(s *bellState, omitted string, lanes uint8) bool {
 func (v *bell) findLanes(s, n *bellState) {
 	if v.attaches != 0 {
 		n.cand = s.linked
+		v.opens(n, s.linked)
 		if v.bug == heirMaps {
 			n.cand &= s.ready | v.start().cand
 		}

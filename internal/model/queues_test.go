@@ -15,7 +15,7 @@ const (
 // publishes, and with plain ones that the reader pays for.
 type queue struct {
 	key, text string
-	model     interface{ with(plain bool) explored }
+	model     bell
 }
 
 var queues = family{title: "Queues", variants: bothPay(queueTable), mutants: queueMutants,
@@ -23,7 +23,7 @@ var queues = family{title: "Queues", variants: bothPay(queueTable), mutants: que
 
 func bothPay(queues []queue) (vs []variant) {
 	for _, q := range queues {
-		if b, ok := q.model.(bell); !ok || !b.paidOnly {
+		if !q.model.paidOnly {
 			vs = append(vs, variant{q.key, q.text, producerPays, q.model.with(false)})
 		}
 		vs = append(vs, variant{q.key, q.text, readerPays, q.model.with(true)})
@@ -120,23 +120,26 @@ var queueTable = []queue{
 	{"y7", "p2, R2 may leave lanes parked",
 		bell{publishes: entries{2}, roles: tasks{direct, getter}, sift: true, lazy: true,
 			rests: true, channel: 1, mode: forAny}},
-	{"g", "threshold 3, 2 lanes x3", threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9}},
+	{"g", "threshold 3, 2 lanes x3",
+		bell{publishes: entries{3, 3}, roles: tasks{counter}, want: 3, slots: 9, lazy: true}},
 	{"g4", "threshold 5, 2 lanes x4",
-		threshold{want: 5, publishes: [2]uint8{4, 4}, capacity: 9}},
+		bell{publishes: entries{4, 4}, roles: tasks{counter}, want: 5, slots: 9, lazy: true}},
 	{"ga", "threshold 3, lane attaches after arming",
-		threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9, attach: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter},
+			want: 3, slots: 9, lazy: true, attaches: 2}},
 	{"gf", "threshold 6, lanes of 2 slots",
-		threshold{want: 6, publishes: [2]uint8{4, 4}, capacity: 2}},
+		bell{publishes: entries{4, 4}, roles: tasks{counter}, want: 6, slots: 2, lazy: true}},
 	{"gs", "threshold 3 and another reader, 1 lane x4",
-		threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, shared: true}},
+		bell{publishes: entries{4}, roles: tasks{counter, taker}, want: 3, slots: 9, lazy: true}},
 	{"gt", "threshold 2 and another reader, 2 lanes x2",
-		threshold{want: 2, publishes: [2]uint8{2, 2}, capacity: 9, shared: true}},
+		bell{publishes: entries{2, 2}, roles: tasks{counter, taker}, want: 2, slots: 9, lazy: true}},
 	{"gu", "threshold 3 and another reader, x3 and x2",
-		threshold{want: 3, publishes: [2]uint8{3, 2}, capacity: 9, shared: true}},
+		bell{publishes: entries{3, 2}, roles: tasks{counter, taker}, want: 3, slots: 9, lazy: true}},
 	{"gr", "threshold 2, the other may leave lanes parked",
-		threshold{want: 2, publishes: [2]uint8{2, 1}, capacity: 9, shared: true, rests: true}},
+		bell{publishes: entries{2, 1}, roles: tasks{counter, taker},
+			want: 2, slots: 9, lazy: true, rests: true}},
 	{"gw", "threshold 4, another reader, lanes of 2 slots",
-		threshold{want: 4, publishes: [2]uint8{3, 3}, capacity: 2, shared: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter, taker}, want: 4, slots: 2, lazy: true}},
 
 	// The descriptors of sets and channels where the domain's bits have a summary word.
 	// Whoever resets a channel's descriptor takes summary and bits in two steps, under the domain's
@@ -170,9 +173,9 @@ var queueTable = []queue{
 	{"b4", "set {Q0} with a summary word, 2 lanes x1",
 		bell{publishes: entries{1, 1}, roles: tasks{setter}, masks: sets{1}, summary: true}},
 	{"gx", "threshold 3 and a set, 2 lanes x3",
-		threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9, set: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter, looker}, want: 3, slots: 9, lazy: true}},
 	{"gy", "threshold 4 and a set, lanes of 2 slots",
-		threshold{want: 4, publishes: [2]uint8{3, 3}, capacity: 2, set: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter, looker}, want: 4, slots: 2, lazy: true}},
 	{"d", "channel any, 2 getters, 2 lanes x2 and x1",
 		bell{publishes: entries{2, 1}, roles: tasks{getter, getter}, channel: 1, mode: forAny}},
 	{"d1", "channel any, 2 getters, 2 lanes x1",
@@ -389,19 +392,20 @@ var queueTable = []queue{
 		bell{publishes: entries{2}, roles: tasks{poller, direct}}},
 
 	{"gh", "threshold 3, take-overs, 2 lanes x3",
-		threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9, heirs: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter, heir}, want: 3, slots: 9, lazy: true}},
 	{"gi", "threshold 4, take-overs, lanes of 2 slots",
-		threshold{want: 4, publishes: [2]uint8{3, 3}, capacity: 2, heirs: true}},
+		bell{publishes: entries{3, 3}, roles: tasks{counter, heir}, want: 4, slots: 2, lazy: true}},
 	{"gj", "threshold 3, a lane comes amid take-overs, x2",
-		threshold{want: 3, publishes: [2]uint8{2, 2}, capacity: 9, heirs: true, attach: true}},
+		bell{publishes: entries{2, 2}, roles: tasks{counter, heir},
+			want: 3, slots: 9, lazy: true, attaches: 2}},
 	{"gk", "threshold 3, take-overs, another reader, 1 lane x4",
-		threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, heirs: true, shared: true}},
+		bell{publishes: entries{4}, roles: tasks{counter, taker, heir}, want: 3, slots: 9, lazy: true}},
 	{"gl", "threshold 3 and a channel, 2 lanes x2",
-		threshold{want: 3, publishes: [2]uint8{2, 2}, capacity: 9, get: true}},
+		bell{publishes: entries{2, 2}, roles: tasks{counter, marker}, want: 3, slots: 9, lazy: true}},
 	{"gm", "threshold 3 and trywait, 1 lane x4",
-		threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, face: true}},
+		bell{publishes: entries{4}, roles: tasks{counter, poller}, want: 3, slots: 9, lazy: true}},
 	{"gn", "threshold 2 and trywait, 2 lanes x1",
-		threshold{want: 2, publishes: [2]uint8{1, 1}, capacity: 9, face: true}},
+		bell{publishes: entries{1, 1}, roles: tasks{counter, poller}, want: 2, slots: 9, lazy: true}},
 }
 
 // Deviations.

@@ -35,6 +35,12 @@ func (v *bell) choose(n *bellState, i int, x *search[bellState]) {
 		calls = []task{{at: gone}, {at: R1, call: sread}, {at: R1, call: read}}
 	case poller:
 		calls = []task{{at: gone}, {at: R1, call: trywait}, {at: R1, call: read}}
+	case taker:
+		calls = []task{{at: gone}, {at: R1, call: read}}
+	case looker:
+		calls = []task{{at: gone}, {at: S2l}}
+	case marker:
+		calls = []task{{at: gone}, {at: R1, call: hints}}
 	case setter, setPoller:
 		calls = []task{{at: gone}, {at: v.setBegins()}}
 	case getter, eventPoller:
@@ -49,6 +55,7 @@ func (v *bell) choose(n *bellState, i int, x *search[bellState]) {
 // enlist merges ready bits that were taken into cand. While a channel is armed a lane that was no
 // candidate is noted with its head: nobody has read from it since the arming.
 func (v *bell) enlist(s, n *bellState, bits uint8) {
+	n.taken = n.taken || v.want > 0 && bits != 0
 	bits = v.known(s, n, bits)
 	n.cand |= bits
 	for l := range laneCount {
@@ -105,6 +112,13 @@ func (v *bell) take(s, n *bellState, i int, x *search[bellState]) {
 		}
 		v.enlist(s, n, bits)
 		t.at = R2
+		switch t.call {
+		case count:
+			n.taken, t.at = false, R4
+		case hints:
+			v.giveBack(n, i, x)
+			return
+		}
 		if t.call == trywait { // it may also leave lanes parked and go straight to R4
 			direct := x.fork(n)
 			direct.task[i].at = R4
@@ -125,6 +139,12 @@ func (v *bell) take(s, n *bellState, i int, x *search[bellState]) {
 			}
 			n.parked &^= n.cand & lanes
 		}
+		t.at = v.heats(s, n)
+	case R2e:
+		v.directs(func(i int) { n.task[i].fresh = false })
+		t.at = R2w
+	case R2w:
+		v.directs(func(i int) { n.task[i].asleep = false })
 		t.at = R3
 	case R3:
 		v.drain(s, n, i, x)
@@ -222,6 +242,11 @@ func (v *bell) drain(s, n *bellState, i int, x *search[bellState]) {
 // tailsAgain is the end of R4.
 func (v *bell) tailsAgain(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
+	if t.call == count {
+		v.counts(s, n, i)
+		x.emit(n)
+		return
+	}
 	lanes := v.lanesOf(t.queue)
 	full := s.nonEmpty(s.cand & lanes)
 	if v.bug == noTailsAgain {
@@ -256,7 +281,14 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	switch t.at {
 	case R5:
-		t.fresh, t.at = true, R6
+		if t.fresh, t.at = true, R6; t.call == count && v.bug != indexAfterLook {
+			t.at = R5i
+		}
+	case R5i:
+		if !v.acquire(s, n, 0, i) {
+			return
+		}
+		v.storeIndices(s, n, i)
 	case R6:
 		if !v.arm(s, n, t) {
 			return
@@ -269,13 +301,17 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	case R9:
 		n.waiters--
 		if n.waiters == 0 || v.bug == eachDisarms {
-			n.armBits &^= armDirect
+			n.armBits &^= armDirect | armThr
 			if v.bug == disarmTakesFD {
 				n.armBits = 0
 			}
 			if n.armBits == 0 {
 				n.armed = 0
 			}
+		}
+		if t.call == count {
+			*t = task{at: R1, call: count}
+			break
 		}
 		*t = task{at: app}
 	case T4:
@@ -311,6 +347,12 @@ func (v *bell) arm(s, n *bellState, t *task) bool {
 		return false
 	}
 	n.armBits |= bit
+	switch {
+	case t.call == count && (s.armBits&armFD == 0 || v.bug == thresholdGatesFD):
+		n.armBits |= armThr
+	case t.call == trywait && v.bug != trywaitKeepsThr:
+		n.armBits &^= armThr
+	}
 	if v.bug == armForgetsFD {
 		n.armBits = bit
 	}
@@ -324,12 +366,17 @@ func (v *bell) arm(s, n *bellState, t *task) bool {
 // secondLook is R7, under q.mu.
 func (v *bell) secondLook(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
-	if s.lock[0] != 0 && v.bug != lookUnlocked {
+	if s.lock[0] != 0 && s.lock[0] != uint8(i)+1 && v.bug != lookUnlocked {
 		return
 	}
 	lanes := v.lanesOf(0)
 	some := s.ready&lanes != 0
-	if v.bug != lookSharedOnly {
+	switch {
+	case t.call == count:
+		some = some || s.taken && v.bug != takesIgnored
+		n.unlock(0, i)
+		n.taken = false
+	case v.bug != lookSharedOnly:
 		some = some || s.cand&lanes != 0
 	}
 	if v.bug != lookIgnoresLatch {
@@ -339,10 +386,16 @@ func (v *bell) secondLook(s, n *bellState, i int, x *search[bellState]) {
 		some = false
 	}
 	switch {
-	case t.call == sread && some:
+	case t.call == trywait:
+	case some:
 		t.fresh, t.moved, t.at = false, 0, R9
-	case t.call == sread:
+	case t.call == count && v.bug == indexAfterLook:
+		t.at = R5i
+	default:
 		t.at = R8
+	}
+	switch {
+	case t.call != trywait:
 	case some:
 		*t = task{at: app}
 	case v.bug == resetAfterLook:
@@ -405,7 +458,7 @@ func (v *bell) succeed(s, n *bellState, i int) {
 	*n = bellState{unread: s.unread, left: s.left, buffered: s.buffered, parked: s.parked,
 		ready: s.ready, cand: begin.cand, rung: s.rung, latch: s.latch, owes: s.owes, at: s.at, w: s.w,
 		wBits: s.wBits, wDom: s.wDom, sol: s.sol, old: s.old, stale: s.holds | s.stale, task: begin.task,
-		linked: s.linked, begun: s.begun, cutOff: s.cutOff, order: s.order}
+		linked: s.linked, begun: s.begun, cutOff: s.cutOff, order: s.order, sum: sum{idx: s.idx}}
 	v.findLanes(s, n)
 	switch v.bug {
 	case heirTakesMarks:
@@ -515,10 +568,10 @@ func (v *bell) bury(s, n *bellState, t *task) {
 			n.ready |= 1
 		}
 	case U2e:
-		v.forRole(direct, func(i int) { n.task[i].fresh = false })
+		v.directs(func(i int) { n.task[i].fresh = false })
 		t.at = U2w
 	case U2w:
-		v.forRole(direct, func(i int) { n.task[i].asleep = false })
+		v.directs(func(i int) { n.task[i].asleep = false })
 		n.eventfd = true
 		t.at = U3
 		switch v.bug {

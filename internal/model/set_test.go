@@ -195,7 +195,10 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 		full := s.nonEmpty(s.cand & lanes)
 		n.cand = s.cand&^lanes | full
 		n.unlock(t.queue, i)
-		t.at = S2r
+		if t.at = S2r; v.roles[i] == looker {
+			*t = task{at: app}
+			break
+		}
 		if full != 0 || t.queue == 0 && s.latch && v.bug != latchUnseen {
 			t.found |= qbit
 			t.signal = t.signal || full == 0

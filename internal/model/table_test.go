@@ -345,11 +345,6 @@ rendezvous.go, G peek.go; R, V and G of a look without the lock cq/read.go and
 bell.go. Those of endpoints, from "Two endpoints" on, were explored before there was code, but for
 meetings: M and G fabric/meet.go, N peer.go and attach.go, B receive.go and endpoint.go.
 
-Of gn a larger form, with two entries in one of the lanes, was explored once and lost nothing in
-23675871 states (21185712 where the producer pays), and takes minutes; with two in both it had not
-ended after eight. What they were for is in the smaller ones: two lanes in gn, and more entries in a
-lane than the reader waits for in gm.
-
 Of messages: no program needs a first grant, a quota of chunks, or a chunk that the pool keeps back
 beside those of the lanes, to come to its end. A first grant saves a round trip; a quota bounds
 what one silent peer holds.
