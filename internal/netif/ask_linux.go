@@ -1,84 +1,60 @@
 package netif
 
 import (
+	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// maxAsked bounds how many answers can be under way, so that they fit the socket's buffer.
-	maxAsked = 64
-	// settleNs is how long routes may take to come back after the interface came up.
-	settleNs = int64(500e6)
-	// patienceNs is how long an answer may take. It is there when the request has been sent; only
-	// a full buffer loses it.
-	patienceNs = int64(2e9)
-)
+// settleNs is how long routes may take to come back after the interface came up.
+const settleNs = int64(500e6)
 
-// question is a request for a route that has no answer yet.
-type question struct {
-	dst    netip.Addr
-	sentNs int64
-}
-
-// asks is what is to be asked, and what was.
+// asks is what is to be asked.
 type asks struct {
-	wait    []netip.Addr        // destinations, to be asked for
-	routes  map[uint32]question // asked
-	solicit []netip.Addr        // next hops, to be solicited
-	uses    map[uint32]netip.Addr
-	dirty   bool // routes have changed: ask for all again
-	dirtyNs int64
-}
-
-func (t *Table) askAgain() {
-	for seq, q := range t.asks.routes {
-		delete(t.asks.routes, seq)
-		if d := t.dests[q.dst]; d != nil {
-			d.asked = false
-		}
-	}
-	clear(t.asks.uses)
-	t.asks.dirty, t.asks.dirtyNs = true, 0
-}
-
-func (t *Table) appendDump(b []byte, seq uint32) []byte {
-	return appendDumpNeighbours(b, seq, t.index)
+	routes     []netip.Addr        // of destinations
+	neighbours map[netip.Addr]bool // next hops
+	solicit    []netip.Addr        // next hops
+	dirty      bool                // routes have changed: ask for all again
+	dirtyNs    int64
 }
 
 // askRoute queues the question for a destination's route.
 func (t *Table) askRoute(d *destination) {
 	if !d.asked {
 		d.asked = true
-		t.asks.wait = append(t.asks.wait, d.addr)
+		t.asks.routes = append(t.asks.routes, d.addr)
 	}
 }
 
-// solicit queues a solicitation of the destination's next hop if the kernel does not know it, or
-// only knows how it was some time ago.
-func (t *Table) solicit(d *destination) {
-	n := t.neighbours[d.next]
-	if t.unresolved(d) || n != nil && n.State&unix.NUD_STALE != 0 {
-		t.asks.solicit = append(t.asks.solicit, d.next)
+// askNeighbours queues the question for all neighbours.
+func (t *Table) askNeighbours() {
+	for next := range t.neighbours {
+		t.asks.neighbours[next] = true
 	}
 }
 
-// unresolved reports whether the destination needs a hardware address that the kernel has not, and
-// is not finding out either.
-func (t *Table) unresolved(d *destination) bool {
-	if !d.known || d.refuse != nil || !d.next.IsValid() || d.addr.IsMulticast() ||
-		d.kind == unix.RTN_BROADCAST || t.link.Flags&unix.IFF_LOOPBACK != 0 {
-		return false
+// solicit queues a solicitation of a next hop if the kernel does not know it, or only knows how it
+// was some time ago.
+func (t *Table) solicit(next netip.Addr) {
+	if n := t.neighbours[next]; n.unresolved() || n != nil && n.State&unix.NUD_STALE != 0 {
+		t.asks.solicit = append(t.asks.solicit, next)
 	}
-	n := t.neighbours[d.next]
-	return n == nil || n.State&(usable|unix.NUD_INCOMPLETE) == 0
 }
 
-// appendQuestions appends as much as answers can be under way for.
-func (t *Table) appendQuestions(b []byte, now int64) []byte {
-	a := &t.asks
-	switch {
+// unresolved reports whether a hardware address is needed that the kernel has not, and is not
+// finding out either.
+func (n *neighbour) unresolved() bool {
+	return n != nil && n.known && n.State&(usable|unix.NUD_INCOMPLETE) == 0
+}
+
+// look asks all that is to be asked.
+func (t *Table) look(now int64, ticked bool) error {
+	if ticked {
+		t.advance(now)
+	}
+	t.mu.Lock()
+	switch a := &t.asks; {
 	case !a.dirty:
 	case now-a.dirtyNs < calm.Nanoseconds():
 		t.later = true
@@ -88,50 +64,133 @@ func (t *Table) appendQuestions(b []byte, now int64) []byte {
 			t.askRoute(d)
 		}
 	}
-	for len(a.wait) > 0 && len(a.routes) < maxAsked {
-		b = t.appendRoute(b, a.wait[0], now)
-		a.wait = a.wait[1:]
+	t.mu.Unlock()
+	for {
+		ask := t.question(now)
+		if ask == nil {
+			return nil
+		}
+		if err := ask(); err != nil {
+			return err
+		}
 	}
-	for len(a.solicit) > 0 && len(b) < bufferBytes/8 {
-		b = t.appendSolicit(b, a.solicit[0], now)
-		a.solicit = a.solicit[1:]
-	}
-	return b
 }
 
-func (t *Table) appendRoute(b []byte, dst netip.Addr, now int64) []byte {
-	if t.dests[dst] == nil {
-		return b
+// question returns the next one, nil if there is none.
+func (t *Table) question(now int64) func() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := &t.asks
+	if t.fault != nil {
+		return nil
 	}
-	out := 0
-	if dst.IsMulticast() || dst.IsLinkLocalUnicast() || dst == broadcast {
-		out = t.index
+	if len(a.routes) > 0 {
+		dst := a.routes[0]
+		a.routes = a.routes[1:]
+		return func() error { return t.putRoute(dst) }
 	}
-	seq := t.next()
-	t.asks.routes[seq] = question{dst, now}
-	t.stats.RouteQuestions++
-	return appendGetRoute(b, seq, dst, out)
+	for next := range a.neighbours {
+		delete(a.neighbours, next)
+		return func() error { return t.putNeighbour(next) }
+	}
+	for len(a.solicit) > 0 {
+		next := a.solicit[0]
+		a.solicit = a.solicit[1:]
+		if t.mayUse(next, now) {
+			return func() error { return t.use(next) }
+		}
+	}
+	return nil
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// appendSolicit has the kernel resolve a next hop, unless it did so a short time ago.
-func (t *Table) appendSolicit(b []byte, next netip.Addr, now int64) []byte {
-	n := t.neighbour(next)
-	if n.State&(usable&^unix.NUD_STALE) != 0 {
-		return b
+// refusal returns the number by which the kernel refused to answer, as an error, and what keeps it
+// from answering.
+func refusal(err error) (refused, failed error) {
+	var errno unix.Errno
+	if errors.As(err, &errno) && !busy(err) {
+		return errno, nil
 	}
-	if n.askedNs != 0 && now-n.askedNs < t.opt.Attempt.Nanoseconds() {
-		n.again = true
-		return b
+	return nil, err
+}
+
+func (t *Table) putRoute(dst netip.Addr) error {
+	out := 0
+	if dst.IsMulticast() || dst.IsLinkLocalUnicast() || dst == broadcast {
+		out = t.index
 	}
-	n.askedNs, n.again = now, false
-	seq := t.next()
-	t.asks.uses[seq] = next
+	r, err := t.k.Route(dst, out)
+	t.mu.Lock()
+	defer t.unlock()
+	t.stats.RouteQuestions++
+	refused, err := refusal(err)
+	switch d := t.dests[dst]; {
+	case d == nil:
+		return nil
+	case err != nil:
+		t.asks.routes = append(t.asks.routes, dst)
+		return err
+	default:
+		t.routeAnswered(d, r, refused)
+		return nil
+	}
+}
+
+func (t *Table) putNeighbour(next netip.Addr) error {
+	is, err := t.k.Neighbour(next)
+	t.mu.Lock()
+	defer t.unlock()
+	_, err = refusal(err) // it knows none then
+	switch n := t.neighbours[next]; {
+	case n == nil:
+		return nil
+	case err != nil:
+		t.asks.neighbours[next] = true
+		return err
+	default:
+		t.neighbourAnswered(next, n, is)
+		return nil
+	}
+}
+
+// mayUse reports whether the kernel is to resolve a next hop, and not if it was asked to a short
+// time ago.
+func (t *Table) mayUse(next netip.Addr, now int64) bool {
+	n := t.neighbours[next]
+	if n == nil || n.State&(usable&^unix.NUD_STALE) != 0 {
+		return false
+	}
+	n.again = n.askedNs != 0 && now-n.askedNs < t.opt.Attempt.Nanoseconds()
+	if !n.again {
+		n.askedNs = now
+	}
+	return !n.again
+}
+
+// use has the kernel resolve a next hop.
+func (t *Table) use(next netip.Addr) error {
+	err := t.k.Use(next)
+	t.mu.Lock()
+	defer t.unlock()
+	refused, err := refusal(err)
+	n := t.neighbours[next]
+	if n == nil {
+		return nil
+	}
+	if err != nil {
+		t.asks.solicit = append(t.asks.solicit, next)
+		return err
+	}
 	t.stats.Solicits++
-	b = appendUse(b, seq, t.index, next)
-	// Not every state is told of unasked. What comes last also says that there was no error.
-	return appendGetNeighbour(b, seq, t.index, next)
+	if refused == unix.EPERM {
+		n.refused = true
+		for d := range n.users {
+			t.compute(d)
+		}
+	}
+	t.asks.neighbours[next] = true // not every state is told of unasked
+	return nil
 }
 
 // advance does what is due once each TableOptions.Attempt.
@@ -139,18 +198,6 @@ func (t *Table) advance(now int64) {
 	t.mu.Lock()
 	defer t.unlock()
 	tick := t.tick.Add(1)
-	for seq, q := range t.asks.routes {
-		if now-q.sentNs < patienceNs {
-			continue
-		}
-		delete(t.asks.routes, seq)
-		t.stats.Unanswered++
-		if d := t.dests[q.dst]; d != nil {
-			d.asked = false
-			t.askRoute(d)
-		}
-	}
-	clear(t.asks.uses) // answered or lost
 	if t.upNs != 0 && now-t.upNs >= settleNs {
 		t.upNs = 0
 		t.computeAll()
@@ -163,9 +210,11 @@ func (t *Table) advance(now int64) {
 			t.forget(d)
 		case refresh && t.inUse(d):
 			t.askRoute(d)
-			t.solicit(d)
-		case (idle <= 1 || t.postponed(d)) && t.unresolved(d):
-			t.solicit(d)
+			t.solicit(d.next)
+		case idle <= 1 || t.postponed(d):
+			if t.neighbours[d.next].unresolved() {
+				t.solicit(d.next)
+			}
 		}
 	}
 	if refresh {

@@ -5,17 +5,14 @@
 //
 //	watcher         table, ask
 //	         loop
-//	   message      conn, channels
+//	        kernel
 //
-// Both stand on one loop: a socket in the network namespace, on which the kernel tells of changes
-// and answers requests, in one order. Whoever asks on the socket that the changes come on needs no
-// thought about which is newer: an answer says how things were when it was queued, and what changed
-// since comes after it. If messages were lost everything is asked for again. Each loop has a socket
-// of its own, since a socket has one dump at a time, and what makes one of them lose messages is
-// no loss to the others.
-//
-// Requests are built with github.com/vishvananda/netlink/nl. Messages are parsed here because that
-// library takes the kernel at its word: it indexes by lengths that stand in the message.
+// Both stand on one loop: a socket in the network namespace on which the kernel tells of changes,
+// and a worker that asks. News only say where to look, since they are old when they are read: how
+// things are is what the kernel answers to a question. So nobody has to know which of two messages
+// is newer, and if news are lost everything is asked for again. Only of an interface that was
+// removed the word is enough. Sockets, requests and their answers are those of
+// github.com/vishvananda/netlink.
 //
 // # Watching
 //

@@ -99,7 +99,6 @@ type TableStats struct {
 	RouteQuestions uint64 // RTM_GETROUTE
 	Solicits       uint64 // RTM_NEWNEIGH with NTF_USE
 	Resyncs        uint64 // messages were lost, and everything was asked for again
-	Unanswered     uint64 // questions that had to be repeated
 }
 
 // Kind says what happened to an interface.
@@ -163,8 +162,6 @@ type WatchOptions struct {
 	// once; groups are looked at each Poll. If it returns false the same comes again with the next
 	// change or poll. It must not call Close.
 	OnLocal func(xdp.Local) bool
-
-	patience time.Duration // patienceNs, for tests
 }
 
 const defaultPoll = time.Second

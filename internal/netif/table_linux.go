@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -39,31 +40,29 @@ type destination struct {
 	asked  bool // for the route: it is queued or sent
 	known  bool // the rest is what the kernel said
 	refuse error
-	kind   uint8 // RTN_*
-	next   netip.Addr
+	kind   int        // RTN_*
+	next   netip.Addr // invalid if packets need no neighbour's hardware address
 	source netip.Addr
 	mtu    int
 }
 
 // neighbour is what the kernel has of a next hop, and who needs it.
 type neighbour struct {
-	neighbourNews
+	neighbourState
+	known   bool // the kernel has answered
 	users   map[*destination]struct{}
-	askedNs int64  // when it was last solicited; 0 if never
-	again   bool   // it is to be once more, when that is long enough ago
-	refused bool   // the kernel would not
-	dump    uint32 // the last dump that had it
+	askedNs int64 // when it was last solicited; 0 if never
+	again   bool  // it is to be once more, when that is long enough ago
+	refused bool  // the kernel would not
 }
-
-var tableGroups = join(unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
-	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_IFADDR,
-	unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
 
 // OpenTable makes the table of the interface of an index in the network namespace of the calling
 // thread, and follows it there until Close. It needs no privilege; see the package about
 // CAP_NET_ADMIN. Errors are xdp.ErrNoDevice, and what the kernel has against a socket.
 func OpenTable(index int, o TableOptions) (*Table, error) {
-	k, err := openConn(tableGroups)
+	k, err := openSystem(index, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
 	if err != nil {
 		return nil, &Error{Pkg: pkg, Op: "open", Err: err}
 	}
@@ -79,8 +78,7 @@ func newTable(k kernel, index int, o TableOptions) *Table {
 	t := &Table{loop: newLoop(k, index), opt: o.resolve(), dests: map[netip.Addr]*destination{},
 		neighbours: map[netip.Addr]*neighbour{}, refreshedNs: spin.Now()}
 	t.f = t
-	t.asks.routes = map[uint32]question{}
-	t.asks.uses = map[uint32]netip.Addr{}
+	t.asks.neighbours = map[netip.Addr]bool{}
 	t.gen.Store(1)
 	t.tick.Store(1)
 	return t
@@ -96,12 +94,6 @@ func (t *Table) unlock() {
 }
 
 func (t *Table) failed() { t.computeAll() }
-
-func (t *Table) round(now int64, ticked bool) {
-	if ticked {
-		t.advance(now)
-	}
-}
 
 // Generation is another number after anything that a Lookup returned may have changed. It also
 // moves once each TableOptions.Refresh, so that users look up again what they use: what nobody
@@ -237,127 +229,53 @@ func (t *Table) nextMAC(d *destination) ([6]byte, error) {
 	case t.link.Flags&unix.IFF_LOOPBACK != 0:
 		return t.link.MAC, nil
 	}
-	n := t.neighbours[d.next]
-	if n != nil && n.State&usable != 0 && n.HasMAC {
+	switch n := t.neighbours[d.next]; {
+	case n.State&usable != 0 && n.HasMAC:
 		return n.MAC, nil
-	}
-	switch {
-	case n != nil && n.refused:
+	case n.refused:
 		return [6]byte{}, ErrNotAllowed
-	case n != nil && n.State&unix.NUD_FAILED != 0:
+	case n.State&unix.NUD_FAILED != 0:
 		return [6]byte{}, packet.ErrUnreachable
 	}
 	return [6]byte{}, packet.ErrResolving
 }
 
-// message takes what the kernel says of anything but how the interface itself is.
-func (t *Table) message(m message, ours bool) {
-	switch m.Type {
+// heard takes news of anything: routes follow any interface, not always with word of it.
+func (t *Table) heard(m syscall.NetlinkMessage) {
+	switch m.Header.Type {
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		if n, ok := m.Neighbour(); ok && n.Index == t.index && !n.Proxy {
-			t.neighbourChanged(n, m)
-		}
-	case unix.RTM_NEWROUTE:
-		if q, ok := t.asks.routes[m.Seq]; ok && ours {
-			if r, ok := m.Route(); ok {
-				t.routeAnswered(m.Seq, q, r)
-			}
+		if len(m.Data) < unix.SizeofNdMsg || int(number(m.Data[4:])) != t.index {
 			return
 		}
-		t.asks.dirty = true
-	case unix.RTM_NEWLINK, unix.RTM_DELLINK, // routes follow any interface, not always with word of it
-		unix.RTM_DELROUTE, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_NEWRULE,
-		unix.RTM_DELRULE, unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		next := address(attributes(m.Data[unix.SizeofNdMsg:])[unix.NDA_DST])
+		if t.neighbours[next] != nil {
+			t.asks.neighbours[next] = true
+		}
+	default:
 		t.asks.dirty = true
 	}
 }
 
-func (t *Table) linked(old *linkNews) {
+func (t *Table) linked(old *link) {
 	l := &t.link
-	if l.Flags&^old.Flags&unix.IFF_UP != 0 && old.Index != 0 {
+	if l.Flags&^old.Flags&unix.IFF_UP != 0 && old.Name != "" {
 		t.upNs = spin.Now() // the kernel adds routes after it has told of the link
 	}
 	if old.Flags != l.Flags || old.MTU != l.MTU || old.MAC != l.MAC {
 		t.computeAll()
 	}
-	if old.Index != 0 && (old.MAC != l.MAC || (old.Flags^l.Flags)&unix.IFF_UP != 0) {
-		t.dump.wanted = true // the kernel drops neighbours at such times
+	if old.MAC != l.MAC || (old.Flags^l.Flags)&unix.IFF_UP != 0 {
+		t.askNeighbours() // the kernel drops some at such times
 	}
 }
 
-// neighbour returns what is known of a next hop, which may be nothing.
-func (t *Table) neighbour(next netip.Addr) *neighbour {
-	n := t.neighbours[next]
-	if n == nil {
-		n = &neighbour{users: map[*destination]struct{}{}}
-		t.neighbours[next] = n
-	}
-	return n
-}
-
-func (t *Table) neighbourChanged(news neighbourNews, m message) {
-	if news.State&unix.NUD_NOARP != 0 && news.Addr.IsMulticast() {
-		return // the kernel's notes of groups, which are mapped here
-	}
-	if m.Type == unix.RTM_DELNEIGH || news.State == unix.NUD_NONE {
-		if n := t.neighbours[news.Addr]; n != nil {
-			t.neighbourGone(news.Addr, n)
-		}
-		return
-	}
-	n := t.neighbour(news.Addr)
-	n.neighbourNews, n.refused = news, false
-	n.dump = t.dump.seq
-	t.neighbourUsers(n)
-}
-
-func (t *Table) neighbourUsers(n *neighbour) {
-	for d := range n.users {
-		t.compute(d)
-		// Who failed just now is asked again when somebody looks once more.
-		if n.State == 0 && t.inUse(d) && t.unresolved(d) {
-			t.solicit(d)
-		}
-	}
-}
-
-func (t *Table) neighbourGone(a netip.Addr, n *neighbour) {
-	n.neighbourNews = neighbourNews{}
-	t.neighbourUsers(n)
-	if len(n.users) == 0 {
-		delete(t.neighbours, a)
-	}
-}
-
-// dumped ends a dump: what was in none of its messages, and no news since it began, is not there.
-func (t *Table) dumped(seq uint32) {
-	for a, n := range t.neighbours {
-		if n.State != 0 && n.dump != seq {
-			t.neighbourGone(a, n)
-		}
-	}
-}
-
-func (t *Table) refused(seq uint32, errno unix.Errno) bool {
-	if q, ok := t.asks.routes[seq]; ok {
-		delete(t.asks.routes, seq)
-		if d := t.dests[q.dst]; d != nil {
-			d.asked, d.known = false, true
-			t.setRoute(d, routeNews{}, t.noRoute(d.addr, errno))
-		}
-		return true
-	}
-	a, ok := t.asks.uses[seq]
-	if ok && errno == unix.EPERM {
-		n := t.neighbour(a)
-		n.refused = true
-		t.neighbourUsers(n)
-	}
-	return ok
+func (t *Table) lost() {
+	t.asks.dirty = true
+	t.askNeighbours()
 }
 
 // noRoute says why there is no way to a.
-func (t *Table) noRoute(a netip.Addr, errno unix.Errno) error {
+func (t *Table) noRoute(a netip.Addr, errno error) error {
 	e := &Error{Pkg: pkg, Op: "look up", Name: a.String(), Err: ErrNoRoute,
 		Hint: "add a route by " + t.link.Name}
 	if errno == unix.EINVAL || errno == unix.EHOSTUNREACH || errno == unix.EACCES {
@@ -366,31 +284,27 @@ func (t *Table) noRoute(a netip.Addr, errno unix.Errno) error {
 	return e
 }
 
-func (t *Table) routeAnswered(seq uint32, q question, r routeNews) {
-	delete(t.asks.routes, seq)
-	d := t.dests[q.dst]
-	if d == nil {
-		return
-	}
+// routeAnswered takes the kernel's answer, or why there is none, as the way to d.
+func (t *Table) routeAnswered(d *destination, r route, errno error) {
 	d.asked, d.known = false, true
 	var err error
-	switch r.Kind {
-	case unix.RTN_BLACKHOLE:
+	switch {
+	case errno != nil:
+		err = t.noRoute(d.addr, errno)
+	case r.Kind == unix.RTN_BLACKHOLE:
 		err = t.noRoute(d.addr, unix.EINVAL)
-	case unix.RTN_UNREACHABLE:
+	case r.Kind == unix.RTN_UNREACHABLE:
 		err = t.noRoute(d.addr, unix.EHOSTUNREACH)
-	case unix.RTN_PROHIBIT:
+	case r.Kind == unix.RTN_PROHIBIT:
 		err = t.noRoute(d.addr, unix.EACCES)
-	default:
-		if r.Out != t.index {
-			err = &Error{Pkg: pkg, Op: "look up", Name: d.addr.String(), Field: "interface",
-				Got: r.Out, Want: t.index, Err: ErrWrongInterface, Hint: wrongHint(t, r)}
-		}
+	case r.Out != t.index:
+		err = &Error{Pkg: pkg, Op: "look up", Name: d.addr.String(), Field: "interface",
+			Got: r.Out, Want: t.index, Err: ErrWrongInterface, Hint: wrongHint(t, r)}
 	}
 	t.setRoute(d, r, err)
 }
 
-func wrongHint(t *Table, r routeNews) string {
+func wrongHint(t *Table, r route) string {
 	if r.Kind == unix.RTN_LOCAL {
 		return "the address is this host's own"
 	}
@@ -398,10 +312,13 @@ func wrongHint(t *Table, r routeNews) string {
 }
 
 // setRoute makes r, or the reason why there is none, the way to d.
-func (t *Table) setRoute(d *destination, r routeNews, why error) {
-	next := r.Gateway
-	if !next.IsValid() && why == nil {
-		next = d.addr
+func (t *Table) setRoute(d *destination, r route, why error) {
+	next := netip.Addr{}
+	if why == nil && !d.addr.IsMulticast() && r.Kind != unix.RTN_BROADCAST &&
+		t.link.Flags&unix.IFF_LOOPBACK == 0 {
+		if next = r.Gateway; !next.IsValid() {
+			next = d.addr
+		}
 	}
 	if next != d.next {
 		t.leave(d)
@@ -416,18 +333,41 @@ func (t *Table) setRoute(d *destination, r routeNews, why error) {
 	}
 	d.kind, d.source, d.mtu = r.Kind, r.Source, r.MTU
 	t.compute(d)
-	t.solicit(d)
+	t.solicit(d.next)
+}
+
+// neighbour returns what is known of a next hop, and has the kernel asked if that is nothing.
+func (t *Table) neighbour(next netip.Addr) *neighbour {
+	n := t.neighbours[next]
+	if n == nil {
+		n = &neighbour{users: map[*destination]struct{}{}}
+		t.neighbours[next] = n
+		t.asks.neighbours[next] = true
+	}
+	return n
 }
 
 // leave ends the destination's use of its next hop.
 func (t *Table) leave(d *destination) {
-	n := t.neighbours[d.next]
-	if n == nil {
-		return
-	}
-	delete(n.users, d)
-	if len(n.users) == 0 && n.State == 0 {
-		delete(t.neighbours, d.next)
+	if n := t.neighbours[d.next]; n != nil {
+		delete(n.users, d)
+		if len(n.users) == 0 {
+			delete(t.neighbours, d.next)
+		}
 	}
 	d.next = netip.Addr{}
+}
+
+// neighbourAnswered takes the kernel's answer.
+func (t *Table) neighbourAnswered(next netip.Addr, n *neighbour, is neighbourState) {
+	wanted := !n.known
+	n.neighbourState, n.known = is, true
+	n.refused = n.refused && is.State == 0
+	for d := range n.users {
+		t.compute(d)
+		wanted = wanted || is.State == 0 && t.inUse(d)
+	}
+	if wanted {
+		t.solicit(next)
+	}
 }

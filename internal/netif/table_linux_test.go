@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/packet"
@@ -21,37 +20,32 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// scripted returns a table whose interface is up and whose first dump found nothing.
+// scripted returns a table whose interface is up.
 func scripted(t testing.TB, o TableOptions) (*Table, *script) {
 	t.Helper()
 	s := newScript()
-	s.silent = true
 	table := newTable(s, ourIndex, o)
-	table.askAll()
-	pump(t, table, 1)
-	dump := s.take(unix.RTM_GETNEIGH)
-	table.handle(linkMessage(0, 0, unix.IFF_UP|unix.IFF_RUNNING, 1500))
-	table.handle(doneMessage(dump[0].Seq, 0))
-	if table.starting() || table.fault != nil {
-		t.Fatal("not started")
-	}
-	pump(t, table, 2)
-	s.asked = nil
+	must(t, table.start())
 	return table, s
 }
 
-func pump(t testing.TB, table *Table, now int64) {
+// look has the worker look.
+func look(t testing.TB, table *Table, now int64) {
 	t.Helper()
-	must(t, table.pump(now))
+	must(t, table.look(now, false))
 }
 
-// answerRoutes answers all questions for routes: directly by our interface.
-func answerRoutes(table *Table, s *script) int {
-	asked := s.take(unix.RTM_GETROUTE)
-	for _, m := range asked {
-		table.handle(routeMessage(m.Seq, ourPort, ourIndex))
-	}
-	return len(asked)
+func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
+	t.Helper()
+	return shmtest.Got(table.Lookup(dst)).Or(t)
+}
+
+// become has the kernel know a neighbour otherwise, and say so.
+func (s *script) become(t testing.TB, table *Table, a netip.Addr, n neighbourState) {
+	t.Helper()
+	s.neighbours[a] = n
+	table.hear(news(unix.RTM_NEWNEIGH, a))
+	look(t, table, 9)
 }
 
 // TestOneSolicitPerAttempt: however often is looked, the kernel is asked once each attempt.
@@ -60,19 +54,14 @@ func TestOneSolicitPerAttempt(t *testing.T) {
 	const attempt = int64(time.Second)
 	table, s := scripted(t, TableOptions{Attempt: time.Duration(attempt)})
 	dst, now := addr("192.0.2.2"), int64(3e9)
-	look := func() {
-		for range 10 {
-			if _, err := table.Lookup(dst); err != packet.ErrResolving {
-				t.Fatal(err)
-			}
-			pump(t, table, now)
-		}
-	}
-	look()
-	answerRoutes(table, s)
 	for i := range 5 {
 		for range 10 { // ten looks an attempt
-			look()
+			for range 10 {
+				if _, err := table.Lookup(dst); err != packet.ErrResolving {
+					t.Fatal(err)
+				}
+				look(t, table, now)
+			}
 			now += attempt / 10
 			if i%2 == 1 {
 				// An impatient clock asks no earlier.
@@ -80,20 +69,20 @@ func TestOneSolicitPerAttempt(t *testing.T) {
 			}
 		}
 		table.advance(now)
-		if n := len(s.take(unix.RTM_NEWNEIGH)); n != 1 {
-			t.Errorf("attempt %d: %d solicitations", i, n)
+		if s.uses != 1 {
+			t.Errorf("attempt %d: %d solicitations", i, s.uses)
 		}
+		s.uses = 0
 	}
-	table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, unix.NUD_REACHABLE,
-		2, 0, 0, 0, 0, 2))
-	if hop, err := table.Lookup(dst); err != nil || hop.NextMAC != [6]byte{2, 0, 0, 0, 0, 2} {
-		t.Error(hop, err)
+	s.become(t, table, dst, neighbourState{unix.NUD_REACHABLE, [6]byte{2, 0, 0, 0, 0, 2}, true})
+	s.uses = 0
+	if hop := mustLookup(t, table, dst); hop.NextMAC != [6]byte{2, 0, 0, 0, 0, 2} {
+		t.Error(hop)
 	}
 	now += attempt
-	table.advance(now)
-	pump(t, table, now)
-	if n := len(s.take(unix.RTM_NEWNEIGH)); n != 0 {
-		t.Errorf("%d solicitations of what is known", n)
+	must(t, table.look(now, true))
+	if s.uses != 0 {
+		t.Errorf("%d solicitations of what is known", s.uses)
 	}
 }
 
@@ -103,17 +92,16 @@ func TestStates(t *testing.T) {
 	table, s := scripted(t, TableOptions{})
 	dst := addr("192.0.2.2")
 	_, _ = table.Lookup(dst)
-	pump(t, table, 3)
-	answerRoutes(table, s)
-	for state, want := range map[uint16]error{unix.NUD_NONE: packet.ErrResolving,
+	look(t, table, 3)
+	for state, want := range map[int]error{unix.NUD_NONE: packet.ErrResolving,
 		unix.NUD_INCOMPLETE: packet.ErrResolving, unix.NUD_REACHABLE: nil, unix.NUD_STALE: nil,
 		unix.NUD_DELAY: nil, unix.NUD_PROBE: nil, unix.NUD_PERMANENT: nil, unix.NUD_NOARP: nil,
 		unix.NUD_FAILED: packet.ErrUnreachable} {
 		gen := table.Generation()
-		mac := []byte{2, 0, 0, 0, byte(state >> 8), byte(state)}
-		table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, state, mac...))
+		n := neighbourState{state, [6]byte{2, 0, 0, 0, byte(state >> 8), byte(state)}, true}
+		s.become(t, table, dst, n)
 		hop, err := table.Lookup(dst)
-		if err != want || err == nil && hop.NextMAC != [6]byte(mac) {
+		if err != want || err == nil && hop.NextMAC != n.MAC {
 			t.Errorf("state %#x: %+v, %v", state, hop, err)
 		}
 		if err == nil && (table.Generation() == gen || hop.Generation != table.Generation()) {
@@ -121,158 +109,83 @@ func TestStates(t *testing.T) {
 				hop.Generation, gen)
 		}
 		gen = table.Generation()
-		table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, state, mac...))
-		if table.Generation() != gen {
+		if s.become(t, table, dst, n); table.Generation() != gen {
 			t.Errorf("state %#x: no news, and another generation", state)
 		}
 	}
-	// What is not about us: another interface, another address, a proxy entry.
-	want, _ := table.Lookup(dst)
-	other := &netlink.Ndmsg{Family: unix.AF_INET, Index: ourIndex + 1, State: unix.NUD_PERMANENT}
-	proxy := &netlink.Ndmsg{Family: unix.AF_INET, Index: ourIndex, State: unix.NUD_PERMANENT,
-		Flags: unix.NTF_PROXY}
-	for _, nd := range []*netlink.Ndmsg{other, proxy} {
-		table.handle(datagram(unix.RTM_NEWNEIGH, 0, 0, 0, nd, nl.NewRtAttr(unix.NDA_DST,
-			dst.AsSlice()), nl.NewRtAttr(unix.NDA_LLADDR, []byte{2, 9, 9, 9, 9, 9})))
-	}
-	if got, _ := table.Lookup(dst); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
 }
 
-// TestTableLost: when messages were lost everything is asked for again, and what went meanwhile
-// goes.
+// TestTableLost: when messages were lost everything is asked for again. So it is, some time later,
+// when routes have changed: a storm of changes is one more round, or two.
 func TestTableLost(t *testing.T) {
 	t.Parallel()
 	table, s := scripted(t, TableOptions{})
 	dst, gone := addr("192.0.2.2"), addr("192.0.2.3")
 	for _, a := range []netip.Addr{dst, gone} {
 		_, _ = table.Lookup(a)
-		table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, a, unix.NUD_REACHABLE,
-			2, 0, 0, 0, 0, 2))
+		s.neighbours[a] = neighbourState{unix.NUD_REACHABLE, [6]byte{2}, true}
 	}
-	pump(t, table, 3)
-	answerRoutes(table, s)
+	look(t, table, 3)
 	before := mustLookup(t, table, dst)
-	table.resync()
-	pump(t, table, 1e9)
-	var kinds []uint16
-	for _, m := range s.asked {
-		kinds = append(kinds, m.Type)
-	}
-	dump := s.asked[1]
-	if len(kinds) != 4 || kinds[0] != unix.RTM_GETLINK || kinds[1] != unix.RTM_GETNEIGH ||
-		kinds[2] != unix.RTM_GETROUTE || kinds[3] != unix.RTM_GETROUTE {
-		t.Fatal(kinds)
-	}
+	mustLookup(t, table, gone)
+	delete(s.neighbours, gone)
+	table.lost()
 	if got := mustLookup(t, table, dst); got != before {
 		t.Errorf("meanwhile: %+v", got)
 	}
-	// The first dump is interrupted, which counts for nothing.
-	table.handle(neighbourMessage(unix.RTM_NEWNEIGH, dump.Seq, ourPort,
-		unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, gone, unix.NUD_REACHABLE, 2, 0, 0, 0, 0, 2))
-	table.handle(doneMessage(dump.Seq, 0))
-	answerRoutes(table, s)
-	pump(t, table, 2e9)
-	again := s.take(unix.RTM_GETNEIGH)
-	if len(again) != 1 {
-		t.Fatal(again)
-	}
-	table.handle(neighbourMessage(unix.RTM_NEWNEIGH, again[0].Seq, ourPort, unix.NLM_F_MULTI, dst,
-		unix.NUD_REACHABLE, 2, 0, 0, 0, 0, 2))
-	table.handle(doneMessage(again[0].Seq, 0))
+	look(t, table, 1e9)
 	if got := mustLookup(t, table, dst); got != before {
 		t.Errorf("%+v, before %+v", got, before)
 	}
-	if _, err := table.Lookup(gone); err != packet.ErrResolving {
-		t.Error(err)
+	if _, err := table.Lookup(gone); err != packet.ErrResolving || s.routes != 4 {
+		t.Error(err, s.routes)
 	}
-	if table.Stats().Resyncs != 1 {
-		t.Errorf("%+v", table.Stats())
-	}
-}
-
-func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
-	t.Helper()
-	return shmtest.Got(table.Lookup(dst)).Or(t)
-}
-
-// TestQuestionsBounded: a thousand destinations are not asked for at once, and an answer that does
-// not come is asked for again.
-func TestQuestionsBounded(t *testing.T) {
-	t.Parallel()
-	table, s := scripted(t, TableOptions{})
-	a := addr("10.0.0.0")
-	for range 1000 {
-		a = a.Next()
-		_, _ = table.Lookup(a)
-	}
-	total, now := 0, int64(3)
-	pump(t, table, now)
-	if n := len(s.take(unix.RTM_GETROUTE)); n != maxAsked {
-		t.Error(n)
-	}
-	now += patienceNs // and no answer
-	table.advance(now)
-	for total < 1000 {
-		pump(t, table, now)
-		n := answerRoutes(table, s)
-		if n == 0 || n > maxAsked {
-			t.Fatal(n, total)
-		}
-		total += n
-	}
-	if s := table.Stats(); s.Unanswered != maxAsked || s.RouteQuestions != 1000+maxAsked {
-		t.Errorf("%+v", s)
-	}
-	// A storm of changes is one more round, or two.
 	for range 100 {
-		table.handle(routeMessage(9, 5555, 1))
+		table.hear(news(unix.RTM_NEWROUTE))
+		look(t, table, 1e9+1)
 	}
-	for pump(t, table, now+1e9); answerRoutes(table, s) > 0; pump(t, table, now+1e9) {
+	if !table.later || s.routes != 4 {
+		t.Errorf("%d questions in a storm", s.routes)
 	}
-	if s := table.Stats(); s.RouteQuestions != 2000+maxAsked {
-		t.Errorf("%+v", s)
+	look(t, table, 2e9)
+	if s.routes != 6 {
+		t.Errorf("%d questions after a storm", s.routes)
 	}
 }
 
-// TestUnsent: requests that the kernel has no memory for come again after a moment, not before.
+// TestUnsent: questions that the kernel has no memory for are put again. What it cannot answer ends
+// the table.
 func TestUnsent(t *testing.T) {
 	t.Parallel()
 	table, s := scripted(t, TableOptions{})
-	_, _ = table.Lookup(addr("192.0.2.2"))
-	s.refuse = errBusy
-	table.again(table.pump(3))
-	s.take(0)
-	s.refuse = nil
-	if pump(t, table, 4); len(s.asked) != 0 {
-		t.Errorf("%+v", s.asked)
-	}
-	table.advance(1e9)
-	pump(t, table, 1e9)
-	if n := len(s.asked); n != 3 { // link, neighbours and the route
-		t.Errorf("%d requests: %+v", n, s.asked)
-	}
-	s.refuse = unix.EINVAL
-	table.resync()
-	table.again(table.pump(2e9))
-	if _, err := table.Lookup(addr("192.0.2.2")); !errors.Is(err, unix.EINVAL) {
+	dst := addr("192.0.2.2")
+	_, _ = table.Lookup(dst)
+	s.refuse, s.times = unix.ENOBUFS, 1
+	if err := table.look(3, false); !busy(err) {
 		t.Error(err)
 	}
+	look(t, table, 4)
+	if s.routes != 2 || !table.dests[dst].known {
+		t.Errorf("%d questions", s.routes)
+	}
+	s.refuse, s.times = errors.New("nonsense"), 1
+	table.run(-1)
+	table.hear(news(unix.RTM_NEWROUTE))
+	await(t, table, dst, "the end", func(_ xdp.Hop, err error) bool {
+		return errors.Is(err, s.refuse)
+	})
+	must(t, table.Close())
 }
 
 // TestForgotten: what nobody uses is forgotten, neighbours that only it needed too.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
-	table, s := scripted(t, TableOptions{Attempt: time.Second, Refresh: time.Second})
+	table, _ := scripted(t, TableOptions{Attempt: time.Second, Refresh: time.Second})
 	used, idle := addr("192.0.2.2"), addr("192.0.2.3")
 	_, _ = table.Lookup(idle)
 	for i := range int64(20) {
-		now := i * 1e9
 		_, _ = table.Lookup(used)
-		pump(t, table, now)
-		answerRoutes(table, s)
-		table.advance(now)
+		must(t, table.look((i+1)*1e9, true))
 	}
 	if s := table.Stats(); s.Destinations != 1 || s.Neighbours != 1 {
 		t.Errorf("%+v", s)
@@ -284,18 +197,14 @@ func TestForgotten(t *testing.T) {
 func TestNotAllowed(t *testing.T) {
 	t.Parallel()
 	table, s := scripted(t, TableOptions{})
+	s.denied = unix.EPERM
 	dst := addr("192.0.2.2")
 	_, _ = table.Lookup(dst)
-	pump(t, table, 3)
-	answerRoutes(table, s)
-	pump(t, table, 4)
-	asked := s.take(unix.RTM_NEWNEIGH)
-	table.handle(errorMessage(asked[0].Seq, unix.EPERM))
+	look(t, table, 3)
 	if _, err := table.Lookup(dst); !errors.Is(err, ErrNotAllowed) || !errors.Is(err, unix.EPERM) {
 		t.Error(err)
 	}
-	table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, unix.NUD_STALE,
-		2, 0, 0, 0, 0, 2))
+	s.become(t, table, dst, neighbourState{unix.NUD_STALE, [6]byte{2}, true})
 	mustLookup(t, table, dst)
 }
 

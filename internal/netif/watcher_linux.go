@@ -1,64 +1,54 @@
 package netif
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
+	"syscall"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/xdp"
 )
 
-// prober is a kernel that is also asked what it does not tell of.
-type prober interface {
-	kernel
-	// Channels returns how many queues the interface uses. Not every driver says.
-	Channels(name string) (rx, tx int, err error)
-	// Groups returns those that are joined on an interface; none if the kernel does not say.
-	Groups(index int) (map[netip.Addr]bool, error)
-}
-
 // Watcher tells what happens to one interface. All methods may be called from anywhere.
 type Watcher struct {
 	loop
 	opt    WatchOptions
-	sys    prober
-	is     State               // but for the addresses, and what loop.link says
-	have   map[ownAddress]bool // the addresses
-	answer map[ownAddress]bool // of a dump of these, under way
-	told   State               // the worker's
-	local  xdp.Local           // that was told, and taken; the worker's
-}
-
-// ownAddress is what the kernel tells addresses apart by: an interface can have one for several
-// peers.
-type ownAddress struct {
-	netip.Prefix
-	peer netip.Addr
+	is     State     // but for what loop says
+	wanted bool      // the addresses are to be asked for
+	told   State     // the worker's
+	local  xdp.Local // that was told, and taken; the worker's
 }
 
 // Watch follows the interface of an index in the network namespace of the calling thread, until
 // Close or until it is gone. It needs no privilege. Errors are xdp.ErrNoDevice, and what the kernel
 // has against sockets.
 func Watch(index int, o WatchOptions) (*Watcher, error) {
-	k, err := openSystem()
+	k, err := openSystem(index, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR,
+		unix.RTNLGRP_IPV6_IFADDR)
+	if err == nil {
+		if err = k.openProbes(); err != nil {
+			err = errors.Join(err, k.Close())
+		}
+	}
 	if err != nil {
 		return nil, &Error{Pkg: pkg, Op: "watch", Err: err}
 	}
 	return watch(k, index, o)
 }
 
-func watch(k prober, index int, o WatchOptions) (*Watcher, error) {
+func watch(k kernel, index int, o WatchOptions) (*Watcher, error) {
 	w := newWatcher(k, index, o)
 	if err := w.start(); err != nil {
 		return nil, err
 	}
-	w.look()
 	w.told = w.State()
+	w.told.Addresses = maps.Clone(w.told.Addresses)
 	if o.ProgramID != 0 {
 		w.told.ProgramID = o.ProgramID
 	}
-	w.tellLocal(&w.told)
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
@@ -66,13 +56,10 @@ func watch(k prober, index int, o WatchOptions) (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(k prober, index int, o WatchOptions) *Watcher {
-	w := &Watcher{loop: newLoop(k, index), opt: o, sys: k,
-		is: State{Index: index}, have: map[ownAddress]bool{}}
+func newWatcher(k kernel, index int, o WatchOptions) *Watcher {
+	w := &Watcher{loop: newLoop(k, index), opt: o, is: State{Index: index}, wanted: true,
+		told: State{Removed: true}} // so that nothing is told yet
 	w.f = w
-	if o.patience > 0 {
-		w.patienceNs = o.patience.Nanoseconds()
-	}
 	return w
 }
 
@@ -81,68 +68,74 @@ func (w *Watcher) State() State {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	s, l := w.is, &w.link
-	s.Addresses = map[netip.Prefix]bool{}
-	for a := range w.have {
-		s.Addresses[a.Prefix] = true
-	}
 	s.Name, s.Up, s.MTU, s.MAC, s.ProgramID = l.Name, l.Up(), l.MTU, l.MAC, l.ProgramID
-	s.Removed, s.Moved = w.removed, w.removed && l.Moved
+	s.Removed, s.Moved = w.removed, w.moved
 	return s
 }
 
-func (w *Watcher) appendDump(b []byte, seq uint32) []byte {
-	w.answer = map[ownAddress]bool{}
-	return appendDumpAddresses(b, seq)
-}
-
-func (w *Watcher) dumped(uint32) { w.have, w.answer = w.answer, nil }
-
-// message takes news of an address into what is, and into a dump that is under way, which will
-// replace that. An answer to a dump is only for the dump: half of a new state is no state.
-func (w *Watcher) message(m message, ours bool) {
-	a, ok := m.Address()
-	if !ok || a.Index != w.index {
-		return
-	}
-	sets := []map[ownAddress]bool{w.answer, w.have}
-	if ours {
-		sets = sets[:1]
-	}
-	one := ownAddress{a.Prefix, a.Peer}
-	there := m.Type == unix.RTM_NEWADDR && !a.Tentative
-	for _, set := range sets {
-		switch {
-		case set == nil:
-		case there:
-			set[one] = true
-		default:
-			delete(set, one)
+func (w *Watcher) heard(m syscall.NetlinkMessage) {
+	switch m.Header.Type {
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		if len(m.Data) >= unix.SizeofIfAddrmsg &&
+			int(nl.DeserializeIfAddrmsg(m.Data).Index) == w.index {
+			w.wanted = true
 		}
 	}
 }
 
-func (w *Watcher) linked(*linkNews)                         {}
-func (w *Watcher) refused(uint32, unix.Errno) bool          { return false }
-func (w *Watcher) askAgain()                                {}
-func (w *Watcher) appendQuestions(b []byte, _ int64) []byte { return b }
-func (w *Watcher) failed()                                  {}
-func (w *Watcher) unlock()                                  { w.mu.Unlock() }
+func (w *Watcher) lost()        { w.wanted = true }
+func (w *Watcher) linked(*link) {}
+func (w *Watcher) failed()      {}
+func (w *Watcher) unlock()      { w.mu.Unlock() }
 
-// round looks at what the kernel does not tell of, and tells the differences.
-func (w *Watcher) round(_ int64, ticked bool) {
+// look asks what is to be asked, and tells the differences.
+func (w *Watcher) look(int64, bool) error {
 	w.mu.Lock()
-	w.linkWanted = w.linkWanted || ticked
 	ended, deaf := w.fault != nil, w.fault != nil && !w.removed
+	wanted := w.wanted
+	w.wanted = false
 	w.mu.Unlock()
 	if deaf { // nobody knows what is local any more
 		w.tellLocal(&State{Removed: true})
-		return
+		return nil
 	}
+	var err error
 	if !ended {
-		w.look()
+		err = w.ask(wanted)
 	}
 	for w.tell() {
 	}
+	return err
+}
+
+// ask asks for the addresses, if they are wanted, and for what the kernel does not tell of: the
+// queues and the groups.
+func (w *Watcher) ask(wanted bool) error {
+	var err, unread error
+	var addresses map[netip.Prefix]bool
+	var groups map[netip.Addr]bool
+	if wanted {
+		addresses, err = w.k.Addresses()
+	}
+	if w.opt.OnLocal != nil {
+		groups, unread = w.k.Groups()
+	}
+	rx, tx, unsaid := w.k.Channels(w.State().Name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err != nil:
+		w.wanted = true
+	case wanted:
+		w.is.Addresses = addresses
+	}
+	if unread == nil {
+		w.is.Groups = groups
+	}
+	if unsaid == nil { // that it has been removed, or renamed just now, is no change of the queues
+		w.is.RxQueues, w.is.TxQueues = rx, tx
+	}
+	return err
 }
 
 // tell tells one difference, and reports whether there may be more.
@@ -166,23 +159,5 @@ func (w *Watcher) tellLocal(is *State) {
 		if w.local = nil; w.opt.OnLocal(maps.Clone(l)) {
 			w.local = l
 		}
-	}
-}
-
-// look counts the queues, and looks at the groups.
-func (w *Watcher) look() {
-	var groups map[netip.Addr]bool
-	unread := error(nil)
-	if w.opt.OnLocal != nil {
-		groups, unread = w.sys.Groups(w.index)
-	}
-	rx, tx, err := w.sys.Channels(w.State().Name)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if unread == nil {
-		w.is.Groups = groups
-	}
-	if err == nil { // that it has been removed, or renamed just now, is no change of the queues
-		w.is.RxQueues, w.is.TxQueues = rx, tx
 	}
 }
