@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -23,7 +22,6 @@ type adder interface {
 	SetErr(v uint64) error
 	Read() (uint64, error)
 	ReadErr() (uint64, error)
-	Completed(lenBytes uint64) error
 	Close() error
 }
 
@@ -63,28 +61,14 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 	if at.memfd {
 		place = cq.FromFD(r.c.ObjectFD(), "")
 	}
-	w := shmtest.Have(cq.AttachCounter(place, cq.CounterOptions{})).In(t)
-	r.w = &nearCounter{w}
+	r.w = shmtest.Have(cq.AttachCounter(place, cq.CounterOptions{})).In(t)
 	return r
-}
-
-// nearCounter is a counter that operations complete at.
-type nearCounter struct{ *cq.Counter }
-
-// Completed has an operation of so many bytes complete that is counted.
-func (c *nearCounter) Completed(lenBytes uint64) error {
-	b, err := feed.Bind(feed.Options{Flags: cq.FlagTransmit,
-		Counters: map[*cq.Counter]cq.Flags{c.Counter: cq.FlagSend}})
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.Complete(&cq.Entry{Flags: cq.FlagSend, Len: lenBytes}, 0), b.Close())
 }
 
 // wantValues checks both numbers through both handles.
 func wantValues(t *testing.T, r *countRig, what string, value, errs uint64) {
 	t.Helper()
-	for _, c := range []adder{&nearCounter{r.c}, r.w} {
+	for _, c := range []adder{r.c, r.w} {
 		v, err := c.Read()
 		e, err2 := c.ReadErr()
 		if v != value || e != errs || err != nil || err2 != nil {
@@ -135,19 +119,6 @@ func TestConformanceCounter(t *testing.T) {
 		for i, r := range rs {
 			wantValues(t, r, fmt.Sprint("counter ", i), 2*uint64(i), 3*uint64(i))
 		}
-	})
-	bytes := cq.CounterOptions{Events: cq.BytesCounter}
-	conformCounter(t, "bytes", bytes, func(t *testing.T, r *countRig) {
-		must(t, r.w.Completed(1000))
-		must(t, (&nearCounter{r.c}).Completed(24))
-		wantValues(t, r, "bytes", 1024, 0)
-		must(t, r.c.AddErr(1))
-		wantValues(t, r, "a failure counts one", 1024, 1)
-	})
-	conformCounter(t, "completions", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
-		must(t, r.w.Completed(1000))
-		must(t, (&nearCounter{r.c}).Completed(0))
-		wantValues(t, r, "completions", 2, 0)
 	})
 	conformCounter(t, "max-values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
 		must(t, r.w.Set(cq.MaxCounterValue))

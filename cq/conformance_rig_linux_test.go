@@ -342,7 +342,6 @@ func (f *far) AddErr(n uint64) error    { return f.just("AddErr", n) }
 func (f *far) Set(v uint64) error       { return f.just("Set", v) }
 func (f *far) SetErr(v uint64) error    { return f.just("SetErr", v) }
 func (f *far) Read() (uint64, error)    { return num[uint64](f.call("Read")) }
-func (f *far) Completed(n uint64) error { return f.just("Completed", n) }
 func (f *far) ReadErr() (uint64, error) { return num[uint64](f.call("ReadErr")) }
 
 // What an address vector can that another process has.
@@ -409,9 +408,7 @@ func (p *Peer) Open(a OpenArgs, handle *Handle) (err error) {
 		place, wo := p.where(a.Name)
 		o, err = cq.AttachEvents(context.Background(), place, wo)
 	case "counter":
-		c := new(nearCounter)
-		c.Counter, err = cq.AttachCounter(place, cq.CounterOptions{})
-		o = c
+		o, err = cq.AttachCounter(place, cq.CounterOptions{})
 	case "vector":
 		o, err = cq.AttachAddresses(place)
 	}

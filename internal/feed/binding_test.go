@@ -69,17 +69,17 @@ func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
 	}
 }
 
-// TestBoundCounter is a counter bound to an endpoint: each operation that ends counts once, as what
-// became of it.
+// TestBoundCounter is a counter bound to an endpoint: each operation that ends counts once, or its
+// bytes do, as what became of it.
 func TestBoundCounter(t *testing.T) {
 	shmtest.Conforms(t)
 	kinds := []cq.Flags{cq.FlagSend, cq.FlagRecv, cq.FlagRead, cq.FlagWrite, cq.FlagRemoteRead,
 		cq.FlagRemoteWrite}
 	q, w := pair(t, cq.Options{Size: 16})
 	for _, of := range kinds {
-		c := tally(t, cq.CounterOptions{})
+		c, bytes := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{Events: cq.BytesCounter})
 		b := shmtest.Got(feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
-			Counters: map[*cq.Counter]cq.Flags{c: of}})).Or(t)
+			Counters: map[*cq.Counter]cq.Flags{c: of, bytes: of}})).Or(t)
 		for _, kind := range kinds {
 			for range 2 {
 				must(t, b.Begin(0))
@@ -92,6 +92,7 @@ func TestBoundCounter(t *testing.T) {
 			_ = takeAll(t, q)
 		}
 		wantCounter(t, c, 1, 2)
+		wantCounter(t, bytes, 5, 2)
 		must(t, b.Close())
 	}
 }
