@@ -333,26 +333,6 @@ func TestPostContext(t *testing.T) {
 	}
 }
 
-// TestWriteContextReaderKilled is about writers of events: TestReaderEnds has those of entries.
-func TestWriteContextReaderKilled(t *testing.T) {
-	t.Parallel()
-	d, name := openDir(t), queueName(t)
-	q := shmtest.Got(cq.Create(cq.Named(d, name), cq.Options{Lifetime: cq.Persistent})).Or(t)
-	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 2, Lifetime: cq.Persistent})
-	must(t, errors.Join(err, q.Detach(), e.Detach()))
-	c := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")
-	c.Says(t, "bound")
-	w := attachEvents(t, d, "events")
-	n := killedWhileWaiting(t, w, c)
-	e = shmtest.Have(cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{})).In(t)
-	successorReads(t, w, n, func() (uint64, error) {
-		var ev cq.Event
-		_, err := e.Read(&ev, 0)
-		return ev.Context, err
-	})
-	must(t, cq.Remove(cq.Named(d, name)))
-}
-
 // killedWhileWaiting kills the reader of a lane that is full, of which it returns what is in it.
 func killedWhileWaiting(t *testing.T, w patient, reader *child) uint64 {
 	t.Helper()
