@@ -290,7 +290,13 @@ func TestDescriptors(t *testing.T) {
 	d := openDir(t)
 	takes := func(what string, want int) {
 		t.Helper()
-		if got := descriptorsBelow(t, d.Path()+"/"); got != want {
+		got := 0
+		for _, to := range shmtest.Descriptors() {
+			if strings.HasPrefix(to, d.Path()+"/") {
+				got++
+			}
+		}
+		if got != want {
 			t.Errorf("%s: %d descriptors, want %d", what, got, want)
 		}
 	}
@@ -316,19 +322,6 @@ func TestDescriptors(t *testing.T) {
 	takes("an adopted queue, a lane, and its writer", 4)
 	must(t, errors.Join(w.Close(), q.Close()))
 	takes("nothing", 0)
-}
-
-// descriptorsBelow counts the descriptors of files that are, or were made, below a path.
-func descriptorsBelow(t *testing.T, path string) (n int) {
-	t.Helper()
-	const fds = "/proc/self/fd"
-	open := shmtest.Got(os.ReadDir(fds)).Or(t)
-	for _, e := range open {
-		if to, err := os.Readlink(fds + "/" + e.Name()); err == nil && strings.HasPrefix(to, path) {
-			n++
-		}
-	}
-	return n
 }
 
 // TestManyQueues: 10,000 named queues, or as many as descriptors and memory allow, are in one wait
