@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -197,18 +196,14 @@ func TestConnPlaces(t *testing.T) {
 		must(t, <-done)
 		accepts(t, l)
 	}
-	over, tidied := make(chan struct{}, 1), sync.WaitGroup{}
-	tidied.Go(func() {
-		for len(over) == 0 {
+	for i := range 200 { // and who asks at the same time
+		shmtest.Got(there.Progress()).Or(t)
+		shmtest.Got(here.Progress()).Or(t)
+		if there.Tidy(); i%2 == 0 {
 			here.Tidy()
-			there.Tidy()
 		}
-	})
-	for range 300 {
 		visit("last", l)
 	}
-	over <- struct{}{}
-	tidied.Wait()
 }
 
 // TestNoLaneUnmaps: what was mapped of a peer to whom no lane leads is given up.
