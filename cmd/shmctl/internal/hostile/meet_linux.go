@@ -117,7 +117,7 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 		m := t.message(d.magic, d.bytes, d.steps)
 		fds := t.choose()
 		_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Millisecond))
-		for part := range t.parts(m) {
+		for _, part := range t.parts(m) {
 			if shm.SendFDs(conn, part, fds...) != nil {
 				return
 			}
@@ -134,28 +134,19 @@ func (t *talker) converse(dialect string, conn *net.UnixConn) {
 }
 
 // parts is a message as a whole, in pieces, half of it, or twice.
-func (t *talker) parts(m []byte) func(yield func([]byte) bool) {
+func (t *talker) parts(m []byte) [][]byte {
 	cut := 1 + t.rnd.IntN(len(m))
-	var list [][]byte
-	switch t.rnd.IntN(8) {
-	case 0:
-		list = [][]byte{m[:cut]}
-	case 1:
-		list = [][]byte{m[:cut], m[cut:]}
-	case 2:
-		list = [][]byte{m, m}
-	case 3:
-		list = [][]byte{append(append([]byte{}, m...), m[:cut]...)}
-	default:
-		list = [][]byte{m}
+	switch k := t.rnd.IntN(8); {
+	case k == 0:
+		return [][]byte{m[:cut]}
+	case k == 1 && cut < len(m):
+		return [][]byte{m[:cut], m[cut:]}
+	case k == 2:
+		return [][]byte{m, m}
+	case k == 3:
+		return [][]byte{append(append([]byte{}, m...), m[:cut]...)}
 	}
-	return func(yield func([]byte) bool) {
-		for _, p := range list {
-			if len(p) > 0 && !yield(p) {
-				return
-			}
-		}
-	}
+	return [][]byte{m}
 }
 
 // listen takes what the other side says next, if it comes soon.

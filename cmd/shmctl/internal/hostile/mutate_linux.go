@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -92,17 +93,12 @@ const (
 	aims
 )
 
-// scribble writes until stop is closed, at full speed in bursts: between them those who look get
+// scribble writes until the context ends, at full speed in bursts: between them those who look get
 // the processor, if there is one only.
-func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
+func (s *scribbler) scribble(ctx context.Context, all []area, what aim) {
 	runtime.LockOSThread() // never unlocked: the thread ends with it
 	pin()
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
+	for ctx.Err() == nil {
 		n := 1 << s.rnd.IntN(10)
 		a := &all[s.rnd.IntN(len(all))]
 		switch {
@@ -229,45 +225,47 @@ func pin() {
 	}
 }
 
-// raid scribbles over everything that this process has for a while, while play goes on.
-func (c *child) raid(streams bool, play func(stop <-chan struct{})) {
+// raid scribbles over everything that this process has for a while, in which a guest plays.
+func (c *child) raid(g *guest) {
+	if g.begin != nil {
+		g.begin()
+	}
 	all := areas(c.Shm, c.s.memfds)
 	if len(all) == 0 {
 		return
 	}
-	stop := make(chan struct{})
+	ctx, cancel := limited(time.Duration(1+c.rnd.IntN(30)) * time.Millisecond)
+	defer cancel()
 	var busy sync.WaitGroup
-	s := &scribbler{rnd: c.split(), count: &c.did.Mutations, streams: streams}
+	s := &scribbler{rnd: c.split(), count: &c.did.Mutations, streams: g.streams}
 	what := aim(c.rnd.IntN(int(aims)))
 	if c.s.memfds == metName && c.rnd.IntN(2) == 0 {
 		what = aimFields
 	}
 	if c.Spoil != spoilTame {
-		busy.Go(func() { s.scribble(all, what, stop) })
+		busy.Go(func() { s.scribble(ctx, all, what) })
 	}
-	busy.Go(func() { flood(stop, s.count) })
-	timer := time.AfterFunc(time.Duration(1+c.rnd.IntN(30))*time.Millisecond, func() { close(stop) })
-	play(stop)
-	<-stop
-	timer.Stop()
+	busy.Go(func() { flood(ctx, s.count) })
+	for _, do := range []func(){g.play, g.drain} {
+		if do != nil {
+			busy.Go(func() {
+				for ctx.Err() == nil {
+					do()
+				}
+			})
+		}
+	}
 	busy.Wait()
 }
 
 // flood writes to every pipe that came with a rendezvous, as fast as it goes.
-func flood(stop <-chan struct{}, count *uint64) {
-	pipes := pipes()
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
+func flood(ctx context.Context, count *uint64) {
+	for pipes := pipes(); ctx.Err() == nil; time.Sleep(100 * time.Microsecond) {
 		for _, fd := range pipes {
 			if n, _ := unix.Write(fd, make([]byte, 16)); n > 0 {
 				add(count, 1)
 			}
 		}
-		time.Sleep(100 * time.Microsecond)
 	}
 }
 

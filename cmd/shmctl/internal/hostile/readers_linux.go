@@ -74,8 +74,8 @@ func (c *child) readQueues(more func()) error {
 	busy.Wait()
 	lanes := func() (n int) {
 		for _, s := range all {
-			there, given := s.stats()
-			n += there + int(given) + c.s.uncounted
+			st := s.q.Stats()
+			n += st.Lanes + int(st.GivenUp) + c.s.uncounted
 		}
 		return n
 	}
@@ -94,39 +94,44 @@ func (c *child) readQueues(more func()) error {
 
 // served is a queue of a victim, of either kind.
 type served struct {
-	c     *child
-	look  func() // one call of one kind, with all that is to be checked about it
-	stats func() (lanes int, givenUp uint64)
-	told  uint64 // of lanes that were given up
-	end   func() error
-	l     *net.UnixListener
-	over  chan error
+	c    *child
+	q    serving
+	look func() // one call of one kind, with all that is to be checked about it
+	told uint64 // of lanes that were given up
+	end  func() error
+	l    *net.UnixListener
+	over chan error
+}
+
+// serving is a queue of either kind.
+type serving interface {
+	Serve(*net.UnixListener, func(error)) error
+	Stats() cq.Stats
+	Close() error
 }
 
 // serve makes the k-th queue of a victim, and lets others attach to it.
 func (c *child) serve(k int) (s *served, err error) {
 	s = &served{c: c, over: make(chan error, 1)}
-	serve, err := c.s.kind.read(s, k)
-	if err != nil {
+	if err = c.s.kind.read(s, k); err != nil {
 		return nil, err
 	}
 	if s.l, err = wire.Listen("unix", c.path(fmt.Sprintf(queueSocket, k))); err != nil {
 		return nil, err
 	}
-	go func() { s.over <- serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
+	go func() { s.over <- s.q.Serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
 	return s, nil
 }
 
 // close demands an error for each lane that was given up before it ends the queue.
 func (s *served) close() error {
-	given := func() uint64 { _, n := s.stats(); return n }
 	for range 10_000 { // what is not told yet comes with a read
-		if s.told == given() {
+		if s.told == s.q.Stats().GivenUp {
 			break
 		}
 		s.look()
 	}
-	if n := given(); n != s.told {
+	if n := s.q.Stats().GivenUp; n != s.told {
 		s.c.broken(&s.c.did.Untyped, "%d lanes were given up, and %d errors said so", n, s.told)
 	}
 	add(&s.c.did.GivenUp, s.told)
@@ -157,10 +162,7 @@ type completionReader struct {
 	errData  []byte
 }
 
-// serving lets whoever connects attach.
-type serving func(*net.UnixListener, func(error)) error
-
-func readCompletions(s *served, k int) (serving, error) {
+func readCompletions(s *served, k int) error {
 	c := s.c
 	r := &completionReader{served: s, k: k, rnd: c.split(), verifier: c.verifier(),
 		errData: make([]byte, 0, 1<<10)}
@@ -181,17 +183,16 @@ func readCompletions(s *served, k int) (serving, error) {
 	}
 	var err error
 	if r.q, err = cq.Create(cq.Unnamed(fmt.Sprint("victim-", k)), o); err != nil {
-		return nil, err
+		return err
 	}
-	s.look, s.end = r.look, r.q.Close
-	s.stats = func() (int, uint64) { st := r.q.Stats(); return st.Lanes, st.GivenUp }
+	s.q, s.look, s.end = r.q, r.look, r.q.Close
 	if k == 1 {
 		if r.set, err = cq.NewWaitSet(nil, cq.WaitSetOptions{}); err == nil {
 			err = r.set.Add(r.q)
 		}
 		s.end = func() error { return errors.Join(r.set.Remove(r.q), r.set.Close(), r.q.Close()) }
 	}
-	return r.q.Serve, err
+	return err
 }
 
 // refusedBy counts meetings that came to nothing.
@@ -321,15 +322,11 @@ func (c *child) eventOptions(size int) cq.EventOptions {
 }
 
 // readEvents is of event queues.
-func readEvents(s *served, _ int) (serving, error) {
+func readEvents(s *served, _ int) error {
 	q, err := cq.CreateEvents(cq.Unnamed("victim"), s.c.eventOptions(64))
-	if err != nil {
-		return nil, err
-	}
 	w, rnd := s.c.verifier(), s.c.split()
-	s.look, s.end = func() { s.lookAtEvents(q, rnd, w) }, q.Close
-	s.stats = func() (int, uint64) { st := q.Stats(); return st.Lanes, st.GivenUp }
-	return q.Serve, nil
+	s.q, s.look, s.end = q, func() { s.lookAtEvents(q, rnd, w) }, q.Close
+	return err
 }
 
 func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *verifier) {

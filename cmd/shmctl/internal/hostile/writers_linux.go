@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
@@ -31,7 +30,7 @@ type kind struct {
 	// use makes one call of one kind, of a victim or an attacker.
 	use func(rnd *rand.Rand, w writer) (what string, err error)
 	// read makes the k-th queue of a victim, and lure one of an attacker, which drain reads.
-	read func(s *served, k int) (serving, error)
+	read func(s *served, k int) error
 	lure func(c *child) (q accepter, drain func(), err error)
 }
 
@@ -112,7 +111,7 @@ func (c *child) attackAs(come func() (*guest, error)) error {
 			continue
 		}
 		for n := 0; err == nil && n < max(g.raids, 1); n++ {
-			c.attackOnce(g)
+			c.raid(g)
 		}
 		if err == nil {
 			err = g.leave()
@@ -122,25 +121,6 @@ func (c *child) attackAs(come func() (*guest, error)) error {
 		}
 	}
 	return nil
-}
-
-func (c *child) attackOnce(g *guest) {
-	if g.begin != nil {
-		g.begin()
-	}
-	c.raid(g.streams, func(stop <-chan struct{}) {
-		var busy sync.WaitGroup
-		for _, do := range []func(){g.play, g.drain} {
-			if do != nil {
-				busy.Go(func() {
-					for !stopped(stop) {
-						do()
-					}
-				})
-			}
-		}
-		busy.Wait()
-	})
 }
 
 // attackLane has writers whose lanes are scribbled over while they post.
@@ -373,13 +353,4 @@ func (c *child) acceptOne(l *net.UnixListener, q accepter) {
 	}
 	cancel()
 	_ = conn.Close()
-}
-
-func stopped(stop <-chan struct{}) bool {
-	select {
-	case <-stop:
-		return true
-	default:
-		return false
-	}
 }
