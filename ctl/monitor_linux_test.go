@@ -56,18 +56,6 @@ func TestShowDescribes(t *testing.T) {
 		*q.Depth != 1 || *q.SlotBytes != 64 || q.PerSecond != nil {
 		t.Errorf("%+v", q)
 	}
-	var total int64
-	must(t, filepath.WalkDir(q.Path, func(_ string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() {
-			var info fs.FileInfo
-			info, err = e.Info()
-			total += info.Size()
-		}
-		return err
-	}))
-	if *q.SizeBytes != uint64(total) {
-		t.Errorf("%d bytes, files have %d", *q.SizeBytes, total)
-	}
 	m := ctl.NewMonitor(d)
 	defer m.Close()
 	list := shmtest.Got(m.List()).Or(t)
@@ -97,58 +85,6 @@ func TestMonitorRates(t *testing.T) {
 	}
 	if now, err = m.Show("rates"); err != nil || now.PerSecond.Posted != 0 {
 		t.Errorf("idle: %+v, %v", now.PerSecond, err)
-	}
-}
-
-// TestMonitorNewQueueOfTheName must not compare a queue with the one that had its name before.
-func TestMonitorNewQueueOfTheName(t *testing.T) {
-	d := openDir(t)
-	m := ctl.NewMonitor(d)
-	defer m.Close()
-	for range 2 {
-		q := shmtest.Got(cq.Create(cq.Named(d, "again"), cq.Options{Size: 4})).Or(t)
-		one := shmtest.Got(m.Show("again")).Or(t)
-		if one.PerSecond != nil {
-			t.Errorf("%+v", one.PerSecond)
-		}
-		must(t, q.Close())
-	}
-	q, err := m.Show("again")
-	if !errors.Is(err, fs.ErrNotExist) || q.Error == nil || q.Error.Code != ctl.CodeNotFound {
-		t.Errorf("%+v, %v", q, err)
-	}
-}
-
-func TestHealth(t *testing.T) {
-	d := openDir(t)
-	q, w := queue(t, d, "health", cq.Options{Size: 2, Overrun: cq.OverrunQueue})
-	health := func(want string) {
-		t.Helper()
-		got := shmtest.Got(ctl.Show(d, "health")).Or(t)
-		if *got.State != want {
-			t.Errorf("%s, want %s", *got.State, want)
-		}
-	}
-	health("open")
-	must(t, w.Post(&cq.Entry{}))
-	must(t, w.Post(&cq.Entry{}))
-	health("full")
-	if err := w.Post(&cq.Entry{}); !errors.Is(err, cq.ErrOverrun) {
-		t.Fatal(err)
-	}
-	for err := error(nil); !errors.Is(err, cq.ErrOverrun); {
-		_, err = cq.Read(q, make([]cq.Context, 2))
-	}
-	health("overrun")
-}
-
-func TestOpenDirMakesNothing(t *testing.T) {
-	path := filepath.Join(os.Getenv(shm.EnvDir), "not-there")
-	if _, err := shm.FindDir(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v", err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it was made: %v", err)
 	}
 }
 

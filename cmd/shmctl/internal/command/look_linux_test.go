@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -343,26 +342,6 @@ func TestLookingChangesNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, state(t, d.Path())); diff != "" {
 		t.Errorf("looking changed (-before +after):\n%s", diff)
-	}
-}
-
-// TestLookingTakesNoLock lets a reader and a writer come while somebody looks.
-func TestLookingTakesNoLock(t *testing.T) {
-	d := newDir(t)
-	leave(t, d, "orders", 2)
-	m := ctl.NewMonitor(d)
-	defer m.Close()
-	shmtest.Got(m.List()).Or(t)
-	q := shmtest.Got(cq.Open(cq.Named(d, "orders"), cq.Options{Existing: true})).Or(t)
-	w := shmtest.Got(cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})).Or(t)
-	one := shmtest.Got(m.Show("orders")).Or(t)
-	if *one.Generation != 2 || *one.Reader.Life != "alive" || *one.Lanes[1].Generation != 2 {
-		t.Errorf("%+v", one)
-	}
-	must(t, w.Close())
-	must(t, q.Close())
-	if left, err := m.List(); err != nil || len(left) != 0 {
-		t.Errorf("%v, %v", left, err)
 	}
 }
 
