@@ -19,39 +19,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-// TestCreateInBesideRemovers: whoever removes empty directories, as those who tidy up do, does not
-// keep others from making objects in them.
-func TestCreateInBesideRemovers(t *testing.T) {
-	d := openTestDir(t)
-	var over atomic.Bool
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for !over.Load() {
-				_ = d.RemoveSub("q")
-			}
-		})
-	}
-	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
-	for range 300 {
-		o, in, err := d.CreateIn("q", "reader", spec, nil)
-		if err != nil {
-			t.Error(err)
-			break
-		}
-		if linked, err := o.Linked(); !linked || err != nil {
-			t.Error(linked, err)
-		}
-		err = errors.Join(o.Unlink(), o.Close(), in.Close())
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	over.Store(true)
-	all.Wait()
-	_ = d.RemoveSub("q")
-}
-
 // TestLinkAndMove: the way that those who tidy up cannot win against, in each state of the place,
 // of an object that never had a name before.
 func TestLinkAndMove(t *testing.T) {
@@ -100,54 +67,68 @@ func TestLinkAndMove(t *testing.T) {
 	}
 }
 
-// TestLinkComesAndGoes: the place is full when ours is to be moved there, and gone when it is to be
-// used, over and over.
-func TestLinkComesAndGoes(t *testing.T) {
-	d := openTestDir(t)
-	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
-	var over atomic.Bool
-	var all sync.WaitGroup
-	all.Go(func() {
-		for !over.Load() {
-			_ = os.Mkdir(at("q"), 0o700)
-			_ = os.WriteFile(at("q", "x"), nil, 0o600)
-			_ = os.Remove(at("q", "x"))
-			_ = os.Remove(at("q"))
-		}
-	})
-	defer func() { over.Store(true); all.Wait(); _ = os.RemoveAll(at("q")) }()
-	for range 100 {
-		comeAndGo(t, d)
+// TestMadeBesideOthers: an object comes into its directory whatever others do to that meanwhile, over
+// and over.
+func TestMadeBesideOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		others  int
+		disturb func(d *Dir) error
+		create  func(*testing.T, *Dir)
+	}{
+		// As those do who tidy up.
+		"they remove it while it is empty": {4, func(d *Dir) error { _ = d.RemoveSub("q"); return nil },
+			createIn},
+		// It is full when ours is to be moved there, and gone when it is to be used.
+		"it comes and goes": {1, func(d *Dir) error {
+			q := filepath.Join(d.Path(), "q")
+			_ = os.Mkdir(q, 0o700)
+			_ = os.WriteFile(filepath.Join(q, "x"), nil, 0o600)
+			_ = os.Remove(filepath.Join(q, "x"))
+			_ = os.Remove(q)
+			return nil
+		}, comeAndGo},
+		"they remove it on its way to its own name": {1, func(d *Dir) error {
+			entries, err := d.List()
+			for _, e := range entries {
+				if IsAside(e.Name()) {
+					_ = d.RemoveSub(e.Name())
+				}
+			}
+			return err
+		}, comeAndGo},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openTestDir(t)
+			var over atomic.Bool
+			var all sync.WaitGroup
+			for range c.others {
+				all.Go(func() {
+					for !over.Load() {
+						if err := c.disturb(d); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			defer func() { over.Store(true); all.Wait(); _ = os.RemoveAll(filepath.Join(d.Path(), "q")) }()
+			// On a loaded machine both take turns that are long: less is seen then, and nothing is wrong.
+			for begin, n := time.Now(), 0; n < 300 && time.Since(begin) < time.Second; n++ {
+				c.create(t, d)
+			}
+		})
 	}
 }
 
-// TestLinkAsideBesideRemovers: whoever tidies up removes an empty directory under any name, that of
-// one on its way to its own name too.
-func TestLinkAsideBesideRemovers(t *testing.T) {
-	d := openTestDir(t)
-	var over atomic.Bool
-	var removed atomic.Int32
-	var all sync.WaitGroup
-	all.Go(func() {
-		for !over.Load() {
-			entries, err := d.List()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for _, e := range entries {
-				if IsAside(e.Name()) && d.RemoveSub(e.Name()) == nil {
-					removed.Add(1)
-				}
-			}
-		}
-	})
-	defer func() { over.Store(true); all.Wait(); _ = d.RemoveSub("q") }()
-	// On a loaded machine both take turns that are long: less is seen then, and nothing is wrong.
-	for begin, n := time.Now(), 0; n < 300 && time.Since(begin) < time.Second; n++ {
-		comeAndGo(t, d)
+func createIn(t *testing.T, d *Dir) {
+	t.Helper()
+	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
+	o, in, err := d.CreateIn("q", "reader", spec, nil)
+	must(t, err)
+	if linked, err := o.Linked(); !linked || err != nil {
+		t.Error(linked, err)
 	}
-	t.Logf("%d were removed", removed.Load())
+	must(t, errors.Join(o.Unlink(), o.Close(), in.Close()))
 }
 
 // comeAndGo makes an object in a directory that is made aside and moved, and removes it.

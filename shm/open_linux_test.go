@@ -213,18 +213,6 @@ func TestMapWritable(t *testing.T) {
 	}
 }
 
-func TestLookingChangesNothing(t *testing.T) {
-	d := openTestDir(t)
-	o := makeObject(t, d, "a")
-	before := string(o.Bytes())
-	look := openObject(t, d, "a", Inspect)
-	wantLife(t, look, Alive)
-	_, _, _ = look.Owner(), look.Generation(), look.Header()
-	if string(o.Bytes()) != before {
-		t.Error("looking changed the object")
-	}
-}
-
 func TestTruncatedUnderInspector(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
