@@ -80,7 +80,9 @@ func newBench() *cobra.Command {
   shmctl bench --report bench.html        tables and plots in one page
   shmctl bench cq --before ./shmctl.old   what a change has cost`,
 		ValidArgs: benchNames(),
-		Args:      cobra.OnlyValidArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			return known("measurement", args, benchNames())
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(cpus) == 2 {
 				opt.CPUs = [2]int(cpus)

@@ -75,7 +75,8 @@ func newCheck() *cobra.Command {
 	one.flags(cmd)
 	cmd.ValidArgsFunction = one.names(math.MaxInt, true, cobra.ShellCompDirectiveDefault)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everything in the directory, as without names")
-	cmd.Flags().IntSliceVar(&pids, "pid", nil, "check what these processes have open or mapped")
+	cmd.Flags().IntSliceVar(&pids, "pid", nil,
+		"check what the process `pid` has open or mapped; may be repeated")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invariants and check nothing")
 	return cmd
 }
