@@ -22,7 +22,7 @@ package model
 // s7; bell generation z1, z2 and keepsBell; death notices q; descriptors and keeper i, v, w; attach
 // while arming t, ga, gj; set with channel and direct read p, u5; threshold with a set gx, gy, with
 // a channel gl, with a descriptor gm; latch with a set o; threshold, latch and a set whose user
-// reads in many_test.go; summary word b3 to b5, u to u3, with descriptors v4, v5, w4, w5;
+// reads in threshold_test.go; summary word b3 to b5, u to u3, with descriptors v4, v5, w4, w5;
 // frames in frames_test.go; lanes without room in room_test.go; readers of other users
 // that follow one another in follow_test.go; store buffers in every variant, as "reader
 // pays".
@@ -41,7 +41,7 @@ type role uint8
 const (
 	absent      role = iota
 	direct           // blocking reads of queue 0
-	counter          // waits once for want entries of queue 0, and reads none
+	counter          // waits once for want entries of queue 0
 	taker            // reads of queue 0 that do not block
 	looker           // looks at queue 0 as a wait set does, without waiting
 	marker           // takes marks of queue 0 as a channel does
@@ -112,6 +112,8 @@ type bell struct {
 	epochs    uint8 // and of the epoch then
 	want      uint8 // entries that a counter waits for, see threshold_test.go
 	slots     uint8 // of each lane then
+	reads     bool  // a counter reads in the end, and may end at any time
+	coarse    bool  // some steps are one, see threshold_test.go
 	capacity  uint8 // of lane 0, see room_test.go; 0 is enough
 	asks      asks  // then: what its operations publish, each at once
 	wipes     bool  // and a stranger wipes the marks
@@ -283,7 +285,7 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 		switch {
 		case !t.asleep:
 			v.act(s, i, x)
-		case v.roles[i] != keeper && v.roles[i] != counter:
+		case v.roles[i] != keeper && (v.roles[i] != counter || v.reads):
 			x.does(s, uint8(10+i), expire, true, func(n *bellState) { n.task[i].asleep = false })
 		}
 	}
@@ -353,6 +355,7 @@ const (
 	R4  // park cand
 	R4b // barrier: every producer's store buffer drains, one after the other
 	R4t // read the tails of cand again; consume the latch
+	R4l // a counter: take the latch
 	R5  // load epoch
 	R5i // threshold: store the lanes' wake indices
 	R6  // arm with a new sequence number

@@ -125,13 +125,16 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 		}
 		n.w[l], n.wBits[l] = s.armed, s.armBits
 		n.at[l] = P5
-		if l != signaller && s.armBits&armThr != 0 {
+		if s.armBits&armThr != 0 && (l != signaller || v.bug == signalWaits) {
 			n.at[l] = P5i
 		}
 	case P5i: // the index is loaded after armed
 		n.at[l] = P5
-		if v.publishes[l]-s.left[l] < s.idx[l] {
+		if l == signaller || v.publishes[l]-s.left[l] < s.idx[l] {
 			v.afterDirect(n, l)
+			if v.bug == thresholdGatesSet {
+				n.finish(l)
+			}
 		}
 	case P5:
 		if s.rung == s.w[l] || s.rung > s.w[l] && (v.bug == wrapLess || v.bug == wrapLessEdge) {

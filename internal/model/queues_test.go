@@ -515,6 +515,11 @@ const (
 	thresholdGatesFD = "an arming for many gates the descriptor"
 	trywaitKeepsThr  = "trywait leaves an arming for many in place"
 	heirIndices      = "heir leaves the wake indices of the one before"
+
+	// Threshold, set and latch.
+	thresholdGatesSet = "an arming for many gates the set's bell"
+	signalWaits       = "a signal looks at the wake index"
+	countTakesDomain  = "who waited for many takes the set's flag along"
 )
 
 // aboutBuffers are deviations about store buffers, which are there if the reader pays.

@@ -9,6 +9,9 @@ func (v *bell) act(s *bellState, i int, x *search[bellState]) {
 		v.choose(n, i, x)
 	case at >= R1 && at <= R4t:
 		v.take(s, n, i, x)
+	case at == R4l:
+		v.ends(s, n, i)
+		x.emit(n)
 	case at >= R5 && at <= T8:
 		v.sleep(s, n, i, x)
 	case at >= N1 && at <= N6:
@@ -310,7 +313,7 @@ func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 			}
 		}
 		if t.call == count {
-			*t = task{at: R1, call: count}
+			v.leaves(n, i, x)
 			break
 		}
 		*t = task{at: app}

@@ -41,10 +41,17 @@ type canonical[S comparable] interface {
 	same(n *S)
 }
 
+// joiner is a protocol in which some steps are one with the step before.
+type joiner[S comparable] interface {
+	// goOn emits what follows n at once, if there is any.
+	goOn(n *S, x *search[S])
+}
+
 // search hands out copies of a state and takes its successors.
 type search[S comparable] struct {
 	p     protocol[S]
 	c     canonical[S] // nil if states that look different are
+	j     joiner[S]    // nil if no steps are one
 	who   uint8
 	at    step
 	moves int // of the state at hand
@@ -56,6 +63,7 @@ type search[S comparable] struct {
 func newSearch[S comparable](p protocol[S]) *search[S] {
 	x := &search[S]{p: p}
 	x.c, _ = p.(canonical[S])
+	x.j, _ = p.(joiner[S])
 	return x
 }
 
@@ -91,6 +99,11 @@ func (x *search[S]) does(s *S, who uint8, at step, may bool, do func(n *S)) {
 
 // emit takes a successor, which may be changed and emitted again.
 func (x *search[S]) emit(n *S) {
+	if moves := x.moves; x.j != nil {
+		if x.j.goOn(n, x); x.moves > moves {
+			return
+		}
+	}
 	if x.c != nil {
 		x.c.same(n)
 	}
