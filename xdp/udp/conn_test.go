@@ -386,6 +386,34 @@ func TestCloseTwice(t *testing.T) {
 	go func() { <-unbinds }() // of the other side
 }
 
+// TestCloseTogether: a stack waits once for all of its addresses that take long to be given back.
+func TestCloseTogether(t *testing.T) {
+	t.Parallel()
+	const many = 200
+	var together sync.WaitGroup
+	together.Add(many)
+	bind := func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
+		return a, func() error {
+			together.Done()
+			together.Wait()
+			return nil
+		}, nil
+	}
+	f, _ := newFakes(8)
+	s := shmtest.Got(udp.NewStack(udp.StackOptions{}.Bind(bind), f)).Or(t)
+	for port := range uint16(many) {
+		listen(t, s, addrA, 1000+port)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		must(t, err)
+	case <-time.After(long):
+		t.Fatal("they wait for each other")
+	}
+}
+
 // TestSlowBind: connections whose addresses take long to be claimed and given back, since who is
 // asked for them is stopped, hold nobody up but who closes the stack. One that is opened meanwhile
 // is none.

@@ -283,8 +283,14 @@ func (s *Stack) Close() error {
 	if s.watcher != nil {
 		keep(s.watcher()) // it may call fail, which must not begin once running is waited for
 	}
-	for _, c := range conns {
-		if err := c.Close(); !errors.Is(err, net.ErrClosed) { // else its user was faster
+	errs := make([]error, len(conns))
+	var closing sync.WaitGroup // all at once: each may have to wait for a process that is stopped
+	for i, c := range conns {
+		closing.Go(func() { errs[i] = c.Close() })
+	}
+	closing.Wait()
+	for _, err := range errs {
+		if !errors.Is(err, net.ErrClosed) { // else its user was faster
 			keep(err)
 		}
 	}
