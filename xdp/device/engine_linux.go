@@ -125,12 +125,12 @@ func (en *engine) Round(now int64) (work int, err error) {
 				err = e
 			}
 		}
-		en.tellMTU()
 	}
 	return work, err
 }
 
-// tellMTU has applications know how long a datagram can be now. The MTU changes.
+// tellMTU has applications know how long a datagram can be now. The MTU changes. It runs in the
+// engine.
 func (en *engine) tellMTU() {
 	most := en.s.watcher.State().MTU - packet.IPv4Bytes - packet.UDPBytes
 	for _, a := range en.apps {
@@ -336,6 +336,7 @@ func (en *engine) attach(a *app) {
 	a.work = func() { a.worked = 0; a.retry(en); a.commands(en) }
 	a.queue = en.queues[len(en.apps)%len(en.queues)] // the only one if it reads in place
 	en.apps = append(en.apps, a)
+	en.tellMTU()
 	a.publish()
 }
 

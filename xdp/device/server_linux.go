@@ -105,7 +105,8 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.watcher, err = netif.Watch(ifi.Index, netif.WatchOptions{OnLocal: s.setLocal})
+	s.watcher, err = netif.Watch(ifi.Index, netif.WatchOptions{OnLocal: s.setLocal,
+		OnEvent: s.changed})
 	if err != nil {
 		return err
 	}
@@ -127,6 +128,17 @@ func (s *Server) setLocal(l xdp.Local) (taken bool) {
 	s.report(err)
 	s.engine.local.Store(&l)
 	return err == nil
+}
+
+// changed has applications know what became of the MTU, in case that is the change.
+func (s *Server) changed(netif.Event) (taken bool) {
+	select {
+	case s.engine.calls <- s.engine.tellMTU:
+		s.engine.loop.Wake()
+		return true
+	default: // without room for a call it comes again
+		return false
+	}
 }
 
 // maxQueues bounds the search for all queues of an interface.

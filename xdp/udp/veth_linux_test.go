@@ -288,23 +288,28 @@ func TestManyGroups(t *testing.T) {
 	reads(t, c, 'x')
 }
 
-// TestMTU: one datagram is one packet, or none, also when the MTU has changed.
+// TestMTU: one datagram is one packet, or none, also when the MTU has changed. Who comes after that
+// knows at once.
 func TestMTU(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	for name, open := range map[string]func(t *testing.T, e *veth.End) *udp.Stack{
-		"linked in": func(t *testing.T, e *veth.End) *udp.Stack { return openOn(t, e, udp.Options{}) },
-		"device process": func(t *testing.T, e *veth.End) *udp.Stack {
+	for name, on := range map[string]func(t *testing.T, e *veth.End) (open func() *udp.Stack){
+		"linked in": func(t *testing.T, e *veth.End) func() *udp.Stack {
+			s := openOn(t, e, udp.Options{})
+			return func() *udp.Stack { return s }
+		},
+		"device process": func(t *testing.T, e *veth.End) func() *udp.Stack {
 			path := socketPath(t)
 			t.Cleanup(serve(t, e, path))
-			return openDevice(t, path)
+			return func() *udp.Stack { return openDevice(t, path) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := xdptest.NewPair(t, veth.Config{MTU: 1400})
 			k := xdptest.UDP(t, p.B, 0)
-			c := listen(t, open(t, p.A), p.A.Addr, 9)
+			open := on(t, p.A)
+			c := listen(t, open(), p.A.Addr, 9)
 			const most = 1400 - 28
 			payload := make([]byte, most+1)
 			for i := range payload {
@@ -327,6 +332,10 @@ func TestMTU(t *testing.T) {
 				return errors.Is(err, syscall.EMSGSIZE)
 			})
 			shmtest.Got(c.WriteTo(payload[:1300-28], k.LocalAddr())).Or(t)
+			_, err = listen(t, open(), p.A.Addr, 10).WriteTo(payload[:1300-28+1], k.LocalAddr())
+			if !errors.Is(err, syscall.EMSGSIZE) {
+				t.Errorf("who came later: %v", err)
+			}
 		})
 	}
 }
