@@ -32,26 +32,13 @@ func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
 // TestForgedLane: a lane object that does not fit is reported once, disturbs nobody, and does not
 // keep new writers from attaching.
 func TestForgedLane(t *testing.T) {
-	replace := func(i int, kind shm.SectionKind, bytes uint64) func(*shm.Spec) {
-		return func(s *shm.Spec) { s.Sections[i] = shm.Section{Kind: kind, ID: 1, Length: bytes} }
-	}
-	forgeries := map[string]func(*shm.Spec){
-		"another row":   func(s *shm.Spec) { s.Attrs[0] = 2 },
-		"capacity":      func(s *shm.Spec) { s.Attrs[1] = 8 },
-		"another kind":  func(s *shm.Spec) { s.Kind = shm.KindRegion },
-		"no slots":      func(s *shm.Spec) { s.Sections = s.Sections[:1] },
-		"short words":   replace(0, cq.SectLane, 64),
-		"short slots":   replace(1, cq.SectSlots, 64),
-		"odd slots":     replace(1, cq.SectSlots, 77),
-		"short errors":  replace(2, cq.SectErrors, 8),
-		"other layout":  func(s *shm.Spec) { s.Sections[1].LayoutHash++ },
-		"no lane words": func(s *shm.Spec) { s.Sections = s.Sections[1:] },
-	}
-	for name, forge := range forgeries {
+	const row, capacity, uuid = 0, 1, 2
+	bad := map[int][]uint64{row: {0, 2, 1 << 40}, capacity: {0, 8, 77}}
+	forgeries(cq.LaneSpec(1, 4, shm.UUID{}), bad, func(name string, spec shm.Spec, _ ...error) {
 		t.Run(name, func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
-			spec := cq.LaneSpec(1, 4, cq.QueueUUID(q))
-			forge(&spec)
+			own := cq.LaneSpec(1, 4, cq.QueueUUID(q))
+			copy(spec.Attrs[uuid:uuid+2], own.Attrs[uuid:])
 			placeLane(t, d, q.Name(), 1, spec)
 			w := attach(t, d, q.Name())
 			if w.Lane() != 2 {
@@ -79,7 +66,7 @@ func TestForgedLane(t *testing.T) {
 				t.Errorf("%d entries, %d times told of the lane", got, broken)
 			}
 		})
-	}
+	})
 }
 
 // TestSpoiledLane: a lane that its last writer scribbled over, or cut, goes to nobody, and does not

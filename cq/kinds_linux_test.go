@@ -474,8 +474,8 @@ func forgeable(t *testing.T, k objectKind) (shm.Spec, map[int][]uint64) {
 }
 
 // forgeries are what a valid header can say that cannot be, and what opening such an object is.
-func forgeries(t *testing.T, k objectKind, try func(name string, s shm.Spec, want ...error)) {
-	of, bad := forgeable(t, k)
+func forgeries(of shm.Spec, bad map[int][]uint64,
+	try func(name string, s shm.Spec, want ...error)) {
 	corrupt := []error{cq.ErrCorrupt, shm.ErrCorrupt, syscall.EBADMSG}
 	forge := func(name string, want []error, f func(s *shm.Spec)) {
 		s := of
@@ -516,7 +516,8 @@ func forgeries(t *testing.T, k objectKind, try func(name string, s shm.Spec, wan
 // creates something.
 func TestForged(t *testing.T) {
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
-		forgeries(t, k, func(name string, spec shm.Spec, want ...error) {
+		of, bad := forgeable(t, k)
+		forgeries(of, bad, func(name string, spec shm.Spec, want ...error) {
 			in, file := d, "forged"
 			if k.isDir() {
 				in, file = shmtest.Have(d.Sub("forged", true)).In(t), cq.ReaderFile
