@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/fabric"
@@ -350,6 +351,9 @@ func (s *streamEnd) do(what string) (err error) {
 		fmt.Println(n)
 	case "unlisten":
 		err = s.l.Close()
+	case "become":
+		cmd := shmtest.Needs(shmtest.Command(context.Background(), "another"))
+		err = syscall.Exec(cmd.Path, cmd.Args, cmd.Environ())
 	}
 	return err
 }
@@ -373,6 +377,35 @@ func (c *child) does(t testing.TB, what string, says ...string) {
 	for _, line := range append(says, "done") {
 		c.Says(t, line)
 	}
+}
+
+// another is what a process has become that was another program.
+func another() {
+	fmt.Println("done")
+	untilTold()
+}
+
+// TestDialAnother: a process that has become another program is as one that has ended to who begins
+// to talk to it.
+func TestDialAnother(t *testing.T) {
+	c := started(t, "streamer")
+	c.does(t, "listen")
+	c.does(t, "become")
+	e := opened(t, "main", fabric.Options{})
+	to := e.knows(t, "server")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := fabric.Dial(ctx, e.d, "server")
+	failsWith(t, "dial", err, syscall.ECONNREFUSED)
+	if err = e.Send(nil, to, 1); err == nil {
+		_, failed, _ := e.next()
+		err = failed.Err
+	}
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, fabric.ErrNoPeer) {
+		t.Errorf("send: %v", err)
+	}
+	nothingLeft(t, e, "main")
+	c.Stop(t)
 }
 
 // TestConnLastWords: who hears that its peer has gone, and has not examined all yet that this one

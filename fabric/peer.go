@@ -231,6 +231,9 @@ func (p *peer) adopt(obj *shm.Object) error {
 	}
 	p.obj, p.window = obj, f.Window
 	obj.SpareFD()
+	if !p.e.lives(f.Outbox) { // no notice comes of one that has become another program
+		p.dead.Store(true)
+	}
 	return nil
 }
 

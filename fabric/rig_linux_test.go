@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 		"keeper": keeper, "writer": writer, "adder": adder,
 		"streamer": streamer, "flip": flipScenes.Play, "caller": caller, "callee": callee,
 		"asker": asker, "met echo": metEcho, "met idle": metIdle, "starved": starved,
-		"unpolled": unpolled,
-		"peers":    peers, "lasting": lasting, "commits": commits,
+		"unpolled": unpolled, "another": another,
+		"peers": peers, "lasting": lasting, "commits": commits,
 		"over server": overServer, "over client": overClient})
 }
 
