@@ -16,38 +16,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
-// TestMessages: what is sent arrives whole and in order, expected or not, and both sides complete.
-func TestMessages(t *testing.T) {
-	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to := a.knows(t, "b")
-	from := shmtest.Got(b.Insert(a.Address())).Or(t)
-	for _, size := range []int{0, 1, 31, 32, 33, 64, fabric.MaxInline} {
-		for _, expected := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%d/expected=%v", size, expected), func(t *testing.T) {
-				payload := []byte(strings.Repeat("abcdefg", 40)[:size])
-				buf := make([]byte, 256)
-				if expected {
-					must(t, b.Recv(buf, 7))
-				}
-				must(t, a.Send(payload, to, 9))
-				if !expected {
-					b.steps(t)
-					must(t, b.Recv(buf, 7))
-				}
-				c := completes(t, b)
-				if c.Context != 7 || c.Len != uint64(size) || c.Src.Addr() != from ||
-					c.Flags != cq.FlagRecv|cq.FlagMsg || string(buf[:size]) != string(payload) {
-					t.Errorf("received %+v, %q", c, buf[:size])
-				}
-				if c = completes(t, a); c.Context != 9 || c.Flags != cq.FlagSend|cq.FlagMsg ||
-					c.Len != uint64(size) {
-					t.Errorf("sent %+v", c)
-				}
-			})
-		}
-	}
-}
-
 func wantText(t *testing.T, err error, want string) {
 	t.Helper()
 	if err == nil || err.Error() != want {
@@ -127,21 +95,6 @@ func TestRefusedCalls(t *testing.T) {
 			t.Errorf("%d: %v, want that of %s", i, err, field)
 		}
 	}
-}
-
-// TestTruncated: a message that is longer than its buffer fails the receive, and not the send.
-func TestTruncated(t *testing.T) {
-	a, b := opened(t, "a", fabric.Options{}), opened(t, "b", fabric.Options{})
-	to := a.knows(t, "b")
-	buf := make([]byte, 4)
-	must(t, b.Recv(buf, 7))
-	must(t, a.Send([]byte("too long"), to, 9))
-	_, failed, err := b.next()
-	if err != nil || failed.Err != cq.ETrunc || failed.Len != 4 || failed.OverrunBytes != 4 ||
-		string(buf) != "too " {
-		t.Errorf("%+v, %v, %q", failed, err, buf)
-	}
-	completes(t, a)
 }
 
 // TestGrant: a sender has as much unexamined and unmatched at its receiver as that grants. Beyond

@@ -177,23 +177,6 @@ func TestLoanRefused(t *testing.T) {
 	}
 }
 
-// TestReferenceTruncated: of a message by reference that is longer than its buffer so much is
-// copied as fits, and the sender succeeds.
-func TestReferenceTruncated(t *testing.T) {
-	a, b, to := poolPair(t)
-	buf := make([]byte, 1000)
-	must(t, b.Recv(buf, 7))
-	must(t, a.Send(allocated(t, a, chunk), to, 9))
-	_, failed, err := b.next()
-	if err != nil || failed.Err != cq.ETrunc || failed.Len != 1000 ||
-		failed.OverrunBytes != chunk-1000 || !bytes.Equal(buf, pattern(chunk)[:1000]) {
-		t.Errorf("%+v, %v", failed, err)
-	}
-	if c := completes(t, a); c.Len != chunk {
-		t.Errorf("sent %+v", c)
-	}
-}
-
 // TestAllocations: pieces do not overlap, and what is given up can be had again in one piece.
 func TestAllocations(t *testing.T) {
 	const all = 16 * chunk

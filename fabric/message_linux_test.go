@@ -339,12 +339,20 @@ func TestCloseInside(t *testing.T) {
 	}
 }
 
-// TestLongTruncated: of a message that is longer than its buffer the sender sends what fits, and
-// succeeds.
-func TestLongTruncated(t *testing.T) {
-	for _, fits := range []int{0, 1, 1000, 100_000} {
-		buf := make([]byte, fits)
-		a, b := between(t, pattern(1<<20), buf)
+// TestTruncated: a message that is longer than its buffer fails the receive, and not the send,
+// however it came: so much of it is there as fits.
+func TestTruncated(t *testing.T) {
+	for _, c := range []struct {
+		bytes, fits int
+		pool        bool
+	}{{8, 4, false}, {1 << 20, 0, false}, {1 << 20, 1, false}, {1 << 20, 1000, false},
+		{1 << 20, 100_000, false}, {chunk, 1000, true}} {
+		a, b, to := poolPair(t)
+		payload, buf := pattern(c.bytes), make([]byte, c.fits)
+		if c.pool {
+			payload = allocated(t, a, c.bytes)
+		}
+		must(t, errors.Join(b.Recv(buf, 7), a.Send(payload, to, 9)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan cq.ErrorEntry)
 		go func() {
@@ -352,12 +360,12 @@ func TestLongTruncated(t *testing.T) {
 			done <- failed
 			_ = b.moves(ctx)
 		}()
-		if c := completes(t, a); c.Len != 1<<20 {
-			t.Errorf("sent %+v", c)
+		if s := completes(t, a); s.Len != uint64(c.bytes) {
+			t.Errorf("sent %+v", s)
 		}
-		if f := <-done; f.Err != cq.ETrunc || f.Len != uint64(fits) ||
-			f.OverrunBytes != uint64(1<<20-fits) || !bytes.Equal(buf, pattern(1 << 20)[:fits]) {
-			t.Errorf("%d bytes fit: %+v", fits, f)
+		if f := <-done; f.Err != cq.ETrunc || f.Len != uint64(c.fits) ||
+			f.OverrunBytes != uint64(c.bytes-c.fits) || !bytes.Equal(buf, pattern(c.bytes)[:c.fits]) {
+			t.Errorf("%+v: %+v", c, f)
 		}
 		cancel()
 		must(t, errors.Join(a.close(), b.close()))
