@@ -23,7 +23,6 @@ import (
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -326,15 +325,9 @@ func (c *child) split() *rand.Rand {
 
 const lastErrno = syscall.ERFKILL + 1
 
-// typedErrors are what callers can ask for, beside numbers of the operating system. Anything else
-// is a violation.
-var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrFull, cq.ErrAvail,
-	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
-	cq.ErrFormat, cq.ErrNoCredit, cq.ErrSignaled, shm.ErrCorrupt,
-	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale,
-	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
-	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
-	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
+// typedErrors are what callers can ask for, beside numbers of the operating system and of
+// libfabric, of which each sentinel but one has one. Anything else is a violation.
+var typedErrors = []error{cq.ErrAvail, context.Canceled, context.DeadlineExceeded,
 	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}
 
 // assess counts what an error says that came from a peer's doing.
