@@ -17,27 +17,10 @@ const maxBatch = 32
 // poster is a writer in one session: with one reader, or between users with one after the other.
 type poster struct {
 	*child
-	lane lane
+	w    writer
 	name uint64
 	s    session
 	next uint64 // number of the next entry
-}
-
-// lane is what it posts to.
-type lane interface {
-	// begin attaches to whoever reads, and waits for one.
-	begin(context.Context) error
-	// some posts a little, in one of the ways that there are.
-	some(p *poster) error
-	// generation is that of the reader that it is with, between users.
-	generation() uint64
-	// number is its own among those of the site's objects with names.
-	number() int
-	ReaderGone() <-chan struct{}
-	BindEvents(cq.EventSink) error
-	// Renew goes on with the successor of a reader that is gone; see [cq.Writer.Follow].
-	Renew(context.Context) error
-	Close() error
 }
 
 // writes has one session of this process after the other until it is told to stop, each with a lane
@@ -54,8 +37,7 @@ func (c *child) writes() error {
 			if n >= maxSessions {
 				return fmt.Errorf("%d sessions are more than the ledger has room for", n)
 			}
-			p := &poster{child: c, name: sessionName(c.Index, n), s: ss.at(c.Index, n), next: 1,
-				lane: c.role.site.lane(c)}
+			p := &poster{child: c, name: sessionName(c.Index, n), s: ss.at(c.Index, n), next: 1}
 			if err := p.attached(deaths); err != nil {
 				return err
 			}
@@ -68,17 +50,11 @@ func (c *child) writes() error {
 func (p *poster) attached(deaths *cq.EventQueue) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err = p.lane.begin(ctx); err != nil {
+	if err = p.begin(ctx); err != nil {
 		return p.notAttached(err)
 	}
-	p.at(p.lane.generation())
-	if !p.between() {
-		owner := sessionsLength(p.role.places) + p.lane.number()
-		p.words[owner].Store(p.name)
-		p.owns(owner)
-	}
 	if deaths != nil && (p.between() || p.rnd.IntN(4) > 0) {
-		if err = p.lane.BindEvents(deaths); err == nil {
+		if err = p.w.BindEvents(deaths); err == nil {
 			p.bound()
 		}
 	}
@@ -88,7 +64,7 @@ func (p *poster) attached(deaths *cq.EventQueue) (err error) {
 	p.unbound()
 	p.has(0)
 	p.owned()
-	return errors.Join(err, p.lane.Close())
+	return errors.Join(err, p.w.Close())
 }
 
 // hushed tells whether nobody is to post.
@@ -141,7 +117,7 @@ func (p *poster) post() error {
 		var err error
 		switch k := p.rnd.IntN(100); {
 		case k < 94:
-			err = p.lane.some(p)
+			err = p.role.site.post(p)
 		case k < 98:
 			nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
 		default:
@@ -193,7 +169,7 @@ func (p *poster) pause(d time.Duration) error {
 		return nil
 	}
 	select {
-	case <-p.lane.ReaderGone():
+	case <-p.w.ReaderGone():
 		return p.renew()
 	case <-time.After(d):
 		return nil
@@ -217,19 +193,20 @@ func (p *poster) untilSeen() error {
 	return nil
 }
 
-// queueLane is a lane of a queue.
-type queueLane struct{ link[*cq.Writer] }
+// queue is what it posts entries to, which changes with the reader.
+func (p *poster) queue() *cq.Writer { return p.w.(*cq.Writer) }
 
-func (l *queueLane) some(p *poster) error {
+// somehow posts a few entries.
+func (p *poster) somehow() error {
 	switch k := p.rnd.IntN(94); {
 	case k < 50:
-		return l.batch(p, 1)
+		return p.batch(1)
 	case k < 75:
-		return l.batch(p, 1+p.rnd.IntN(maxBatch))
+		return p.batch(1 + p.rnd.IntN(maxBatch))
 	case k < 90:
-		return l.reserved(p, 1+p.rnd.IntN(maxBatch))
+		return p.reserved(1 + p.rnd.IntN(maxBatch))
 	default:
-		return l.credited(p, 1+p.rnd.IntN(4))
+		return p.credited(1 + p.rnd.IntN(4))
 	}
 }
 
@@ -244,7 +221,7 @@ func (p *poster) entry(number uint64) cq.Entry {
 }
 
 // batch posts n entries.
-func (l *queueLane) batch(p *poster, n int) (err error) {
+func (p *poster) batch(n int) (err error) {
 	var buf [maxBatch]cq.Entry
 	for i := range n {
 		buf[i] = p.entry(p.next + uint64(i))
@@ -255,8 +232,8 @@ func (l *queueLane) batch(p *poster, n int) (err error) {
 		err = p.try(func() (err error) {
 			k := 1
 			if n > 1 {
-				k, err = l.w.PostBatch(rest)
-			} else if err = l.w.Post(&rest[0]); err != nil {
+				k, err = p.queue().PostBatch(rest)
+			} else if err = p.queue().Post(&rest[0]); err != nil {
 				k = 0
 			}
 			if rest = rest[k:]; k > 0 {
@@ -271,11 +248,11 @@ func (l *queueLane) batch(p *poster, n int) (err error) {
 
 // reserved fills slots in place, and says only then that it is going to commit some of them,
 // perhaps after the reader is gone.
-func (l *queueLane) reserved(p *poster, n int) error {
+func (p *poster) reserved(n int) error {
 	var w *cq.Writer
 	var spans [2][]cq.Entry
 	err := p.try(func() (err error) {
-		w = l.w
+		w = p.queue()
 		spans[0], spans[1], err = w.Reserve(n)
 		return err
 	})
@@ -302,15 +279,15 @@ func (l *queueLane) reserved(p *poster, n int) error {
 }
 
 // credited posts with credits, which go along to the next reader.
-func (l *queueLane) credited(p *poster, n int) error {
-	if err := p.try(func() error { return l.w.Credits().Add(n) }); err != nil {
+func (p *poster) credited(n int) error {
+	if err := p.try(func() error { return p.queue().Credits().Add(n) }); err != nil {
 		return err
 	}
 	for range n {
 		e := p.entry(p.next)
 		p.s.intent.Store(p.next)
 		for {
-			err := l.w.Credits().Post(&e)
+			err := p.queue().Credits().Post(&e)
 			if err == nil {
 				break
 			}
@@ -326,13 +303,10 @@ func (l *queueLane) credited(p *poster, n int) error {
 	return nil
 }
 
-// eventLane is a lane of an event queue.
-type eventLane struct{ link[*cq.EventWriter] }
-
-// some writes one event.
-func (l *eventLane) some(p *poster) error {
+// event writes one event.
+func (p *poster) event() error {
 	p.s.intent.Store(p.next)
-	err := p.try(func() error { return p.writeEvent(l.w, p.name, p.next) })
+	err := p.try(func() error { return p.writeEvent(p.w.(*cq.EventWriter), p.name, p.next) })
 	if err == nil {
 		p.published(1)
 	}

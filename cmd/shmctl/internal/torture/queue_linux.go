@@ -18,7 +18,20 @@ type medium struct {
 	// open opens or makes an object that is read in a reading's way.
 	open func(r *reading, at cq.Place, o cq.Options) (object, error)
 	take func(*checker) taker
-	lane func(*child) lane
+	// attach makes a writer, and follow has it go on with the successor of a reader that is gone; see
+	// [cq.Writer.Follow].
+	attach func(context.Context, cq.Place, cq.WriterOptions) (writer, error)
+	follow func(context.Context, writer, *net.UnixConn) (writer, error)
+	// post posts a little, in one of the ways that there are.
+	post func(*poster) error
+}
+
+// writer is one of either kind.
+type writer interface {
+	Lane() int
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	Close() error
 }
 
 // object is a queue or an event queue, as its reader has it.
@@ -38,7 +51,13 @@ var queues = &medium{
 		return cq.Open(at, o)
 	},
 	take: func(j *checker) taker { return queueTaker{j} },
-	lane: func(c *child) lane { return &queueLane{link[*cq.Writer]{c: c, attach: cq.Attach}} },
+	attach: func(ctx context.Context, at cq.Place, o cq.WriterOptions) (writer, error) {
+		return cq.Attach(ctx, at, o)
+	},
+	follow: func(ctx context.Context, w writer, conn *net.UnixConn) (writer, error) {
+		return w.(*cq.Writer).Follow(ctx, conn)
+	},
+	post: (*poster).somehow,
 }
 
 // The events of event queues have payloads or are errors. Whoever has one peeks at an event, looks
@@ -61,9 +80,13 @@ var events = &medium{
 	take: func(j *checker) taker {
 		return &eventTaker{checker: j, buf: make([]byte, 0, 2*eventPayload)}
 	},
-	lane: func(c *child) lane {
-		return &eventLane{link[*cq.EventWriter]{c: c, attach: cq.AttachEvents}}
+	attach: func(ctx context.Context, at cq.Place, o cq.WriterOptions) (writer, error) {
+		return cq.AttachEvents(ctx, at, o)
 	},
+	follow: func(ctx context.Context, w writer, conn *net.UnixConn) (writer, error) {
+		return w.(*cq.EventWriter).Follow(ctx, conn)
+	},
+	post: (*poster).event,
 }
 
 // queueTaker takes the entries of queues.
@@ -266,44 +289,38 @@ func (r *eventTaker) takes(name, number *uint64, read func() (int, error)) error
 	return nil
 }
 
-// link is a writer, with one reader after the other where they are of another user.
-type link[W interface {
-	Lane() int
-	ReaderGone() <-chan struct{}
-	BindEvents(cq.EventSink) error
-	Follow(context.Context, *net.UnixConn) (W, error)
-	Close() error
-}] struct {
-	c      *child
-	attach func(context.Context, cq.Place, cq.WriterOptions) (W, error)
-	w      W
-	at     int    // among the objects that have names
-	with   uint64 // generation of the reader
-}
-
-func (l *link[W]) begin(ctx context.Context) (err error) {
-	if l.c.between() {
-		return l.meet(ctx, func(conn *net.UnixConn) (W, error) {
-			return l.attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser,
+// begin attaches to whoever reads, and waits for one.
+func (p *poster) begin(ctx context.Context) (err error) {
+	b := p.role.site
+	if p.between() {
+		return p.meet(ctx, func(conn *net.UnixConn) (writer, error) {
+			return b.attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser,
 				Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}})
 		})
 	}
-	names := l.c.role.site.names
-	l.at, l.with = l.c.rnd.IntN(len(names)), theOnly
-	l.w, err = l.attach(ctx, cq.Named(l.c.dir, names[l.at]), cq.WriterOptions{Wait: true})
-	return err
+	at := p.rnd.IntN(len(b.names))
+	p.w, err = b.attach(ctx, cq.Named(p.dir, b.names[at]), cq.WriterOptions{Wait: true})
+	if err != nil {
+		return err
+	}
+	p.at(theOnly)
+	owner := sessionsLength(p.role.places) + at*maxLanes + p.w.Lane()
+	p.words[owner].Store(p.name)
+	p.owns(owner)
+	return nil
 }
 
 // meet tries until somebody is there.
-func (l *link[W]) meet(ctx context.Context, with func(*net.UnixConn) (W, error)) error {
+func (p *poster) meet(ctx context.Context, with func(*net.UnixConn) (writer, error)) error {
 	for {
-		conn, generation, err := l.c.othersDial(ctx)
+		conn, generation, err := p.othersDial(ctx)
 		if err == nil {
-			var w W
+			var w writer
 			w, err = with(conn)
 			_ = conn.Close() // the writer has its own
 			if err == nil {
-				l.w, l.with = w, generation
+				p.w = w
+				p.at(generation)
 				return nil
 			}
 			if !passing(err) {
@@ -329,16 +346,6 @@ func passing(err error) bool {
 		cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET)
 }
 
-func (l *link[W]) generation() uint64               { return l.with }
-func (l *link[W]) number() int                      { return l.at*maxLanes + l.w.Lane() }
-func (l *link[W]) ReaderGone() <-chan struct{}      { return l.w.ReaderGone() }
-func (l *link[W]) BindEvents(to cq.EventSink) error { return l.w.BindEvents(to) }
-func (l *link[W]) Close() error                     { return l.w.Close() }
-
-func (l *link[W]) Renew(ctx context.Context) error {
-	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
-}
-
 // othersDial connects to the reader that there is, and says which one that is.
 func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
 	generation := c.ledger.region(c.role.site.reader)[siteHolder].Load()
@@ -362,13 +369,15 @@ func (p *poster) renew() error {
 	p.has(0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := p.lane.Renew(ctx); err != nil {
+	err := p.meet(ctx, func(conn *net.UnixConn) (writer, error) {
+		return p.role.site.follow(ctx, p.w, conn)
+	})
+	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.tell(kindHung, "no reader to follow for %v: %v", patience, err)
 			return errGaveUp
 		}
 		return fmt.Errorf("renew: %w", err)
 	}
-	p.at(p.lane.generation())
 	return nil
 }
