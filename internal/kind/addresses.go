@@ -88,13 +88,8 @@ var addressCodec = codec[Addresses]{
 func (a Addresses) Spec(name string) shm.Spec {
 	row, cells := AddrRowBytes(a.MaxBytes), AddrIndexPerRow*a.Count
 	s := shm.Spec{Kind: shm.KindAddresses, Name: name, Sections: []shm.Section{
-		{Kind: SectAddrWords, Length: AddrWordsBytes, ElemSize: AddrWordsBytes, Capacity: 1,
-			LayoutHash: LayoutVersion},
-		{Kind: SectAddrRows, Length: uint64(row * a.Count), ElemSize: uint64(row),
-			Capacity: uint64(a.Count), LayoutHash: LayoutVersion},
-		{Kind: SectAddrIndex, Length: uint64(8 * cells), ElemSize: 8, Capacity: uint64(cells),
-			LayoutHash: LayoutVersion},
-	}}
+		section(SectAddrWords, 1, AddrWordsBytes), section(SectAddrRows, a.Count, row),
+		section(SectAddrIndex, cells, 8)}}
 	addressCodec.put(&s, a)
 	return s
 }

@@ -243,6 +243,12 @@ func LaneRow(file string) (row int, ok bool) {
 // BellName is the name of a bell beside the queues.
 func BellName(u shm.UUID) string { return shm.BellPrefix + u.String() }
 
+// section is a section of n elements whose words mean what this version says.
+func section[N int | uint64](k shm.SectionKind, n, elem N) shm.Section {
+	return shm.Section{Kind: k, Length: uint64(n) * uint64(elem), ElemSize: uint64(elem),
+		Capacity: uint64(n), LayoutHash: LayoutVersion}
+}
+
 // LayoutHash condenses a description of an element's layout ("ctx u64, flags u64, …") into the
 // number that is stored and compared: peers that compute different numbers must not share memory.
 func LayoutHash(layout string) uint64 {

@@ -38,9 +38,8 @@ const MostCounterEvents = 1
 
 // Spec is the layout of a counter.
 func (c Counter) Spec(name string) shm.Spec {
-	s := shm.Spec{Kind: shm.KindCounter, Name: name, Sections: []shm.Section{
-		{Kind: SectCounter, Length: CounterBytes, ElemSize: CounterBytes, Capacity: 1,
-			LayoutHash: LayoutVersion}}}
+	s := shm.Spec{Kind: shm.KindCounter, Name: name,
+		Sections: []shm.Section{section(SectCounter, 1, CounterBytes)}}
 	counterCodec.put(&s, c)
 	return s
 }
@@ -77,12 +76,8 @@ var BellAttributes = Attributes{{"bits", Exactly(DomainBits), "members that it h
 
 // BellSpec is the layout of a bell.
 func BellSpec() shm.Spec {
-	hints := wake.DomainBytes(DomainBits)
-	s := shm.Spec{Kind: shm.KindBell, Sections: []shm.Section{
-		{Kind: SectBellArm, Length: QueueBytes, ElemSize: QueueBytes, Capacity: 1,
-			LayoutHash: LayoutVersion},
-		{Kind: SectBellHints, Length: hints, ElemSize: hints, Capacity: 1,
-			LayoutHash: LayoutVersion}}}
+	s := shm.Spec{Kind: shm.KindBell, Sections: []shm.Section{section(SectBellArm, 1, QueueBytes),
+		section(SectBellHints, 1, wake.DomainBytes(DomainBits))}}
 	s.Attrs[AttrBellBits] = DomainBits
 	return s
 }

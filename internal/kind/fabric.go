@@ -155,14 +155,9 @@ func FabricClaims(rows int) uint64 { return (wake.HintsBytes(2*rows) + 127) &^ 1
 
 // Spec is the layout of an endpoint.
 func (f Fabric) Spec(name string) shm.Spec {
-	mail := FabricMailBytes(f.Rows)
 	s := shm.Spec{Kind: shm.KindFabric, Name: name, Sections: []shm.Section{
-		{Kind: SectFabricPage, Length: FabricPageBytes, ElemSize: FabricPageBytes, Capacity: 1,
-			LayoutHash: LayoutVersion},
-		{Kind: SectFabricRows, Length: uint64(f.Rows) * FabricRowBytes, ElemSize: FabricRowBytes,
-			Capacity: uint64(f.Rows), LayoutHash: LayoutVersion},
-		{Kind: SectFabricMail, Length: mail, ElemSize: mail, Capacity: 1,
-			LayoutHash: LayoutVersion}}}
+		section(SectFabricPage, 1, FabricPageBytes), section(SectFabricRows, f.Rows, FabricRowBytes),
+		section(SectFabricMail, 1, FabricMailBytes(f.Rows))}}
 	if f.Remote > 0 {
 		s.Sections = append(s.Sections, f.remoteSections()...)
 	}
@@ -213,16 +208,12 @@ var outboxCodec = codec[Outbox]{
 
 // Spec is the layout of an outbox of the endpoint of that name.
 func (o Outbox) Spec(endpoint string) shm.Spec {
-	section := func(k shm.SectionKind, n int, elem uint64) shm.Section {
-		return shm.Section{Kind: k, Length: uint64(n) * elem, ElemSize: elem, Capacity: uint64(n),
-			LayoutHash: LayoutVersion}
-	}
 	s := shm.Spec{Kind: shm.KindOutbox, Name: endpoint, Sections: []shm.Section{
 		section(SectFabricLanes, o.Lanes, FabricLaneBytes),
 		section(SectFabricSlots, o.Slots, FabricSlotBytes),
 		section(SectFabricDone, o.Lanes, 8)}}
 	if o.Chunks > 0 {
-		s.Sections = append(s.Sections, section(SectFabricPool, o.Chunks, uint64(o.ChunkBytes)))
+		s.Sections = append(s.Sections, section(SectFabricPool, o.Chunks, o.ChunkBytes))
 	}
 	outboxCodec.put(&s, o)
 	return s

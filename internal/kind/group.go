@@ -39,8 +39,7 @@ var GroupAttributes = groupCodec.attributes()
 // Spec is the layout of a group.
 func (g Group) Spec(name string) shm.Spec {
 	n := offGroupSeats + uint64(g.Members)*(shm.SeatBytes+GroupRowBytes)
-	s := shm.Spec{Kind: shm.KindGroup, Name: name, Sections: []shm.Section{
-		{Kind: SectGroup, Length: n, ElemSize: n, Capacity: 1, LayoutHash: LayoutVersion}}}
+	s := shm.Spec{Kind: shm.KindGroup, Name: name, Sections: []shm.Section{section(SectGroup, 1, n)}}
 	groupCodec.put(&s, g)
 	return s
 }

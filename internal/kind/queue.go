@@ -113,27 +113,20 @@ func (q Queue) SlotsVersion() uint64 {
 }
 
 func (q Queue) LaneSections(id uint32) []shm.Section {
-	capacity, stride := uint64(q.Capacity), uint64(q.DetailBytes)
-	return []shm.Section{
-		{Kind: SectLane, ID: id, Length: LaneBytes, ElemSize: LaneBytes, Capacity: 1,
-			LayoutHash: LayoutVersion},
-		{Kind: SectSlots, ID: id, Length: capacity * SlotBytes, ElemSize: SlotBytes,
-			Capacity: capacity, LayoutHash: q.SlotsVersion()},
-		{Kind: SectErrors, ID: id, Length: capacity * stride, ElemSize: stride,
-			Capacity: capacity, LayoutHash: LayoutVersion},
+	all := []shm.Section{section(SectLane, 1, LaneBytes), section(SectSlots, q.Capacity, SlotBytes),
+		section(SectErrors, q.Capacity, int(q.DetailBytes))}
+	all[1].LayoutHash = q.SlotsVersion()
+	for i := range all {
+		all[i].ID = id
 	}
+	return all
 }
 
 // ReaderSpec is the layout of the reader's object.
 func (q Queue) ReaderSpec(name string) shm.Spec {
 	s := shm.Spec{Kind: q.Kind(), Name: name, Sections: append([]shm.Section{
-		{Kind: SectQueue, Length: QueueBytes, ElemSize: QueueBytes, Capacity: 1,
-			LayoutHash: LayoutVersion},
-		{Kind: SectRows, Length: uint64(q.Rows) * RowBytes, ElemSize: RowBytes,
-			Capacity: uint64(q.Rows), LayoutHash: LayoutVersion},
-		{Kind: SectHints, Length: wake.HintsBytes(q.Rows),
-			ElemSize: wake.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
-	}, q.LaneSections(0)...)}
+		section(SectQueue, 1, QueueBytes), section(SectRows, q.Rows, RowBytes),
+		section(SectHints, 1, wake.HintsBytes(q.Rows))}, q.LaneSections(0)...)}
 	queueCodec(q.Events).put(&s, q)
 	if q.late() { // slots and details of the reader's own lane
 		s.Late = 2

@@ -46,13 +46,8 @@ func FabricKeyPlace(key uint64) (place int, ok bool) {
 }
 
 func (f Fabric) remoteSections() []shm.Section {
-	return []shm.Section{
-		{Kind: SectFabricRegions, Length: FabricMostRegions * FabricRegionBytes,
-			ElemSize: FabricRegionBytes, Capacity: FabricMostRegions, LayoutHash: LayoutVersion},
-		{Kind: SectFabricUses, Length: uint64(f.Rows) * FabricUseBytes, ElemSize: FabricUseBytes,
-			Capacity: uint64(f.Rows), LayoutHash: LayoutVersion},
-		{Kind: SectFabricRemote, Length: uint64(f.Remote), ElemSize: uint64(f.Remote), Capacity: 1,
-			LayoutHash: LayoutVersion}}
+	return []shm.Section{section(SectFabricRegions, FabricMostRegions, FabricRegionBytes),
+		section(SectFabricUses, f.Rows, FabricUseBytes), section(SectFabricRemote, 1, f.Remote)}
 }
 
 // Reach is the memory of an endpoint for regions, as its owner and its senders see it. Its parts
