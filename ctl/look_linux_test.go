@@ -108,8 +108,8 @@ func TestShowOverrunAndSuppressed(t *testing.T) {
 	}
 }
 
-// TestShowFollowsTheName: a monitor goes from a queue to the next of its name, if it looked when there
-// was none or not, and does not compare the two.
+// TestShowFollowsTheName: a monitor goes from a queue to the next of its name, whether it looked
+// when there was none or not, and does not compare the two.
 func TestShowFollowsTheName(t *testing.T) {
 	d := ownDir(t)
 	look := looker(t, d)

@@ -67,8 +67,8 @@ func TestLinkAndMove(t *testing.T) {
 	}
 }
 
-// TestMadeBesideOthers: an object comes into its directory whatever others do to that meanwhile, over
-// and over.
+// TestMadeBesideOthers: an object comes into its directory whatever others do to that meanwhile,
+// over and over.
 func TestMadeBesideOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		others  int
@@ -111,7 +111,8 @@ func TestMadeBesideOthers(t *testing.T) {
 					}
 				})
 			}
-			defer func() { over.Store(true); all.Wait(); _ = os.RemoveAll(filepath.Join(d.Path(), "q")) }()
+			defer os.RemoveAll(filepath.Join(d.Path(), "q"))
+			defer func() { over.Store(true); all.Wait() }()
 			// On a loaded machine both take turns that are long: less is seen then, and nothing is wrong.
 			for begin, n := time.Now(), 0; n < 300 && time.Since(begin) < time.Second; n++ {
 				c.create(t, d)
