@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -104,25 +105,16 @@ func DefaultPath() string {
 // OpenDir opens the directory at path, or at [DefaultPath] if path is empty, and makes it if it is
 // not there. It must be a directory of this user that nobody else may enter (else [ErrOwner], for
 // others could have guessed the name), and live on tmpfs or hugetlbfs (errors.ErrUnsupported).
-func OpenDir(path string) (*Dir, error) {
-	if path == "" {
-		path = DefaultPath()
-	}
-	path = filepath.Clean(path)
-	d, err := openDirAt(noDir, path, path, true)
-	return d, named("open directory", path, err)
-}
+func OpenDir(path string) (*Dir, error) { return openDir(path, true) }
 
 // FindDir is [OpenDir] of a directory that is there: it makes none, and fs.ErrNotExist says so.
-func FindDir(path string) (*Dir, error) {
-	if path == "" {
-		path = DefaultPath()
-	}
-	path = filepath.Clean(path)
-	d, err := openDirAt(noDir, path, path, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{Op: "open directory", Name: path, Err: fs.ErrNotExist,
-			Hint: "it is made with the first queue"}
+func FindDir(path string) (*Dir, error) { return openDir(path, false) }
+
+func openDir(path string, create bool) (*Dir, error) {
+	path = filepath.Clean(cmp.Or(path, DefaultPath()))
+	d, err := openDirAt(noDir, path, path, create)
+	if !create && errors.Is(err, fs.ErrNotExist) {
+		err = &Error{Err: fs.ErrNotExist, Hint: "it is made with the first queue"}
 	}
 	return d, named("open directory", path, err)
 }
