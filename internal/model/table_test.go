@@ -350,9 +350,9 @@ beside those of the lanes, to come to its end. A first grant saves a round trip;
 what one silent peer holds.
 
 Of "many, a set and the latch" forms with all steps apart were explored once, and lost nothing: two
-entries in one lane in 10928600 states (12353572 where the reader pays), and one in each of two lanes
-without a signal in 5568100. What is one step there, and why that hides nothing, is said beside the
-model.
+entries in one lane in 10928600 states (12353572 where the reader pays), and one in each of two
+lanes without a signal in 5568100. What is one step there, and why that hides nothing, is said
+beside the model.
 `
 
 func page() string {
