@@ -306,6 +306,12 @@ func childTinyFS() {
 	spec.Late = len(spec.Sections)
 	late := shmtest.Needs(d.Create("late", spec, nil))
 	say("late %v", errors.Is(late.Provide(spec.Sections[0].Kind, spec.Sections[0].ID), ErrNoSpace))
+	var st unix.Statfs_t
+	need(unix.Statfs(path, &st))
+	full := "nr_inodes=" + strconv.FormatUint(st.Files-st.Ffree, 10)
+	need(syscall.Mount("", path, "", syscall.MS_REMOUNT, full))
+	err = late.LinkTo(d, "again")
+	say("link %v %v", errors.Is(err, ErrNoSpace), errors.As(err, &no) && no.Hint != "")
 	need(errors.Join(late.Unlink(), late.Close()))
 
 	left := shmtest.Needs(d.List())
@@ -320,7 +326,7 @@ func TestTinyFileSystem(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := shmtest.StartWith(t, cmd, "mount")
 	for _, want := range []string{"true true", "needed true available true", "true",
-		"late true",
+		"late true", "link true true",
 		"left 0, then <nil>", "unmounted"} {
 		c.Says(t, want)
 	}

@@ -402,7 +402,11 @@ func (o *Object) LinkTo(d *Dir, name string) error {
 		return named(op, name, err)
 	}
 	dirfd, at := ref.at(name)
-	return named(op, name, sysLink(o.anyFD(), dirfd, at))
+	err = sysLink(o.anyFD(), dirfd, at)
+	if lacksRoom(err) {
+		err = noRoom(ref.onFS(), 1)
+	}
+	return named(op, name, err)
 }
 
 // UnlinkFrom removes a name that [Object.LinkTo] gave, as Unlink does.
