@@ -428,24 +428,14 @@ func socketOwner(inode uint32) (pid int) {
 // dying reports that a process is ended, or will be before it runs again: one that was killed keeps
 // its descriptors until the kernel comes to it.
 func dying(pid int) bool {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
+	path := fmt.Sprintf("/proc/%d/status", pid)
+	switch field(path, "State:") {
+	case "", "Z", "X":
 		return true
 	}
-	for line := range strings.Lines(string(status)) {
-		key, value, _ := strings.Cut(line, ":")
-		value = strings.TrimSpace(value)
-		switch key {
-		case "State":
-			if strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X") {
-				return true
-			}
-		case "SigPnd", "ShdPnd":
-			pending, err := strconv.ParseUint(value, 16, 64)
-			if err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
-				return true
-			}
-		}
+	pending := func(key string) bool {
+		set, _ := strconv.ParseUint(field(path, key), 16, 64)
+		return set&(1<<(unix.SIGKILL-1)) != 0
 	}
-	return false
+	return pending("SigPnd:") || pending("ShdPnd:")
 }

@@ -72,7 +72,7 @@ func AttachedProgram(ifname string) (ProgramInfo, error) {
 	if err != nil {
 		return ProgramInfo{}, err
 	}
-	info, err := attachedProgram(ifi.Index)
+	info, _, err := askLink(ifi.Index)
 	if err != nil {
 		return info, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}

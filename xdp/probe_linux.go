@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -34,18 +33,15 @@ func Probe(ifname string) (*ProbeReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := netlink.LinkByIndex(ifi.Index)
+	program, flags, err := askLink(ifi.Index)
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
-	a := l.Attrs()
 	r := &probed{ProbeReport: ProbeReport{Interface: ifname, Index: ifi.Index, MTU: ifi.MTU,
-		Driver: driverOf(ifname), NetNS: netnsCookie()}, mac: ifi.HardwareAddr,
-		up: a.RawFlags&unix.IFF_UP != 0, host: probeHost()}
-	r.running = r.up && a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
-	if r.Program, err = attachedProgram(ifi.Index); err != nil {
-		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
-	}
+		Program: program}, mac: ifi.HardwareAddr, up: flags&unix.IFF_UP != 0, host: probeHost()}
+	r.Driver, r.NetNS = askSocket(ifname)
+	const running = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
+	r.running = flags&running == running
 	r.features, r.queues = askDevice(ifi.Index)
 	p := &Program{ifname: ifname}
 	r.host.programErr = p.load(ProgramOptions{Sockets: 1, Rules: 1})
@@ -58,29 +54,19 @@ func Probe(ifname string) (*ProbeReport, error) {
 	return &r.ProbeReport, nil
 }
 
-// driverOf returns the name of the driver, or nothing.
-func driverOf(ifname string) string {
+// askSocket returns the name of the driver, and what names the network namespace of the calling
+// thread. What the kernel does not say is zero.
+func askSocket(ifname string) (driver string, netns uint64) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return ""
+		return "", 0
 	}
 	defer unix.Close(fd)
-	info, err := unix.IoctlGetEthtoolDrvinfo(fd, ifname)
-	if err != nil {
-		return ""
+	if info, err := unix.IoctlGetEthtoolDrvinfo(fd, ifname); err == nil {
+		driver = unix.ByteSliceToString(info.Driver[:])
 	}
-	return unix.ByteSliceToString(info.Driver[:])
-}
-
-// netnsCookie names the network namespace of the calling thread; 0 if the kernel does not say.
-func netnsCookie() uint64 {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	return cookie
+	netns, _ = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return driver, netns
 }
 
 // trySocket opens a socket in copy mode, which does not touch the driver.
@@ -159,7 +145,7 @@ func field(path, key string) string {
 
 // refuseAttached returns a *BusyError if the interface has a program.
 func refuseAttached(ifi *net.Interface) error {
-	info, err := attachedProgram(ifi.Index)
+	info, _, err := askLink(ifi.Index)
 	if err != nil {
 		return &shm.Error{Pkg: pkg, Op: "look for a program", Name: ifi.Name, Err: err}
 	}
@@ -169,15 +155,20 @@ func refuseAttached(ifi *net.Interface) error {
 	return &BusyError{Err: ErrProgramAttached, Ifname: ifi.Name, Program: info}
 }
 
-// attachedProgram asks rtnetlink for the XDP program of an interface; its ID is 0 if it has none.
-// Of several it is the one in the driver, which the netlink package's own answer does not tell.
-func attachedProgram(ifindex int) (info ProgramInfo, err error) {
+// askLink asks rtnetlink for the flags of an interface (IFF_UP) and its XDP program, whose ID is 0
+// if it has none. Of several it is the one in the driver, which the netlink package's own answer
+// does not tell.
+func askLink(ifindex int) (info ProgramInfo, flags uint32, err error) {
 	req, about := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0), nl.NewIfInfomsg(unix.AF_UNSPEC)
 	about.Index = int32(ifindex)
 	req.AddData(about)
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	for _, m := range msgs {
-		link, err1 := attributes(m[min(len(m), unix.SizeofIfInfomsg):])
+		if len(m) < unix.SizeofIfInfomsg {
+			continue
+		}
+		flags = nl.DeserializeIfInfomsg(m).Flags
+		link, err1 := attributes(m[unix.SizeofIfInfomsg:])
 		programs, err2 := attributes(link[unix.IFLA_XDP])
 		err = errors.Join(err, err1, err2)
 		for _, in := range []struct {
@@ -191,7 +182,7 @@ func attachedProgram(ifindex int) (info ProgramInfo, err error) {
 		}
 	}
 	info.Name = programName(info.ID)
-	return info, err
+	return info, flags, err
 }
 
 // programName asks for what takes a privilege of its own, so not knowing it is no error.

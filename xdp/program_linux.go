@@ -54,7 +54,8 @@ func Attach(ifname string, o ProgramOptions) (*Program, error) {
 	if err := refuseAttached(ifi); err != nil {
 		return nil, err
 	}
-	p := &Program{ifname: ifname, ifindex: ifi.Index, netns: netnsCookie()}
+	p := &Program{ifname: ifname, ifindex: ifi.Index}
+	_, p.netns = askSocket(ifname)
 	if err := p.load(o); err != nil {
 		return nil, err
 	}
