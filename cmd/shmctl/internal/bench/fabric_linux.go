@@ -34,6 +34,7 @@ type messenger struct {
 	end   *fabric.Endpoint
 	to    cq.Addr
 	bufs  [fabricPosted][8]byte
+	num   [8]byte // what is sent, and can be changed at once
 	dst   []cq.Msg
 	sent  uint64
 	got   uint64
@@ -158,11 +159,10 @@ func (m *messenger) Close() error {
 
 // send sends n numbers, on and on.
 func (m *messenger) send(n int, pauses uint32) error {
-	var payload [8]byte
-	msg := fabric.Msg{Buf: payload[:], Addr: m.to, Tag: smallTag,
+	msg := fabric.Msg{Buf: m.num[:], Addr: m.to, Tag: smallTag,
 		Flags: cq.FlagTagged | cq.FlagInjectCall}
 	for ; n > 0; n-- {
-		binary.LittleEndian.PutUint64(payload[:], m.sent)
+		binary.LittleEndian.PutUint64(m.num[:], m.sent)
 		err := m.end.SendMsg(&msg)
 		for ; err == cq.ErrFull; err = m.end.SendMsg(&msg) {
 			spin.Pause(pauses)
