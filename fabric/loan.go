@@ -92,10 +92,10 @@ func (e *Endpoint) endLent(s *posted.Span, x *cq.Entry, num cq.Errno) {
 
 // lend brings a message that lies in its sender's pool: its bytes are copied to their buffer, or
 // lent as they are.
-func (l *inLane) lend(m *arrival, s posted.Span) {
+func (l *inLane) lend(m *arrival, s *posted.Span) {
 	e := l.p.e
 	if s.Lends() {
-		x := e.lend(&s, m.lies)
+		x := e.lend(s, m.lies)
 		x.from, x.op = l, m.op
 		l.inBox++
 		crash.At(crash.FabricLent)
@@ -103,7 +103,7 @@ func (l *inLane) lend(m *arrival, s posted.Span) {
 		s.Put(0, m.lies)
 		l.returns(m.op)
 	}
-	e.endReceive(&s, m, 0, m.n)
+	e.endReceive(s, m, 0, m.n)
 }
 
 // returns tells the sender that nobody reads a message of its pool any more.

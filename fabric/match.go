@@ -244,7 +244,7 @@ func (e *Endpoint) unstore(of *stored, m *posted.Node[arrival], s posted.Span) {
 	if p.stored--; p.stored == 0 {
 		p.forget()
 	}
-	e.bring(&m.Of, s)
+	e.bring(&m.Of, &s)
 	m.Of.forget()
 	e.makeRoom()
 	e.stored[0].Free(m)
@@ -256,7 +256,7 @@ func (e *Endpoint) arrive(m *arrival) {
 	key := posted.Key{From: m.peer.id, Tag: m.tag}
 	if !e.owes() {
 		if s, ok := e.posted.Place(m.flags, key, m.n); ok {
-			e.bring(m, s)
+			e.bring(m, &s)
 			return
 		}
 	}

@@ -100,23 +100,23 @@ func (m *arrival) forget() { *m = arrival{kept: m.kept[:0]} }
 // bring moves the bytes of a message to its part of a receive, as many as fit, and ends it: at
 // once, or when its sender has sent them. That part is the transport's from here on, and nobody
 // cancels it.
-func (e *Endpoint) bring(m *arrival, s posted.Span) {
+func (e *Endpoint) bring(m *arrival, s *posted.Span) {
 	switch {
 	case m.lies != nil:
 		m.from.lend(m, s)
 		return
 	case m.held:
-		m.from.clear(m, s)
+		m.from.clear(m, *s)
 		return
 	}
 	m.from.match(m.n)
 	m.from.answer(m)
 	if s.Lends() {
-		e.lend(&s, bytes.Clone(m.here))
+		e.lend(s, bytes.Clone(m.here))
 	} else {
 		s.Put(0, m.here)
 	}
-	e.endReceive(&s, m, 0, m.n)
+	e.endReceive(s, m, 0, m.n)
 }
 
 // pull is a message of which the header came alone, at its receiver.

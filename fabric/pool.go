@@ -164,10 +164,15 @@ func (l *outLane) next(n int) int {
 
 // fill copies payload to where it fits, and returns what the slot says of that.
 func (l *outLane) fill(s *kind.FabricSlot, pass *passage, payload []byte) (flag uint64) {
-	if len(payload) <= MaxInline {
-		copy(s.Payload[:], payload)
-		return 0
+	if len(payload) > MaxInline {
+		return l.fillChunk(s, pass, payload)
 	}
+	copy(s.Payload[:], payload)
+	return 0
+}
+
+// fillChunk is apart, so that fill is inlined.
+func (l *outLane) fillChunk(s *kind.FabricSlot, pass *passage, payload []byte) (flag uint64) {
 	p := &l.p.e.pool
 	c := p.free[0]
 	p.free = slices.Delete(p.free, 0, 1) // a few bytes, beside those of a chunk

@@ -104,13 +104,13 @@ func charge(n int) uint64 { return max(uint64(n), kind.FabricCharge) }
 // send has completed when the call returns, and cq.ErrFull is for want of room in the queue alone;
 // [ErrType]: the peer has no such endpoint, or this one has none and the peer has.
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
-	return e.begin(payload, to, sendOp{context: context, flags: e.opt.TransmitFlags})
+	return e.begin(payload, to, &sendOp{context: context, flags: e.opt.TransmitFlags})
 }
 
 // TSend is Send of a message with a tag (fi_tsend), which gets receives of TRecv and its like.
 func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error {
-	return e.begin(payload, to, sendOp{context: context, flags: e.opt.TransmitFlags | cq.FlagTagged,
-		tag: tag})
+	return e.begin(payload, to, &sendOp{context: context,
+		flags: e.opt.TransmitFlags | cq.FlagTagged, tag: tag})
 }
 
 // Inject is Send of at most MaxInline bytes without a completion (fi_inject). The payload can be
@@ -118,7 +118,7 @@ func (e *Endpoint) TSend(payload []byte, to cq.Addr, tag, context uint64) error 
 // has room then: none is reserved, and what finds none is counted by Stats.Abandoned alone. SendMsg
 // with FlagInjectCall does that with a tag and data.
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
-	return e.begin(payload, to, sendOp{flags: cq.FlagInjectCall})
+	return e.begin(payload, to, &sendOp{flags: cq.FlagInjectCall})
 }
 
 // SendMsg is the send that takes everything (fi_sendmsg, fi_tsendmsg, fi_senddata and so on).
@@ -131,35 +131,37 @@ func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 // completed; their payload is the endpoint's meanwhile. With level match it also waits until all
 // before it have their receives, whatever their level. Nothing is refused for that.
 func (e *Endpoint) SendMsg(m *Msg) error {
-	payload, op, err := sendOf(m)
+	var op sendOp
+	payload, err := op.of(m)
 	if err != nil {
 		return err
 	}
-	return e.begin(payload, m.Addr, op)
+	return e.begin(payload, m.Addr, &op)
 }
 
 // begin is a send that does not wait.
-func (e *Endpoint) begin(payload []byte, to cq.Addr, op sendOp) error {
+func (e *Endpoint) begin(payload []byte, to cq.Addr, op *sendOp) error {
 	e.bell.Lock()
-	_, err := e.send(payload, to, &op)
+	_, err := e.send(payload, to, op)
 	e.bell.Unlock()
 	return err
 }
 
-// sendOf is the operation of a message. Pieces are joined.
-func sendOf(m *Msg) (payload []byte, op sendOp, err error) {
+// of makes o, which is zero, the operation of a message. Pieces are joined.
+func (o *sendOp) of(m *Msg) (payload []byte, err error) {
 	switch {
 	case m.Flags&cq.FlagCommitComplete != 0:
-		return nil, op, ErrNotSupported
+		return nil, ErrNotSupported
 	case m.Flags&^sendFlags != 0:
-		return nil, op, ErrFlags
+		return nil, ErrFlags
 	}
 	payload = m.Buf
 	if len(m.Iov) > 0 {
 		payload = slices.Concat(append([][]byte{m.Buf}, m.Iov...)...)
 	}
-	return payload, sendOp{context: m.Context, flags: m.marked() &^ cq.FlagMulticast, tag: m.Tag,
-		data: m.Data}, nil
+	o.context, o.flags = m.Context, m.marked()&^cq.FlagMulticast
+	o.tag, o.data = m.Tag, m.Data
+	return payload, nil
 }
 
 // solicits is a flag of operations that no call knows: Msg.Solicited.
@@ -183,7 +185,8 @@ func (o *sendOp) marks() cq.Meta {
 // SendContext is SendMsg that waits for room in the lane and for a grant, until the context ends.
 // For room in the queue it does not wait, since that takes a read.
 func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
-	payload, op, err := sendOf(m)
+	var op sendOp
+	payload, err := op.of(m)
 	if err != nil {
 		return err
 	}

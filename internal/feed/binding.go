@@ -363,6 +363,14 @@ func (b *Binding) giveUp(credits int) {
 // Count adds n operations of a kind that went well, of so many bytes together, to the counters.
 // Complete and its like count by themselves.
 func (b *Binding) Count(kind cq.Flags, n int, bytes uint64) error {
+	if len(b.counters) == 0 {
+		return nil
+	}
+	return b.addTo(kind, n, bytes)
+}
+
+// addTo is apart, so that Count is inlined.
+func (b *Binding) addTo(kind cq.Flags, n int, bytes uint64) error {
 	var err error
 	for _, c := range b.counters {
 		switch {
