@@ -83,8 +83,8 @@ func told() (stop *atomic.Bool, stopped <-chan struct{}) {
 
 // childWriter posts through some lanes at full speed, with pauses in which a reader falls asleep.
 // Every entry says its lane and its index there. It stops when told to, or after a number of
-// entries; then it keeps its lanes until it is told, and says of each how far it is and how often it
-// was refused.
+// entries; then it keeps its lanes until it is told, and says of each how far it is and how often
+// it was refused.
 func childWriter() {
 	count := uint64(number(envCount, 1<<40))
 	stop, stopped := told()

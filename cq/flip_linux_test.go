@@ -408,7 +408,8 @@ func (s *flipRead) prepare() []flip.Word {
 	return words
 }
 
-// laneWords are those that a writer may write of a lane, with one slot and some words of its detail.
+// laneWords are those that a writer may write of a lane, with one slot and some words of its
+// detail.
 func laneWords(obj *flip.Object, lane int, slot, detail uint64, details int) []flip.Word {
 	id := uint32(lane)
 	words := shmtest.Needs(obj.Words("lane", cq.SectLane, id, 0, 8, 16, 128, 256, 264, 272, 384, 392,

@@ -364,8 +364,8 @@ func cutOwner(t *testing.T, cases int) (c *child, ds []*shm.Dir) {
 }
 
 // TestNameComesFreeForAnyKind: the name of what is garbage, cut or not, is free for whatever is
-// created, not for another of its kind only, and whoever collects gets it. It is not while its owner
-// lives. What waits for a successor keeps it.
+// created, not for another of its kind only, and whoever collects gets it. It is not while its
+// owner lives. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
 	t.Parallel()
 	var all []taking

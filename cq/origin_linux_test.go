@@ -101,8 +101,8 @@ func TestOriginOthers(t *testing.T) {
 	}
 }
 
-// TestOriginGenerations: the entries of writers that had one lane, or row, one after the other, come
-// in reads of their own, also when those have left.
+// TestOriginGenerations: the entries of writers that had one lane, or row, one after the other,
+// come in reads of their own, also when those have left.
 func TestOriginGenerations(t *testing.T) {
 	for _, at := range []site{{}, {memfd: true, others: true}} {
 		q := at.create(t, cq.Options{Size: 8, MaxLanes: 1})
@@ -163,8 +163,8 @@ func TestOriginFailures(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
 	ew := attachEvents(t, d, e.Name())
 	got := make(chan cq.Lane)
-	handled := shmtest.Have(cq.CreateEvents(cq.Named(d, "handled"), cq.EventOptions{Size: 8, Write: true,
-		Handler: func(ev *cq.Event, err error) {
+	handled := shmtest.Have(cq.CreateEvents(cq.Named(d, "handled"), cq.EventOptions{Size: 8,
+		Write: true, Handler: func(ev *cq.Event, err error) {
 			var failed *cq.EventError
 			switch {
 			case ev != nil && ev.From != nil:
@@ -188,6 +188,12 @@ func TestOriginFailures(t *testing.T) {
 		_, err := w.WriteErr(&cq.EventError{Err: cq.EOther})
 		return err
 	}
+	written := func(w interface {
+		Write(*cq.Event) (int, error)
+	}) error {
+		_, err := w.Write(&cq.Event{})
+		return err
+	}
 	for name, c := range map[string]struct {
 		write func() error
 		read  func(from *cq.Lane) error
@@ -195,18 +201,18 @@ func TestOriginFailures(t *testing.T) {
 	}{
 		"ReadErr": {func() error { return w.PostError(&cq.ErrorEntry{Err: cq.EOther}) },
 			func(from *cq.Lane) error { return q.ReadErr(&cq.ErrorEntry{From: from}) }, w.Lane()},
-		"event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
+		"event": {func() error { return written(ew) },
 			func(from *cq.Lane) error {
 				shmtest.Got(e.Read(&cq.Event{}, cq.FlagPeek)).Or(t)
 				_, err := e.Read(&cq.Event{From: from}, 0)
 				return err
 			}, ew.Lane()},
-		"awaited event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
+		"awaited event": {func() error { return written(ew) },
 			func(from *cq.Lane) error {
 				_, err := e.ReadContext(soon(t), &cq.Event{From: from}, cq.ReadOptions{})
 				return err
 			}, ew.Lane()},
-		"own event": {func() error { _, err := e.Write(&cq.Event{}); return err },
+		"own event": {func() error { return written(e) },
 			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}, 0); return err }, 0},
 		"error event": {func() error { return failed(ew) },
 			func(from *cq.Lane) error {
@@ -215,9 +221,9 @@ func TestOriginFailures(t *testing.T) {
 				_, err = e.ReadErr(&cq.EventError{From: from}, 0)
 				return err
 			}, ew.Lane()},
-		"handled":             {func() error { _, err := hw.Write(&cq.Event{}); return err }, told, hw.Lane()},
+		"handled":             {func() error { return written(hw) }, told, hw.Lane()},
 		"handled failure":     {func() error { return failed(hw) }, told, hw.Lane()},
-		"own handled":         {func() error { _, err := handled.Write(&cq.Event{}); return err }, told, 0},
+		"own handled":         {func() error { return written(handled) }, told, 0},
 		"own handled failure": {func() error { return failed(handled) }, told, 0},
 	} {
 		must(t, c.write())

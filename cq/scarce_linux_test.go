@@ -22,7 +22,8 @@ import (
 type scarce struct {
 	d    *shm.Dir
 	root string
-	// begin is what comes before a number of limits; limit leaves so much more than what is in use, or all there is if that is negative.
+	// begin is what comes before a number of limits; limit leaves so much more than what is in use,
+	// or all there is if that is negative.
 	begin func()
 	limit func(free int)
 	left  func() string // what a call that fails must leave as it was
@@ -221,8 +222,7 @@ func scarceEvents(s *scarce) {
 	o := cq.EventOptions{Size: 8, Write: true, Wait: cq.WaitFD, Lifetime: cq.Persistent}
 	ctx := context.Background()
 	s.makes("create events", func() (err error) {
-		e,
-			err = cq.CreateEvents(cq.Named(s.d, "e"), o)
+		e, err = cq.CreateEvents(cq.Named(s.d, "e"), o)
 		return err
 	})
 	s.makes("attach to events", func() (err error) {
