@@ -239,7 +239,7 @@ func (e *talker) read(ctx context.Context) error {
 			return cq.ReadContext(ctx, e.Queue, dst, cq.ReadOptions{})
 		})
 		if ctx.Err() != nil {
-			return withoutCancel(err)
+			return unlessCancelled(err)
 		}
 		if err != nil {
 			e.tell(kindFailed, "read: %v", err)

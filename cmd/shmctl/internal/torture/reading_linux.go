@@ -137,7 +137,7 @@ type reading struct {
 
 // drain reads until it is all over, or this reader leaves by itself.
 func (r *reading) drain(running context.Context) (done bool, err error) {
-	if err = withoutCancel(r.work(running)); err != nil {
+	if err = r.work(running); err != nil {
 		return false, fmt.Errorf("%s: %w", r.way.name, err)
 	}
 	if running.Err() == nil {
@@ -164,7 +164,8 @@ func (r *reading) drain(running context.Context) (done bool, err error) {
 // errLeft ends the work of a reader that leaves.
 var errLeft = errors.New("left")
 
-// work reads a little of each object that is said to have something, until this reader leaves.
+// work reads a little of each object that is said to have something, until this reader leaves or
+// its wait is cancelled, which hides nothing that goes wrong beside it.
 func (r *reading) work(ctx context.Context) error {
 	wait, leave, err := r.way.open(r)
 	for err == nil && !r.leaves() && ctx.Err() == nil {
@@ -177,6 +178,7 @@ func (r *reading) work(ctx context.Context) error {
 	if errors.Is(err, errLeft) {
 		err = nil
 	}
+	err = unlessCancelled(err)
 	if leave == nil {
 		return err
 	}
@@ -248,11 +250,6 @@ func (r *reading) byDescriptor() (waiter, func() error, error) {
 // set is what objects are waited for together in.
 type set interface {
 	Add(cq.Waitable) error
-	leaving
-}
-
-// leaving is how one leaves a set.
-type leaving interface {
 	Remove(cq.Waitable) error
 	Close() error
 }
@@ -264,14 +261,23 @@ func (r *reading) inSet(s set, wait waiter) (waiter, func() error, error) {
 			return nil, s.Close, err
 		}
 	}
-	return wait, func() error { return r.leave(s) }, nil
+	return wait, func() (err error) {
+		for _, o := range r.of {
+			err = errors.Join(err, s.Remove(o))
+		}
+		return errors.Join(err, s.Close())
+	}, nil
 }
 
-func (r *reading) leave(s leaving) (err error) {
-	for _, o := range r.of {
-		err = errors.Join(err, s.Remove(o))
+// unlessCancelled leaves the end of a wait out that was cancelled, unless more went wrong.
+func unlessCancelled(err error) error {
+	if inner := errors.Unwrap(err); inner != nil && unlessCancelled(inner) == nil {
+		return nil
 	}
-	return errors.Join(err, s.Close())
+	if err == context.Canceled {
+		return nil
+	}
+	return err
 }
 
 // few returns room for some of the objects.
@@ -354,27 +360,6 @@ func (r *reading) byChannel() (waiter, func() error, error) {
 	})
 }
 
-// withoutCancel returns what is in an error besides the end of a wait that was cancelled: what went
-// wrong after it is joined to it.
-func withoutCancel(err error) error {
-	switch e := err.(type) {
-	case interface{ Unwrap() []error }:
-		var rest []error
-		for _, one := range e.Unwrap() {
-			rest = append(rest, withoutCancel(one))
-		}
-		return errors.Join(rest...)
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil && withoutCancel(inner) == nil {
-			return nil
-		}
-	}
-	if err == context.Canceled {
-		return nil
-	}
-	return err
-}
-
 // toward tells whether the process is to die at a step whose name begins so.
 func (c *child) toward(prefix string) bool { return strings.HasPrefix(c.Step, prefix) }
 
@@ -398,8 +383,6 @@ type held interface {
 // exist; once it is destroyed nobody is to make it again.
 func (c *child) hold(open func(make bool) (held, error),
 	use func(running context.Context) (done bool, err error)) error {
-	running, stop := c.running(phaseDrain)
-	defer stop()
 	for since := stage.Lifetime(); c.words[heldEnded].Load() == 0; {
 		h, err := open(c.words[heldTimes].Load() == 0)
 		switch {
@@ -418,7 +401,7 @@ func (c *child) hold(open func(make bool) (held, error),
 		case err != nil:
 			return fmt.Errorf("open: %w", err)
 		}
-		if err := c.have(running, h, use); err != nil {
+		if err := c.have(h, use); err != nil {
 			return err
 		}
 		since = stage.Lifetime()
@@ -427,8 +410,7 @@ func (c *child) hold(open func(make bool) (held, error),
 }
 
 // have is one time with it.
-func (c *child) have(running context.Context, h held,
-	use func(running context.Context) (done bool, err error)) error {
+func (c *child) have(h held, use func(running context.Context) (done bool, err error)) error {
 	holder := &c.words[heldBy]
 	if former := int(holder.Load()); former != 0 && former != os.Getpid() {
 		if survives(former, func() bool { return true }) {
@@ -441,6 +423,8 @@ func (c *child) have(running context.Context, h held,
 	if c.owns(heldBy); c.between() {
 		c.owns(siteHolder)
 	}
+	running, stop := c.running(phaseDrain)
+	defer stop()
 	done, err := use(running)
 	c.owned()
 	holder.Store(0)

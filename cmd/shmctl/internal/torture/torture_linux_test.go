@@ -137,47 +137,21 @@ func TestDeviceNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestWithoutCancel: the end of a wait hides nothing that went wrong beside it.
-func TestWithoutCancel(t *testing.T) {
-	ended := fmt.Errorf("cq: wait: %w", context.Canceled)
-	bad := &cq.Error{Op: "close", Err: syscall.EBADMSG}
-	for _, c := range []struct{ err, want error }{
-		{nil, nil},
-		{context.Canceled, nil},
-		{ended, nil},
-		{errors.Join(ended, errors.Join(nil, nil)), nil},
-		{errors.Join(ended, errors.Join(ended, nil)), nil},
-		{fmt.Errorf("get: %w", errors.Join(ended)), nil},
-		{bad, bad},
-		{&cq.Error{Op: "close"}, errors.ErrUnsupported}, // anything
-		{errors.Join(ended, bad), bad},
-		{errors.Join(errors.Join(nil, bad), ended), bad},
-		{fmt.Errorf("get: %w", errors.Join(ended, bad)), bad},
-		{context.DeadlineExceeded, context.DeadlineExceeded},
-	} {
-		got := withoutCancel(c.err)
-		if (got == nil) != (c.want == nil) || c.want == bad && !errors.Is(got, bad) {
-			t.Errorf("of %v it leaves %v", c.err, got)
-		}
-	}
-}
-
-// failing is a set that cannot be left.
-type failing struct{ err error }
-
-func (f failing) Remove(cq.Waitable) error { return nil }
-func (f failing) Close() error             { return f.err }
-
-// TestLeaveSetFails: what a set says when it is closed gets through when the wait was cancelled.
+// TestLeaveSetFails: what goes wrong beside the end of a wait that was cancelled gets through.
 func TestLeaveSetFails(t *testing.T) {
-	r := &reading{}
-	left := r.leave(failing{syscall.EBADMSG})
-	if err := withoutCancel(errors.Join(context.Canceled, left)); !errors.Is(err, syscall.EBADMSG) {
-		t.Errorf("it says %v", err)
-	}
-	left = r.leave(failing{})
-	if err := withoutCancel(errors.Join(context.Canceled, left)); err != nil {
-		t.Errorf("nothing was wrong, and it says %v", err)
+	ended, bad := fmt.Errorf("cq: wait: %w", context.Canceled), error(syscall.EBADMSG)
+	for _, c := range []struct{ wait, leave, want error }{{context.Canceled, nil, nil},
+		{ended, nil, nil}, {ended, bad, bad}, {bad, nil, bad}, {errors.Join(ended, bad), nil, bad},
+		{context.DeadlineExceeded, nil, context.DeadlineExceeded}} {
+		p, _ := heard(t, "reader")
+		p.rnd = rand.New(rand.NewPCG(1, 2)) // it does not leave by itself
+		r := &reading{checker: p.checks(), way: &way{open: func(*reading) (waiter, func() error, error) {
+			return func(context.Context) ([]cq.Waitable, error) { return nil, c.wait },
+				func() error { return c.leave }, nil
+		}}}
+		if err := r.work(t.Context()); !errors.Is(err, c.want) {
+			t.Errorf("of %v and %v it leaves %v", c.wait, c.leave, err)
+		}
 	}
 }
 
