@@ -128,6 +128,28 @@ func TestLastLook(t *testing.T) {
 	}
 }
 
+// closing is a thing that counts who destroys it.
+type closing struct{ times int }
+
+func (c *closing) Detach() error { return nil }
+func (c *closing) Close() error  { c.times++; return nil }
+
+// TestEndIsMadeUp: what one died over who was to destroy it the next one destroys; what is gone is
+// no failure.
+func TestEndIsMadeUp(t *testing.T) {
+	c, _ := heard(t, "reader")
+	c.words[heldEnded].Store(1)
+	left := &closing{}
+	for _, gone := range []error{nil, cq.ErrClosed} {
+		if err := c.hold(func(bool) (held, error) { return left, gone }, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if left.times != 1 {
+		t.Errorf("it was destroyed %d times", left.times)
+	}
+}
+
 // TestStockIsTakenAtOnce: who takes the vector over says once of each address what it found. Its
 // users may look at any moment, and it may be stopped at any.
 func TestStockIsTakenAtOnce(t *testing.T) {

@@ -406,6 +406,9 @@ func (c *child) hold(open func(make bool) (held, error),
 		}
 		since = stage.Lifetime()
 	}
+	if h, err := open(false); err == nil { // who was to destroy it has died over that
+		return h.Close()
+	}
 	return nil
 }
 
@@ -434,7 +437,7 @@ func (c *child) have(h held, use func(running context.Context) (done bool, err e
 	if !done {
 		return h.Detach()
 	}
-	// Who dies over the destruction leaves something to be collected, and nothing to be got.
+	// Who dies over the destruction leaves something to be collected, or to be destroyed.
 	c.words[heldEnded].Store(1)
 	return h.Close()
 }
