@@ -256,6 +256,10 @@ func TestSelf(t *testing.T) {
 		failed.Err != cq.Errno(syscall.ECANCELED) {
 		t.Errorf("a send that waits: %+v, %v", failed, err)
 	}
+	c := started(t, "idle") // nobody waits for what one that is killed has sent to itself
+	must(t, other.Inject(nil, other.knows(t, "idle")))
+	c.obeys(t, "self", "0")
+	c.Kill()
 	nothingLeft(t, other, "other")
 }
 

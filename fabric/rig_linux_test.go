@@ -239,6 +239,8 @@ func obeys(name string, o fabric.Options) {
 			need(e.RecvMsg(&fabric.Msg{Addr: fabric.Anybody, Flags: cq.FlagPeek | cq.FlagDiscard}))
 		case "borrow":
 			need(e.borrow(1))
+		case "self":
+			need(e.Inject(nil, shmtest.Needs(e.Resolve(name))))
 		case "close":
 			need(e.Endpoint.Close())
 		case "send", "lend":

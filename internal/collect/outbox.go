@@ -26,6 +26,9 @@ func (t *target) unexamined(obj *shm.Object) (n int, err error) {
 	}
 	for _, i := range kind.OutboxOpen(lanes, done) {
 		slots, ok := kind.LaneSlots(obj, o, &lanes[i])
+		if lanes[i].Target.Load() == o.ID { // what leads to the owner itself ends with it
+			continue
+		}
 		if !ok || slots[0].Seq.Load() == 0 { // what leads nowhere is refused
 			continue
 		}
