@@ -83,7 +83,7 @@ func (w *Writer) Post(e *Entry) error {
 	}
 	slot, err := w.prod.Next(w.credits), error(nil)
 	if slot == nil || w.halt.Load() != 0 || w.ringer.Flags() > wake.Parked {
-		slot, err = w.slot()
+		slot, err = w.slotFor(false)
 	}
 	if err == nil {
 		at := w.prod.Tail()
@@ -112,11 +112,6 @@ func (w *Writer) Post(e *Entry) error {
 	}
 	w.guard.leaveAlone()
 	return err
-}
-
-// slot is what Post does when there is no room as far as it knows, or something else to think of.
-func (w *Writer) slot() (*Entry, error) {
-	return w.slotFor(false)
 }
 
 // slotFor returns the slot of the next entry, in room that a credit reserved if it is credited.
@@ -254,10 +249,9 @@ func (w *laneWriter) publishStamped(a, b []Entry, marks, kind Meta) {
 	w.commit(k, holds)
 }
 
-// fill copies as many entries as there are slots, which begin at an index, completes the last word
-// of each, and returns all marks that were set. It copies by words: callers store fields, and a
-// load of more than was stored at once waits until its stores have left the processor's buffer,
-// behind those to slots whose lines the reader has.
+// fill copies entries to slots, which begin at an index, completes the last word of each, and
+// returns all marks that were set. It copies by words: a load of more than the caller has stored at
+// once waits until that has left the store buffer, behind slots whose lines the reader has.
 func fill(slots, es []Entry, at uint64) (marks Meta) {
 	es = es[:len(slots)]
 	for i := range slots {

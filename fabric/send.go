@@ -174,14 +174,6 @@ func (m *Msg) marked() cq.Flags {
 	return m.Flags
 }
 
-// marks are those of the entry that the peer gets.
-func (o *sendOp) marks() cq.Meta {
-	if o.flags&solicits != 0 {
-		return cq.MetaSolicited
-	}
-	return 0
-}
-
 // SendContext is SendMsg that waits for room in the lane and for a grant, until the context ends.
 // For room in the queue it does not wait, since that takes a read.
 func (e *Endpoint) SendContext(ctx context.Context, m *Msg) error {
